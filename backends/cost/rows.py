@@ -1,0 +1,79 @@
+"""What a program asks of one rank, op by op, before any device or number enters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from llmir.dim import Size
+from llmir.graph import Instance, Node, Program
+from llmir.op import Work, work
+from llmir.ops.region import Repeat
+from llmir.ops.source import Cache, Source, Weight
+from llmir.tensor import Tensor
+
+ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op as it runs `repeat` times in a step; `reads` and `writes` are (role, bytes) pairs."""
+
+    name: str
+    node: Node
+    repeat: int
+    work: Work
+    shape: Tensor
+    reads: tuple[tuple[str, Size], ...]
+    writes: tuple[tuple[str, Size], ...]
+
+    @property
+    def kind(self) -> str:
+        """gemm, attention, moe, norm, elementwise, gather or collective."""
+        return self.node.op.kind
+
+    @property
+    def block(self) -> str:
+        """The part of the model that it belongs to."""
+        return self.node.op.block
+
+    @cached_property
+    def read(self) -> Size:
+        """Bytes read."""
+        return sum((n for _, n in self.reads), start=0)
+
+    @cached_property
+    def write(self) -> Size:
+        """Bytes written."""
+        return sum((n for _, n in self.writes), start=0)
+
+    @cached_property
+    def flops(self) -> Size:
+        """All FLOPs, of matrix and vector units."""
+        return self.work.matrix + self.work.vector
+
+
+def _row(program: Program, at: Instance) -> Row:
+    mesh, node, graph = program.mesh, at.node, at.graph
+    operands = tuple(t.local(mesh) for t in graph.operand_types(node))
+    results = tuple(t.local(mesh) for t in node.results)
+    done = work(node.op, operands, results)
+
+    def role(value_origin: Node) -> str:
+        return ROLES.get(type(value_origin.op), "activation")
+
+    return Row(
+        at.path,
+        node,
+        at.repeat,
+        done,
+        results[0],
+        tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
+        tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+    )
+
+
+@lru_cache(maxsize=256)
+def rows(program: Program) -> tuple[Row, ...]:
+    """Each op that does something, in schedule order; bodies of `repeat` in its place."""
+    return tuple(_row(program, i) for i in program.instances() if not isinstance(i.node.op, (Source, Repeat)))

@@ -1,0 +1,206 @@
+"""Peak memory: what must be held at once, over a schedule.
+
+Weights and caches are *resident*; everything else is *transient*, from the op that makes it to the last
+op that needs it. The peak is taken at each op, with its operands and results both alive. An op that
+writes in place (`Op.aliases`) reuses an operand's memory if nothing else needs that operand later.
+The body of a `repeat` is walked once for the first iteration, once for those between and once for the
+last: they differ in which of its inputs may be let go inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from llmir.dim import Binding, Number, Size, _max, at_most
+from llmir.graph import Graph, Instance, Node, Program, Value
+from llmir.ops.region import Repeat
+from llmir.ops.source import Cache, Source, Weight
+
+
+class Held(NamedTuple):
+    """A piece of transient memory, and the value that it was made for."""
+
+    name: str
+    bytes: Size
+
+
+class Moment(NamedTuple):
+    """The transient memory while one op runs."""
+
+    op: str
+    bytes: Size
+    held: tuple[Held, ...]
+
+
+class Peak(NamedTuple):
+    """Where memory is fullest: the op, the transient bytes, and what they hold, largest first."""
+
+    op: str
+    bytes: Number
+    held: tuple[tuple[str, Number], ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of one rank over one step, before numbers enter."""
+
+    weights: Size
+    caches: Size
+    moments: tuple[Moment, ...]
+
+    @cached_property
+    def _candidates(self) -> tuple[Size, ...]:
+        """The moments' sizes, without those that another is never below."""
+        sizes = list(dict.fromkeys(m.bytes for m in self.moments))
+        kept: list[Size] = []
+        for size in sizes:
+            if not any(at_most(size, k) for k in kept):
+                kept = [k for k in kept if not at_most(k, size)] + [size]
+        return tuple(kept)
+
+    def transient(self, at: Binding) -> Number:
+        """Bytes of activations at the fullest moment."""
+        peak: Number = 0
+        for size in self._candidates:
+            peak = _max(peak, at(size))
+        return peak
+
+    def peak(self, at: Binding) -> Number:
+        """Bytes of everything at the fullest moment."""
+        return at(self.weights) + at(self.caches) + self.transient(at)
+
+    def fullest(self, at: Binding) -> Peak:
+        """The fullest moment at one point."""
+        moment = max(self.moments, key=lambda m: at(m.bytes), default=Moment("", 0, ()))
+        held = sorted(((h.name, at(h.bytes)) for h in moment.held), key=lambda h: -h[1])
+        return Peak(moment.op, at(moment.bytes), tuple(held))
+
+
+@lru_cache(maxsize=256)
+def memory(program: Program) -> Memory:
+    """The memory of one rank of `program`; stages are apart, so the fullest entry counts."""
+    weights: Size = 0
+    caches: Size = 0
+    for at in program.instances():
+        if isinstance(at.node.op, Weight):
+            weights = weights + at.node.results[0].local(program.mesh).bytes * at.repeat
+        elif isinstance(at.node.op, Cache):
+            caches = caches + _grown(program, at) * at.repeat
+    moments = [m for entry in program.entries for m in _Walk(program, program[entry], None).moments]
+    return Memory(weights, caches, tuple(moments))
+
+
+def _grown(program: Program, at: Instance) -> Size:
+    """The bytes of a cache once this step has written to it."""
+    held = [
+        t.local(program.mesh).bytes
+        for n in at.graph.nodes
+        for v, t in zip(n.values, n.results, strict=True)
+        if at.graph.origin(v) is at.node
+    ]
+    return held[-1]
+
+
+def _iterations(times: int) -> list[tuple[bool, bool]]:
+    """The iterations that differ in memory, as (is the first, is the last)."""
+    return list(dict.fromkeys((i == 0, i == times - 1) for i in sorted({0, min(1, times - 1), times - 1})))
+
+
+class _Walk:
+    """One pass over a graph's schedule. `owned` are the inputs that may be let go inside (None: all)."""
+
+    def __init__(self, program: Program, graph: Graph, owned: frozenset[str] | None) -> None:
+        self.program, self.graph = program, graph
+        self.moments: list[Moment] = []
+        self.live: dict[Value, Held] = {}  # by the value that a piece was made for
+        self.total: Size = 0
+        self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
+        self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
+        self.uses = self._uses()
+        for position, node in enumerate(graph.nodes):
+            if isinstance(node.op, Repeat):
+                self._repeat(position, node, node.op)
+            elif not isinstance(node.op, Source):
+                self._compute(position, node)
+            elif node.op.opcode == "input" and (owned is None or node.name in owned):
+                self._hold(node.values[0], node.name, node.results[0].local(program.mesh).bytes)
+        self.outputs = [self.home.get(v, v) for v in graph.outputs]
+
+    def _uses(self) -> dict[Value, int]:
+        uses: dict[Value, int] = {}
+        for position, node in enumerate(self.graph.nodes):
+            for value in node.operands:
+                uses[value] = position
+        uses.update(dict.fromkeys(self.graph.outputs, len(self.graph.nodes)))
+        return uses
+
+    def _hold(self, value: Value, name: str, bytes: Size) -> None:
+        self.home[value] = value
+        self.last[value] = self.uses.get(value, -1)
+        self.live[value] = Held(name, bytes)
+        self.total = self.total + bytes
+
+    def _share(self, value: Value, piece: Value) -> None:
+        self.home[value] = piece
+        self.last[piece] = max(self.last[piece], self.uses.get(value, -1))
+
+    def _free(self, piece: Value) -> None:
+        self.total = self.total - self.live.pop(piece).bytes
+
+    def _dying(self, node: Node, position: int) -> list[Value]:
+        """The pieces that `node` is the last to use."""
+        pieces = dict.fromkeys(self.home[v] for v in node.operands if v in self.home)
+        return [p for p in pieces if p in self.live and self.last[p] <= position]
+
+    def _compute(self, position: int, node: Node) -> None:
+        dying = self._dying(node, position)
+        for value, type in zip(node.values, node.results, strict=True):
+            slot = node.op.aliases.get(value.index)
+            piece = None if slot is None else self.home.get(node.operands[slot])
+            if piece is not None and piece in dying:
+                self._share(value, piece)
+            elif not isinstance(self.graph.origin(value).op, Cache):
+                label = node.name if len(node.results) == 1 else str(value)[1:]
+                self._hold(value, label, type.local(self.program.mesh).bytes)
+        self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
+        for piece in [*dying, *(v for v in node.values if v in self.live)]:
+            if self.last[piece] <= position:
+                self._free(piece)
+
+    def _repeat(self, position: int, node: Node, op: Repeat) -> None:
+        body = self.program[op.body]
+        dying = self._dying(node, position)
+        own = {
+            i.name: self.home[v]
+            for i, v in zip(body.inputs, node.operands, strict=True)
+            if self.home.get(v) in dying and [self.home.get(o) for o in node.operands].count(self.home[v]) == 1
+        }
+        carried = {i.name for i in body.inputs[: op.carried]}
+        captured = own.keys() - carried
+        given = {name for name in own if name in carried}  # let go in the first iteration
+        for first, last in _iterations(op.times):
+            inside = (given if first else carried) | (captured if last else set())
+            away = given | (captured if last else set())
+            walk = _Walk(self.program, body, frozenset(inside))
+            outer = [h for p, h in self.live.items() if p not in {own[name] for name in away}]
+            base = self.total - sum((self.live[own[name]].bytes for name in away), start=0)
+            prefix = f"{node.name}."
+            self.moments += [
+                Moment(prefix + m.op, base + m.bytes, (*outer, *(Held(prefix + h.name, h.bytes) for h in m.held)))
+                for m in walk.moments
+            ]
+        for piece in dying:
+            self._free(piece)
+        made: dict[Value, Value] = {}  # body's piece -> our value
+        for value, piece, type in zip(node.values, walk.outputs, node.results, strict=True):
+            if piece in made:
+                self._share(value, made[piece])
+            else:
+                self._hold(value, str(value)[1:], type.local(self.program.mesh).bytes)
+                made[piece] = value
+        for value in node.values:
+            if value in self.live and self.last[value] <= position:
+                self._free(value)
+

@@ -1,0 +1,91 @@
+"""A program on a device, ready to be priced at any point: rows with their limits, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from llmir.backends.cost import Ideal, Row, rows
+from llmir.backends.cost.ideal import Limit, seconds
+from llmir.backends.liveness import Memory, memory
+from llmir.dim import Binding, Number
+from llmir.graph import Program
+from llmir.hw import Device
+
+# Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
+BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is computed once for a program on a device; every figure is then a function of a binding."""
+
+    program: Program
+    model: Ideal
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The ops."""
+        return rows(self.program)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What must be held."""
+        return memory(self.program)
+
+    @cached_property
+    def _timed(self) -> list[tuple[int, tuple[Limit, ...]]]:
+        # Equal limits are evaluated once: unrolled layers cost no more than one.
+        merged: dict[tuple[Limit, ...], int] = {}
+        for row in self.rows:
+            limits = self.model.effective(row)
+            merged[limits] = merged.get(limits, 0) + row.repeat
+        return [(repeat, limits) for limits, repeat in merged.items()]
+
+    def time(self, at: Binding) -> Number:
+        """Seconds of the step."""
+        total: Number = 0.0
+        for repeat, limits in self._timed:
+            total = total + repeat * seconds(limits, at)
+        return total
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Where the device computes in another type than the program says."""
+        device = self.model.device
+        found = {}
+        for row in self.rows:
+            name = row.work.dtype.name
+            unit = device.matrix_peak(name)[1] if row.work.matrix else name
+            if not name.startswith(unit):
+                found[f"{device.name} has no {name} matrix unit; {name} products run at its {unit} rate"] = None
+        return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def plan(program: Program, device: Device) -> Plan:
+    """The plan of `program` on `device`."""
+    return Plan(program, Ideal(device))
+
+
+def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
+    """`figure(at)`, evaluated block by block when `at` holds large arrays."""
+    shape = at.shape
+    size = int(np.prod(shape)) if shape else 1
+    if size <= 2 * BLOCK:
+        value = figure(at)
+        return np.broadcast_to(value, shape).copy() if shape and np.shape(value) != shape else value
+    step = max(1, BLOCK * shape[0] // size)
+    result = np.empty(shape)
+
+    def part(value: Number, rows: slice) -> Number:
+        whole = np.ndim(value) < len(shape) or np.shape(value)[0] == 1
+        return value if whole else value[rows]
+
+    for start in range(0, shape[0], step):
+        block = slice(start, start + step)
+        result[block] = figure(Binding(**{k: part(v, block) for k, v in at.symbols.items()}))
+    return result

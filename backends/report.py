@@ -1,0 +1,242 @@
+"""The cost of one step: figures of the whole and of each op, evaluated when asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.cost import Row
+from llmir.backends.cost.ideal import BOUNDS
+from llmir.backends.liveness import Peak
+from llmir.backends.plan import Plan, plan, sweep
+from llmir.dim import Binding, Number, Size
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid."""
+
+    name: str
+    kind: str
+    block: str
+    repeat: int
+    time_s: Number
+    flops: Number
+    matmul_flops: Number
+    read_bytes: Number
+    write_bytes: Number
+    comm_bytes: Number
+    intensity: Number  # FLOPs per byte of memory traffic
+    bound: Any
+    share: Number  # of the step's time, all repeats together
+    shape: tuple[Any, ...]  # of the local first result
+
+
+def count(name: str, value: object, minimum: int) -> Number:
+    """`value` if it is an integer of at least `minimum`, or an array of such; `InputError` if not."""
+    array = np.asarray(value)
+    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0)))
+    if not whole or not array.size or array.min() < minimum:
+        raise InputError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
+    return array.astype(np.float64) if array.ndim else int(array)
+
+
+class Report:
+    """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
+
+    Figures are of one rank, in SI units: exact integers at a point, float64 arrays on a grid.
+    """
+
+    def __init__(self, program: Program, device: Device, *, batch: Any, new: Any, context: Any) -> None:
+        self.batch, self.new, self.context = (
+            count("batch", batch, 1),
+            count("new", new, 1),
+            count("context", context, 0),
+        )
+        self.program, self.device = program, device
+        try:
+            self.at = Binding(B=self.batch, T=self.new, C=self.context)
+            self.shape = self.at.shape
+        except ValueError:
+            shapes = ", ".join(str(np.shape(v)) for v in (batch, new, context))
+            raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
+        self.plan: Plan = plan(program, device)
+
+    def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
+        total: Size = 0
+        for repeat, size in sizes:
+            total = total + repeat * size
+        return sweep(lambda at: at(total), self.at)
+
+    @property
+    def cost_model(self) -> str:
+        """The name of the cost model behind the times."""
+        return self.plan.model.name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: assumptions, ignored fields, types that the device lacks."""
+        return (*self.program.notes, *self.plan.notes)
+
+    @cached_property
+    def time_s(self) -> Number:
+        """Seconds."""
+        return sweep(self.plan.time, self.at)
+
+    @cached_property
+    def flops(self) -> Number:
+        """All FLOPs."""
+        return self._sum((r.repeat, r.flops) for r in self.plan.rows)
+
+    @cached_property
+    def matmul_flops(self) -> Number:
+        """FLOPs of matrix products, 2·m·n·k."""
+        return self._sum((r.repeat, r.work.matrix) for r in self.plan.rows)
+
+    @cached_property
+    def matmul_flops_by_kind(self) -> dict[str, Number]:
+        """FLOPs of matrix products for each block that has any."""
+        blocks = dict.fromkeys(r.block for r in self.plan.rows if r.work.matrix)
+        return {b: self._sum((r.repeat, r.work.matrix) for r in self.plan.rows if r.block == b) for b in blocks}
+
+    @cached_property
+    def read_bytes(self) -> Number:
+        """Bytes read from memory (with expected expert traffic, a float)."""
+        return self._sum((r.repeat, r.read) for r in self.plan.rows)
+
+    @cached_property
+    def write_bytes(self) -> Number:
+        """Bytes written to memory."""
+        return self._sum((r.repeat, r.write) for r in self.plan.rows)
+
+    @cached_property
+    def comm_bytes(self) -> Number:
+        """Bytes sent to other ranks."""
+        return self._sum((r.repeat, r.work.wire) for r in self.plan.rows)
+
+    @cached_property
+    def weight_bytes(self) -> Number:
+        """Resident bytes of weights."""
+        return sweep(lambda at: at(self.plan.memory.weights), self.at)
+
+    @cached_property
+    def kv_cache_bytes(self) -> Number:
+        """Resident bytes of the caches, once this step has written to them."""
+        return sweep(lambda at: at(self.plan.memory.caches), self.at)
+
+    @cached_property
+    def activation_peak_bytes(self) -> Number:
+        """Transient bytes at the fullest moment, logits included."""
+        return sweep(self.plan.memory.transient, self.at)
+
+    @cached_property
+    def peak_memory_bytes(self) -> Number:
+        """Weights, caches and activations at the fullest moment."""
+        return sweep(self.plan.memory.peak, self.at)
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
+        if self.shape:
+            raise InputError(f"the tensors alive at the peak are listed for one point, not for a grid of {self.shape}")
+        return self.plan.memory.fullest(self.at)
+
+    @property
+    def peak_at(self) -> Any:
+        """The op at which memory is fullest; an array of names on a grid."""
+        if not self.shape:
+            return self.peak.op
+        moments = self.plan.memory.moments
+        sizes = np.stack([np.broadcast_to(self.at(m.bytes), self.shape) for m in moments])
+        return np.array([m.op for m in moments])[sizes.argmax(axis=0)]
+
+    @cached_property
+    def bound(self) -> dict[str, Number]:
+        """The share of time that each bound accounts for."""
+        shares: dict[str, Number] = dict.fromkeys(BOUNDS, 0.0)
+        for op in self.ops:
+            for bound in BOUNDS:
+                shares[bound] = shares[bound] + op.share * (op.bound == bound)
+        return shares
+
+    @cached_property
+    def ops(self) -> tuple[OpCost, ...]:
+        """One row an op, in schedule order; Σ row × repeat is the step."""
+        return tuple(self._op(row) for row in self.plan.rows)
+
+    def _op(self, row: Row) -> OpCost:
+        at = self.at
+        limits = self.plan.model.effective(row)
+        times = [at(x.amount) / x.rate for x in limits]
+        if self.shape:
+            times = [np.broadcast_to(t, self.shape) for t in times]
+            slowest = np.argmax(times, axis=0)
+            bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
+        else:
+            time = max(times)
+            bound = limits[times.index(time)].bound
+        read, write, flops = at(row.read), at(row.write), at(row.flops)
+        moved = read + write
+        return OpCost(
+            name=row.name,
+            kind=row.kind,
+            block=row.block,
+            repeat=row.repeat,
+            time_s=time,
+            flops=flops,
+            matmul_flops=at(row.work.matrix),
+            read_bytes=read,
+            write_bytes=write,
+            comm_bytes=at(row.work.wire),
+            intensity=flops / moved if np.all(moved) else math.nan,
+            bound=bound,
+            share=row.repeat * time / self.time_s if np.all(self.time_s) else 0.0,
+            shape=tuple(at(n) for n in row.shape.shape),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The phase of the JSON report; arrays become lists on a grid."""
+        keys = (
+            "time_s flops matmul_flops read_bytes write_bytes comm_bytes weight_bytes kv_cache_bytes "
+            "activation_peak_bytes peak_memory_bytes peak_at bound"
+        ).split()
+        phase = {key: getattr(self, key) for key in keys}
+        return _plain({**phase, "ops": [asdict(op) for op in self.ops]})  # type: ignore[no-any-return]
+
+    def to_pandas(self) -> Any:
+        """The ops as a pandas DataFrame (pandas must be installed)."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame([asdict(op) for op in self.ops])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Report {self.program.name} on {self.device.name}: "
+            f"batch {self.batch}, new {self.new}, context {self.context}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from llmir.backends.table import report_html
+
+        return report_html(self)
+
+
+def _plain(value: Any) -> Any:
+    """Python's own types all the way down, for JSON; NaN becomes null."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

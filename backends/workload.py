@@ -1,0 +1,156 @@
+"""A request from prompt to last token: one prefill step, then one decode step for each further token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.plan import plan
+from llmir.backends.report import Report, count
+from llmir.dim import Binding
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """`batch` requests together, each of `prompt` tokens in and `generate` out.
+
+    Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
+    last of them, and None when one token is all there is. Memory may be used up to
+    `memory_utilization` of the device, less `reserve_bytes`.
+    """
+
+    program: Program
+    device: Device
+    batch: int
+    prompt: int
+    generate: int
+    memory_utilization: float = 0.9
+    reserve_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("batch", 1), ("prompt", 1), ("generate", 1), ("reserve_bytes", 0)):
+            value = count(name, getattr(self, name), minimum)
+            if np.ndim(value):
+                raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
+        share = self.memory_utilization
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
+
+    def _step(self, new: Any, context: Any) -> Report:
+        return Report(self.program, self.device, batch=self.batch, new=new, context=context)
+
+    @cached_property
+    def prefill(self) -> Report:
+        """The step that reads the prompt."""
+        return self._step(self.prompt, 0)
+
+    @cached_property
+    def decode(self) -> Report | None:
+        """The last decode step, the longest."""
+        return self._step(1, self.prompt + self.generate - 2) if self.generate > 1 else None
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token."""
+        return float(self.prefill.time_s)
+
+    @cached_property
+    def tpot_s(self) -> float | None:
+        """Mean time of a token after the first."""
+        if self.generate == 1:
+            return None
+        context = np.arange(self.prompt, self.prompt + self.generate - 1)
+        return float(np.mean(self._step(1, context).time_s))
+
+    @property
+    def e2e_s(self) -> float:
+        """Time to the last token."""
+        return self.ttft_s + (self.generate - 1) * (self.tpot_s or 0.0)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that come out, over all requests and the whole time."""
+        return self.batch * self.generate / self.e2e_s
+
+    @property
+    def capacity_bytes(self) -> float:
+        """The memory that may be used."""
+        return self.device.memory_bytes * self.memory_utilization - self.reserve_bytes
+
+    def peak_bytes(self, batch: int) -> int:
+        """The highest peak of any step, with another batch. Caches only grow, so the ends are enough."""
+        memory = plan(self.program, self.device).memory
+        peaks = [memory.peak(Binding(B=batch, T=self.prompt, C=0))]
+        if self.generate > 1:
+            peaks.append(memory.peak(Binding(B=batch, T=1, C=self.prompt + self.generate - 2)))
+        return int(max(peaks))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every step stays within `capacity_bytes`."""
+        return self.peak_bytes(self.batch) <= self.capacity_bytes
+
+    @cached_property
+    def max_batch(self) -> int:
+        """The largest batch that fits; 0 if none does."""
+        low, high = 0, 1
+        while self.peak_bytes(high) <= self.capacity_bytes:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.peak_bytes(middle) <= self.capacity_bytes else (low, middle)
+        return low
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: the steps' notes, and a request longer than the model's positions."""
+        positions = self.program.facts.get("positions")
+        notes = list(self.prefill.notes)
+        length = self.prompt + self.generate - 1
+        if isinstance(positions, int) and length > positions:
+            notes.append(
+                f"prompt {self.prompt} + generate {self.generate} reaches beyond the model's {positions} positions"
+            )
+        return tuple(notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, `schema_version` 1."""
+        program, decode = self.program, self.decode
+        return {
+            "schema_version": 1,
+            "model": {
+                "name": program.name,
+                "architecture": program.facts.get("architecture"),
+                "layers": program.facts.get("layers"),
+                "parameters": program.parameters,
+                "active_parameters": program.active_parameters,
+            },
+            "hardware": {"name": self.device.name, "devices": program.mesh.devices},
+            "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
+            "cost_model": self.prefill.cost_model,
+            "fits": self.fits,
+            "max_batch": self.max_batch,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
+            "output_tokens_per_s": self.output_tokens_per_s,
+            "notes": list(self.notes),
+            "phases": {"prefill": self.prefill.to_dict(), "decode": decode.to_dict() if decode else None},
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Workload {self.program.name} on {self.device.name}: "
+            f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from llmir.backends.table import workload_html
+
+        return workload_html(self)

@@ -1,0 +1,93 @@
+"""A device is what one rank runs on: how fast it computes, how much it holds, how fast it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmir.errors import HardwareError
+from llmir.hw.dtypes import WIDER, unit_of
+from llmir.hw.schema import field_path
+from llmir.names import suggest
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
+
+    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a point-to-point bridge
+    joins, None where the platform decides.
+    """
+
+    Bps: float
+    latency_s: float = 0.0
+    ranks: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
+
+    `runs_as` names the dtype that does the work of one the device has no unit for. Compared and hashed by
+    identity, so a device can key a cache.
+    """
+
+    name: str
+    vector_flops: Mapping[str, float]
+    memory_bytes: int
+    memory_Bps: float  # noqa: N815 (B is bytes)
+    vendor: str = ""
+    architecture: str = ""
+    matrix_flops: Mapping[str, float] = field(default_factory=dict)
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
+    links: Mapping[str, Link] = field(default_factory=dict)
+    runs_as: Mapping[str, str] = field(default_factory=dict)
+    price_per_hour_usd: float | None = None
+    board_power_W: float | None = None  # noqa: N815 (W is watts)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def matrix_peak(self, dtype: str) -> tuple[float, str]:
+        """Peak FLOP/s of matrix products in `dtype`, and the dtype whose unit does them.
+
+        That is the unit of the dtype itself, else the one `runs_as` names, else the next wider one, else
+        the vector lanes. HardwareError for an unknown dtype, or fp64 where the device states none.
+
+        >>> from llmir import hw
+        >>> hw.load("h100-sxm").matrix_peak("bf16"), hw.load("a100").matrix_peak("fp8_e4m3")
+        ((989400000000000.0, 'bf16'), (312000000000000.0, 'bf16'))
+        >>> hw.load("v100").matrix_peak("bf16"), hw.load("h100-sxm").matrix_peak("fp32")
+        ((125000000000000.0, 'fp16'), (66900000000000.0, 'fp32'))
+        """
+        unit = unit_of(dtype)
+        for candidate in (unit, self.runs_as.get(unit, unit), *WIDER[unit]):
+            if candidate in self.matrix_flops:
+                return self.matrix_flops[candidate], candidate
+        return self.vector_peak(dtype)
+
+    def vector_peak(self, dtype: str) -> tuple[float, str]:
+        """Peak FLOP/s of elementwise work in `dtype`, and the dtype whose lanes do it; fp32's unless stated.
+
+        HardwareError for an unknown dtype, or fp64 where the device states none.
+        """
+        unit = unit_of(dtype)
+        # fp32 lanes hold the values of every narrower dtype, but not those of fp64.
+        fallback = () if unit == "fp64" else ("fp32",)
+        for candidate in (unit, self.runs_as.get(unit, unit), *fallback):
+            if candidate in self.vector_flops:
+                return self.vector_flops[candidate], candidate
+        raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
+
+    def source(self, key: str) -> str:
+        """Where a constant comes from, by field or file key, of one number or a whole group of them.
+
+        >>> from llmir import hw
+        >>> hw.load("l4").source("matrix_tflops.fp8")
+        'NVIDIA L4 datasheet, halved from with-sparsity figures'
+        """
+        path = field_path(key)
+        found = [s for p, s in self.sources.items() if p == path or p.startswith(path + ".")]
+        if not found:
+            near = suggest(path, self.sources) or f", it has {', '.join(self.sources)}"
+            raise HardwareError(f"{self.name} has no number {key!r}{near}")
+        return "; ".join(dict.fromkeys(found))

@@ -1,0 +1,142 @@
+"""What a device file may say: a table of its keys, and how a value of each kind is checked."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from llmir.errors import HardwareError
+from llmir.hw.dtypes import WIDER
+from llmir.names import suggest
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a file: the field it fills, the kind of its value, and the factor to SI units."""
+
+    field: str
+    kind: Callable[[object, str, float], object]
+    unit: float = 1.0
+    required: bool = False
+
+
+def text(value: object, where: str, unit: float) -> str:
+    """A name."""
+    if not isinstance(value, str) or not value.strip():
+        raise HardwareError(f"{where} must be text, got {show(value)}")
+    return value
+
+
+def number(value: object, where: str, unit: float) -> float:
+    """A positive finite number, in SI units."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        # YAML reads 9.89e14 as text, which is the mistake most easily made here.
+        raise HardwareError(f"{where} must be a positive number, got {type(value).__name__} {show(value)}")
+    si = float(Decimal(str(value)) * Decimal(str(unit)))  # 66.9e12, which 66.9 * 1e12 is not
+    if not 0 < si < math.inf:
+        raise HardwareError(f"{where} must be positive and finite, got {show(value)}")
+    return si
+
+
+def size(value: object, where: str, unit: float) -> int:
+    """A positive number of bytes."""
+    return max(1, round(number(value, where, unit)))
+
+
+def count(value: object, where: str, unit: float) -> int:
+    """A positive whole number."""
+    if number(value, where, unit) % 1:
+        raise HardwareError(f"{where} must be a whole number, got {show(value)}")
+    return int(number(value, where, unit))
+
+
+def peaks(value: object, where: str, unit: float) -> dict[str, float]:
+    """Peak rates by dtype, in FLOP/s."""
+    return {_dtype(d, where): number(v, f"{where}.{d}", unit) for d, v in mapping(value, where).items()}
+
+
+def renames(value: object, where: str, unit: float) -> dict[str, str]:
+    """A dtype by the dtype that does its work."""
+    pairs = mapping(value, where).items()
+    return {_dtype(d, where): _dtype(v, f"{where}.{show(d)}") for d, v in pairs}
+
+
+def links(value: object, where: str, unit: float) -> dict[str, dict[str, Any]]:
+    """The fields of each link, by its name."""
+    pairs = mapping(value, where).items()
+    return {text(name, where, unit): read(link, f"{where}.{name}", LINK) for name, link in pairs}
+
+
+DEVICE = {
+    "name": Key("name", text, required=True),
+    "vendor": Key("vendor", text),
+    "architecture": Key("architecture", text),
+    "matrix_tflops": Key("matrix_flops", peaks, 1e12),
+    "vector_tflops": Key("vector_flops", peaks, 1e12, required=True),
+    "memory_GiB": Key("memory_bytes", size, 2**30, required=True),
+    "memory_GB": Key("memory_bytes", size, 1e9, required=True),
+    "memory_GBps": Key("memory_Bps", number, 1e9, required=True),
+    "multiprocessors": Key("multiprocessors", count),
+    "l2_MiB": Key("l2_bytes", size, 2**20),
+    "links": Key("links", links),
+    "runs_as": Key("runs_as", renames),
+    "price_per_hour_usd": Key("price_per_hour_usd", number),
+    "board_power_W": Key("board_power_W", number),
+}
+LINK = {
+    "GBps": Key("Bps", number, 1e9, required=True),
+    "latency_us": Key("latency_s", number, 1e-6),
+    "ranks": Key("ranks", count),
+}
+FIELDS = {key: spec.field for table in (DEVICE, LINK) for key, spec in table.items()}
+
+
+def read(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:
+    """Values by field, in SI units; HardwareError names the key, what was got and what is allowed."""
+    found: dict[str, Any] = {}
+    for key, value in mapping(doc, where).items():
+        if key not in table:
+            near = suggest(str(key), table) or f", known are {', '.join(table)}"
+            raise HardwareError(f"{where}: unknown key {show(key)}{near}")
+        spec = table[key]
+        if spec.field in found:
+            same = " and ".join(k for k, s in table.items() if s.field == spec.field)
+            raise HardwareError(f"{where}: give one of {same}, not both")
+        found[spec.field] = spec.kind(value, f"{where}: {key}", spec.unit)
+    for field in dict.fromkeys(spec.field for spec in table.values() if spec.required):
+        if field not in found:
+            missing = " or ".join(k for k, s in table.items() if s.field == field)
+            raise HardwareError(f"{where}: missing key {missing}")
+    return found
+
+
+def mapping(value: object, where: str) -> Mapping[Any, Any]:
+    """`value` if it is a mapping with something in it."""
+    if not isinstance(value, Mapping) or not value:
+        raise HardwareError(f"{where} must be a mapping of keys to values, got {show(value)}")
+    return value
+
+
+def show(value: object) -> str:
+    """A value as an error message shows it: one line, not long."""
+    return reprlib.repr(value)
+
+
+def field_path(key: str) -> str:
+    """A dotted key as the dotted field it fills.
+
+    >>> field_path("links.nvlink.GBps"), field_path("matrix_tflops.fp8")
+    ('links.nvlink.Bps', 'matrix_flops.fp8')
+    """
+    return ".".join(FIELDS.get(part, part) for part in key.split("."))
+
+
+def _dtype(value: object, where: str) -> str:
+    if not isinstance(value, str) or value not in WIDER:
+        near = suggest(str(value), WIDER)
+        raise HardwareError(f"{where}: unknown dtype {show(value)}, known are {', '.join(WIDER)}{near}")
+    return value

@@ -1,0 +1,59 @@
+"""llmir: an operator-graph IR that says how fast a language model runs, how much memory it takes, and why."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .api import analyze, load, run, workload
+    from .build import Builder
+    from .errors import LlmirError
+    from .graph import Graph, Program
+    from .passes import DEFAULT_PIPELINE
+    from .pipeline import Pass
+    from .text import parse_program, print_program
+
+# name -> the module that defines it, imported when first asked for (PEP 562)
+_LAZY = {
+    "analyze": "api",
+    "load": "api",
+    "run": "api",
+    "workload": "api",
+    "Builder": "build",
+    "LlmirError": "errors",
+    "Graph": "graph",
+    "Program": "graph",
+    "DEFAULT_PIPELINE": "passes",
+    "Pass": "pipeline",
+    "parse_program": "text",
+    "print_program": "text",
+}
+
+__all__ = [
+    "DEFAULT_PIPELINE",
+    "Builder",
+    "Graph",
+    "LlmirError",
+    "Pass",
+    "Program",
+    "__version__",
+    "analyze",
+    "load",
+    "parse_program",
+    "print_program",
+    "run",
+    "workload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'llmir' has no attribute {name!r}")
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

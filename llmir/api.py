@@ -1,0 +1,78 @@
+"""The Python face: load a model, run passes, price a step or a whole request, draw it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import InputError
+from .graph import Program
+from .pipeline import Pass, Step, parse_pipeline, run_passes
+
+if TYPE_CHECKING:
+    from .backends.report import Report
+    from .backends.workload import Workload
+    from .hw import Device
+
+Hardware = "str | os.PathLike[str] | Device"
+
+
+def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
+    """The unfused, unsharded program of a model.
+
+    `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
+    `.to_dict()`; `logits` is `last` (one position a sequence) or `all`. `lenient` turns config fields that
+    llmir does not model from errors into notes. Raises `ConfigError`, or `UnsupportedError`.
+    """
+    from .frontends import load as read
+
+    return read(model, logits=logits, lenient=lenient)
+
+
+def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
+    """`program` after a pipeline: a string such as `"fuse-attention,fuse"`, a pass, a function, or a list.
+
+    Verified before the first pass and after every one; raises `PassError`.
+    """
+    from .passes import PASSES
+
+    steps: Sequence[Any] = [pipeline] if isinstance(pipeline, (str, Pass)) or callable(pipeline) else list(pipeline)
+    passes: list[Pass | Callable[[Program], Program]] = []
+    for step in steps:
+        passes += parse_pipeline(step, PASSES) if isinstance(step, str) else [step]
+    return run_passes(program, passes)
+
+
+def analyze(program: Program, hw: Any, *, batch: Any = 1, new: Any = 1, context: Any = 0) -> Report:
+    """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
+
+    Any of the three may be an array; figures are then arrays of their broadcast shape.
+    """
+    from .backends.report import Report
+    from .hw import load as device
+
+    return Report(_program(program), device(hw), batch=batch, new=new, context=context)
+
+
+def workload(
+    program: Program,
+    hw: Any,
+    *,
+    batch: int = 1,
+    prompt: int = 2048,
+    generate: int = 128,
+    memory_utilization: float = 0.9,
+    reserve_bytes: int = 0,
+) -> Workload:
+    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report."""
+    from .backends.workload import Workload
+    from .hw import load as device
+
+    return Workload(_program(program), device(hw), batch, prompt, generate, memory_utilization, reserve_bytes)
+
+
+def _program(program: object) -> Program:
+    if not isinstance(program, Program):
+        raise InputError(f"expected a Program, such as llmir.load gives, got {type(program).__name__}")
+    return program

@@ -1,0 +1,114 @@
+"""Building graphs by calling ops as methods.
+
+>>> b = Builder()
+>>> x = b.input("bf16[B, T, 8]", name="x")
+>>> y = b.linear(x, b.weight("bf16[8, 32]", name="w"), einsum="b t h, h f -> b t f")
+>>> b.output(b.silu(y))
+>>> print([str(n.results[0]) for n in b.graph().nodes])
+['bf16[B, T, 8]', 'bf16[8, 32]', 'bf16[B, T, 32]', 'bf16[B, T, 32]']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from . import ops as ops  # registers them
+from .errors import VerifyError
+from .graph import Graph, Node, Value
+from .op import OPS, Op, infer, make
+from .ops.source import Source
+from .tensor import Tensor, parse_tensor
+
+
+class Builder:
+    """Adds ops in schedule order; `builder.rms_norm(x, w, eps=1e-5, name="norm")` and so on for each op.
+
+    Sources come first in the finished graph, wherever they were added. A builder of a piece of a graph
+    is given the `known` values around it.
+    """
+
+    def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
+        self.name = name
+        self._sources: list[Node] = []
+        self._nodes: list[Node] = []
+        self._types: dict[Value, Tensor] = dict(known or {})
+        self._names: set[str] = {v.node for v in self._types}
+        self._outputs: tuple[Value, ...] = ()
+        self._block = ""
+
+    def __getattr__(self, opcode: str) -> Callable[..., Any]:
+        if opcode.startswith("_") or opcode not in OPS:
+            raise AttributeError(f"no op or method {opcode!r}")
+
+        def build(*operands: Value, name: str = "", **attributes: Any) -> Value | tuple[Value, ...]:
+            attributes.setdefault("block", self._block)
+            values = self.apply(make(opcode, **attributes), *operands, name=name)
+            return values[0] if len(values) == 1 else values
+
+        return build
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Ops added inside belong to this block of the model."""
+        outer, self._block = self._block, name
+        yield
+        self._block = outer
+
+    def input(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
+        """A value that the caller passes."""
+        return self._source("input", type, name, axes=axes)
+
+    def weight(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
+        """A parameter, called `param` in an HF checkpoint."""
+        return self._source("weight", type, name, axes=axes, param=param)
+
+    def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
+        """What earlier steps left behind."""
+        return self._source("cache", type, name, axes=axes)
+
+    def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
+        stated = parse_tensor(type) if isinstance(type, str) else type
+        return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
+
+    def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
+        """Any op, such as one of a class of your own; its results."""
+        name = self._unique(name or op.opcode)
+        try:
+            types = infer(op, tuple(self._types[v] for v in operands))
+        except KeyError as missing:
+            raise VerifyError(f"%{name}: {missing.args[0]} is not a value of graph @{self.name}") from None
+        except VerifyError as error:
+            raise VerifyError(f"%{name} ({op.opcode}): {error}") from None
+        return self.insert(Node(name, op, operands, types))
+
+    def insert(self, node: Node) -> tuple[Value, ...]:
+        """A node as it is, under the name it has."""
+        (self._sources if isinstance(node.op, Source) else self._nodes).append(node)
+        self._names.add(node.name)
+        values = node.values
+        self._types.update(zip(values, node.results, strict=True))
+        return values
+
+    def type(self, value: Value) -> Tensor:
+        """The type of a value built so far."""
+        return self._types[value]
+
+    def output(self, *values: Value) -> None:
+        """What the graph returns."""
+        self._outputs = values
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What was added, sources first."""
+        return [*self._sources, *self._nodes]
+
+    def graph(self) -> Graph:
+        """The finished graph."""
+        return Graph(self.name, self.nodes, self._outputs)
+
+    def _unique(self, name: str) -> str:
+        if name not in self._names:
+            return name
+        return next(n for i in range(2, len(self._names) + 3) if (n := f"{name}_{i}") not in self._names)

@@ -1,0 +1,258 @@
+"""Sizes: integers, or polynomials in named symbols whose value is asked for last.
+
+The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
+cached. All symbols are non-negative. Besides symbols, a polynomial may hold the atoms
+`ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(E, k, n)`, the expected number of distinct
+experts touched by `n` tokens that each choose `k` of `E`.
+
+>>> B, T = Dim.symbol("B"), Dim.symbol("T")
+>>> print(2 * T * (B + 3))
+2*B*T + 6*T
+>>> Binding(B=4, T=10)(2 * T * (B + 3))
+140
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, reduce
+from typing import Any, Union
+
+import numpy as np
+
+from .errors import ParseError
+
+Size = Union[int, "Dim"]
+Atom = Union[str, "Call"]
+Monomial = tuple[Atom, ...]
+Number = Any  # an int, a float, or a float64 array
+
+
+def _ceildiv(a: Number, b: Number) -> Number:
+    return -(-a // b)
+
+
+def _min(a: Number, b: Number) -> Number:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def _max(a: Number, b: Number) -> Number:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def _distinct(experts: Number, chosen: Number, tokens: Number) -> Number:
+    # E·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
+    miss = math.log1p(-chosen / experts) if chosen < experts else -math.inf
+    return -experts * np.expm1(tokens * miss) if isinstance(tokens, np.ndarray) else (
+        -experts * math.expm1(tokens * miss) if tokens else 0.0
+    )
+
+
+FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "ceildiv": _ceildiv,
+    "min": _min,
+    "max": _max,
+    "distinct": _distinct,
+}
+
+
+class Call:
+    """An atom that is not a symbol: one of `FUNCTIONS` applied to sizes."""
+
+    __slots__ = ("_hash", "arguments", "function")
+
+    def __init__(self, function: str, arguments: tuple[Size, ...]) -> None:
+        self.function, self.arguments = function, arguments
+        self._hash = hash((function, arguments))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Call) and (self.function, self.arguments) == (other.function, other.arguments)
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.arguments))})"
+
+
+class Dim:
+    """A polynomial with integer coefficients, hashable and in one canonical order."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    @staticmethod
+    def symbol(name: str) -> Dim:
+        """The size called `name`."""
+        return Dim((((name,), 1),))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __add__(self, other: Size) -> Size:
+        return _add(self, other)
+
+    def __mul__(self, other: Size) -> Size:
+        return _multiply(self, other)
+
+    def __sub__(self, other: Size) -> Size:
+        return _add(self, _multiply(other, -1))
+
+    def __rsub__(self, other: Size) -> Size:
+        return _add(other, _multiply(self, -1))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __str__(self) -> str:
+        def term(monomial: Monomial, coefficient: int) -> str:
+            factors = [str(a) for a in monomial]
+            return "*".join(factors if coefficient == 1 and factors else [str(coefficient), *factors])
+
+        return " + ".join(term(*t) for t in self.terms)
+
+    __repr__ = __str__
+
+
+B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
+
+
+def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Dim) else (((), size),)
+
+
+def _make(coefficients: Mapping[Monomial, int]) -> Size:
+    kept = {m: c for m, c in coefficients.items() if c}
+    if not kept.keys() - {()}:
+        return kept.get((), 0)
+    # Highest degree first, then by name; the constant comes last.
+    return Dim(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))))
+
+
+@lru_cache(maxsize=1 << 16)
+def _add(a: Size, b: Size) -> Size:
+    total: dict[Monomial, int] = dict(_terms(a))
+    for monomial, coefficient in _terms(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return _make(total)
+
+
+@lru_cache(maxsize=1 << 16)
+def _multiply(a: Size, b: Size) -> Size:
+    total: dict[Monomial, int] = {}
+    for left, x in _terms(a):
+        for right, y in _terms(b):
+            monomial = tuple(sorted(left + right, key=str))
+            total[monomial] = total.get(monomial, 0) + x * y
+    return _make(total)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of `sizes`; 1 for none."""
+    return reduce(lambda a, b: a * b, sizes, 1)
+
+
+@lru_cache(maxsize=1 << 14)
+def call(function: str, *arguments: Size) -> Size:
+    """An atom of `FUNCTIONS`, folded when its arguments are integers (`distinct` stays symbolic)."""
+    if function == "ceildiv" and isinstance(arguments[1], int):
+        over, by = arguments
+        if all(c % by == 0 for _, c in _terms(over)):
+            return _make({m: c // by for m, c in _terms(over)})
+    if function != "distinct" and all(isinstance(a, int) for a in arguments):
+        return int(FUNCTIONS[function](*arguments))
+    return Dim((((Call(function, arguments),), 1),))
+
+
+def ceildiv(a: Size, b: Size) -> Size:
+    """`a / b` rounded up."""
+    return call("ceildiv", a, b)
+
+
+def distinct(experts: int, chosen: int, tokens: Size) -> Size:
+    """Expected distinct experts: E·(1−(1−k/E)^n) for n tokens that choose k of E uniformly."""
+    return call("distinct", experts, chosen, tokens)
+
+
+@lru_cache(maxsize=1 << 14)
+def at_most(a: Size, b: Size) -> bool:
+    """Whether `a <= b` for every binding, by comparing coefficients (False may mean unknown)."""
+    return all(c >= 0 for _, c in _terms(b - a))
+
+
+class Binding:
+    """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
+
+    Call it on a size to get the value: exact for integers, an array when a symbol is one.
+    """
+
+    def __init__(self, **symbols: Number) -> None:
+        self.symbols: dict[str, Number] = {
+            name: np.asarray(v, dtype=np.float64) if isinstance(v, (np.ndarray, list, tuple)) else v
+            for name, v in symbols.items()
+        }
+        self._monomials: dict[Monomial, Number] = {(): 1}
+
+    def __call__(self, size: Size) -> Number:
+        if not isinstance(size, Dim):
+            return size
+        known = self._monomials
+        total: Number = 0
+        for monomial, coefficient in size.terms:
+            value = known.get(monomial)
+            if value is None:
+                value = known[monomial] = self._product(monomial)
+            total = total + coefficient * value
+        return total
+
+    def _product(self, monomial: Monomial) -> Number:
+        return reduce(lambda value, atom: value * self._atom(atom), monomial[1:], self._atom(monomial[0]))
+
+    def _atom(self, atom: Atom) -> Number:
+        if isinstance(atom, str):
+            return self.symbols[atom]
+        return FUNCTIONS[atom.function](*map(self, atom.arguments))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the symbols broadcast to; `()` when all are single numbers."""
+        return np.broadcast_shapes(*(np.shape(v) for v in self.symbols.values()))
+
+
+def parse(text: str) -> Size:
+    """The size that prints as `text`.
+
+    >>> print(parse("T*B*2 + ceildiv(B, 8)"))
+    2*B*T + ceildiv(B, 8)
+    """
+    import ast
+
+    def build(node: ast.expr) -> Size:
+        match node:
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
+                return value
+            case ast.Name(id=name):
+                return Dim.symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -1 * build(operand)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return build(left) + build(right)
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return build(left) - build(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return build(left) * build(right)
+            case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if function in FUNCTIONS:
+                if len(arguments) == (3 if function == "distinct" else 2):
+                    return call(function, *map(build, arguments))
+        raise ParseError(f"size {text!r}: expected integers, symbols, +, -, * and {', '.join(FUNCTIONS)}")
+
+    try:
+        return build(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, ZeroDivisionError):
+        raise ParseError(f"size {text!r}: not an expression") from None

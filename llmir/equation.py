@@ -1,0 +1,149 @@
+"""Index equations: the one statement from which an op's rules are derived.
+
+`b t h, h f -> b t f` names the axes of each operand and result. An axis is
+
+- *mapped*: in an operand and a result (`b`, `t`, `f`);
+- *contracted*: in operands only (`h`);
+- *indexed*: `[v]`, looked up rather than multiplied, so outside the FLOP product;
+- *windowed*: `t~`, read with its neighbours;
+- *new*: in results only (`k` of a top-k).
+
+`h!` must stay whole on one rank. `(b t k)` is one dimension that runs over several axes, and
+`(c + t)` one that is several axes laid end to end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .dim import Size, product
+from .errors import VerifyError
+from .tensor import Placement, Tensor
+
+_DIMENSION = re.compile(r"\(([^)]*)\)|(\[)?(\w+)\]?([~!]?)")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of an operand or result: an axis, a product of axes, or axes end to end."""
+
+    axes: tuple[str, ...]
+    end_to_end: bool = False
+
+    def size(self, sizes: dict[str, Size]) -> Size:
+        """Its size, given those of its axes."""
+        parts = [sizes[a] for a in self.axes]
+        if self.end_to_end:
+            return sum(parts[1:], start=parts[0])
+        return product(parts)
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A parsed equation; make one with `equation(text)`."""
+
+    text: str
+    operands: tuple[tuple[Dimension, ...], ...]
+    results: tuple[tuple[Dimension, ...], ...]
+    indexed: frozenset[str]
+    windowed: frozenset[str]
+    whole: frozenset[str]
+
+    def axes(self, side: Sequence[tuple[Dimension, ...]]) -> tuple[str, ...]:
+        """The distinct axes of some operands or results, in order of appearance."""
+        return tuple(dict.fromkeys(a for term in side for d in term for a in d.axes))
+
+    def role(self, axis: str) -> str:
+        """*mapped*, *contracted*, *indexed*, *windowed* or *new*.
+
+        >>> [equation("[v] h, b t -> b t h").role(a) for a in "vh"]
+        ['indexed', 'mapped']
+        """
+        if axis in self.indexed:
+            return "indexed"
+        if axis in self.windowed:
+            return "windowed"
+        if axis not in self.axes(self.operands):
+            return "new"
+        return "mapped" if axis in self.axes(self.results) else "contracted"
+
+    def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
+        """The size of each axis, from the operands' shapes; *new* axes are given by the op.
+
+        Raises `VerifyError` when ranks or sizes disagree.
+        """
+        if len(tensors) != len(self.operands):
+            raise VerifyError(f'"{self.text}" takes {len(self.operands)} operands, got {len(tensors)}')
+        found: dict[str, Size] = dict(new)
+        compound: list[tuple[Dimension, Size]] = []
+        for term, tensor in zip(self.operands, tensors, strict=True):
+            if len(term) != len(tensor.shape):
+                raise VerifyError(f'"{self.text}": an operand of {len(term)} axes cannot be {tensor}')
+            for dimension, size in zip(term, tensor.shape, strict=True):
+                if len(dimension.axes) > 1:
+                    compound.append((dimension, size))
+                elif found.setdefault(dimension.axes[0], size) != size:
+                    axis = dimension.axes[0]
+                    raise VerifyError(f'"{self.text}": axis {axis!r} is both {found[axis]} and {size}')
+        for dimension, size in compound:
+            if dimension.size(found) != size:
+                names = " ".join(dimension.axes)
+                raise VerifyError(f'"{self.text}": ({names}) is {dimension.size(found)}, not {size}')
+        return found
+
+    def placements(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Placement], Placement]:
+        """Where each axis lies, and the mesh axes over which the results are partial sums."""
+        found: dict[str, Placement] = {}
+        if not any(any(t.placements) or t.partial for t in tensors):
+            return found, ()
+        for term, tensor in zip(self.operands, tensors, strict=True):
+            if tensor.partial:
+                raise VerifyError(f'"{self.text}" needs the whole sum, got {tensor}')
+            for dimension, placement in zip(term, tensor.placements, strict=True):
+                axis = dimension.axes[0]
+                if placement and (axis in self.whole or len(dimension.axes) > 1):
+                    raise VerifyError(f'"{self.text}": axis {axis!r} must stay whole, got {tensor}')
+                if found.setdefault(axis, placement) != placement:
+                    raise VerifyError(f'"{self.text}": axis {axis!r} lies in two ways, one is {tensor}')
+        split = {axis: p for axis, p in found.items() if p}
+        used = [name for p in split.values() for name in p]
+        if len(set(used)) != len(used):
+            raise VerifyError(f'"{self.text}": two axes are split over one mesh axis')
+        partial = tuple(n for a, p in split.items() if self.role(a) in ("contracted", "indexed") for n in p)
+        return split, partial
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@lru_cache(maxsize=4096)
+def equation(text: str) -> Equation:
+    """Parse `text`; raises `VerifyError` when it is not an equation."""
+    if text.count("->") != 1:
+        raise VerifyError(f'equation "{text}": expected operands -> results')
+    indexed, windowed, whole = set(), set(), set()
+
+    def term(source: str) -> tuple[Dimension, ...]:
+        dimensions, position = [], 0
+        for found in _DIMENSION.finditer(source):
+            if source[position : found.start()].strip():
+                break
+            position = found.end()
+            group, bracket, axis, mark = found.groups()
+            if group is not None:
+                dimensions.append(Dimension(tuple(re.findall(r"\w+", group)), "+" in group))
+                continue
+            dimensions.append(Dimension((axis,)))
+            if bracket:
+                indexed.add(axis)
+            if mark:
+                (windowed if mark == "~" else whole).add(axis)
+        if source[position:].strip():
+            raise VerifyError(f'equation "{text}": cannot read "{source[position:].strip()}"')
+        return tuple(dimensions)
+
+    left, right = (tuple(term(part) for part in side.split(",")) for side in text.split("->"))
+    return Equation(text, left, right, frozenset(indexed), frozenset(windowed), frozenset(whole))

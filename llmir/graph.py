@@ -1,0 +1,211 @@
+"""Graphs of ops over networkx, and programs of graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import networkx as nx
+
+from .dim import Binding
+from .errors import VerifyError
+from .mesh import Mesh
+from .op import Op
+from .ops.moe import GroupedLinear
+from .ops.region import Repeat
+from .ops.source import Cache, Weight
+from .tensor import Tensor
+
+
+class Value(NamedTuple):
+    """One result of a node; printed `%node`, or `%node#1` for results after the first."""
+
+    node: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"%{self.node}#{self.index}" if self.index else f"%{self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An op at its place in a graph: its name, the values it takes, the types it gives."""
+
+    name: str
+    op: Op
+    operands: tuple[Value, ...]
+    results: tuple[Tensor, ...]
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Its results as values."""
+        return tuple(Value(self.name, i) for i in range(len(self.results)))
+
+
+class Graph:
+    """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
+
+    node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
+    """
+
+    def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
+        self.name, self.outputs = name, tuple(outputs)
+        self.nx = nx.MultiDiGraph(name=name)
+        for node in nodes:
+            if node.name in self.nx:
+                raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
+            self.nx.add_node(node.name, node=node)
+            for slot, value in enumerate(node.operands):
+                if value.node not in self.nx or value.node == node.name:
+                    raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
+                self.nx.add_edge(value.node, node.name, key=slot, value=value)
+        for value in self.outputs:
+            self.type(value)
+        nx.freeze(self.nx)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes in schedule order."""
+        return tuple(data["node"] for _, data in self.nx.nodes(data=True))
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The nodes of op `input`, which are the operands that a `repeat` of this graph takes."""
+        return tuple(n for n in self.nodes if n.op.opcode == "input")
+
+    def __getitem__(self, name: str) -> Node:
+        try:
+            node: Node = self.nx.nodes[name]["node"]
+        except KeyError:
+            raise VerifyError(f"graph @{self.name} has no op %{name}") from None
+        return node
+
+    def type(self, value: Value) -> Tensor:
+        """The type of a value; `VerifyError` if there is no such value."""
+        results = self[value.node].results
+        if not 0 <= value.index < len(results):
+            raise VerifyError(f"graph @{self.name}: %{value.node} has {len(results)} results, not {value}")
+        return results[value.index]
+
+    def operand_types(self, node: Node) -> tuple[Tensor, ...]:
+        """The types of the values that `node` takes."""
+        return tuple(self.type(v) for v in node.operands)
+
+    def origin(self, value: Value) -> Node:
+        """The node in whose memory a value lies: follows what is written in place to where it began."""
+        node = self[value.node]
+        while (slot := node.op.aliases.get(value.index)) is not None:
+            value = node.operands[slot]
+            node = self[value.node]
+        return node
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and (self.name, self.nodes, self.outputs) == (
+            other.name,
+            other.nodes,
+            other.outputs,
+        )
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, tuple(n.results for n in self.nodes)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class Instance(NamedTuple):
+    """A node where it runs: `path` is unique in the program, `repeat` how often a step runs it.
+
+    `first` and `times` are the layer numbers it runs as: `first`, …, `first + times − 1`.
+    """
+
+    path: str
+    graph: Graph
+    node: Node
+    repeat: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Named graphs, the mesh they run on, and the graphs that a step enters at, one per stage.
+
+    `facts` are what a report repeats of the model (architecture, layers, positions), `notes` what the
+    user should know (an assumption, an ignored field).
+    """
+
+    name: str
+    graphs: Mapping[str, Graph]
+    entries: tuple[str, ...] = ("main",)
+    mesh: Mesh = Mesh()
+    facts: Mapping[str, str | int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.graphs.values()))
+
+    def __getitem__(self, name: str) -> Graph:
+        try:
+            return self.graphs[name]
+        except KeyError:
+            raise VerifyError(f"program {self.name!r} has no graph @{name}; it has {', '.join(self.graphs)}") from None
+
+    def instances(self) -> Iterator[Instance]:
+        """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
+
+        def walk(name: str, path: str, repeat: int, first: int) -> Iterator[Instance]:
+            graph = self[name]
+            for node in graph.nodes:
+                yield Instance(path + node.name, graph, node, repeat, first)
+                if isinstance(node.op, Repeat):
+                    op = node.op
+                    yield from walk(op.body, f"{path}{node.name}.", repeat * op.times, op.first)
+
+        for entry in self.entries:
+            yield from walk(entry, "", 1, 0)
+
+    @property
+    def parameters_by_kind(self) -> dict[str, int]:
+        """Parameters of each block; tied weights count once, where they lie."""
+        total: Counter[str] = Counter()
+        for at in self.instances():
+            if isinstance(at.node.op, Weight):
+                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+        return dict(total)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, all experts included."""
+        return sum(self.parameters_by_kind.values())
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
+        idle = 0
+        for at in self.instances():
+            op = at.node.op
+            if isinstance(op, GroupedLinear):
+                for weight in at.graph.operand_types(at.node)[1:-1]:
+                    experts, *rest = map(Binding(), weight.shape)
+                    idle += at.repeat * (experts - op.top_k) * Binding()(Tensor(rest, weight.dtype).elements)
+        return self.parameters - idle
+
+    @property
+    def kv_cache_bytes_per_token(self) -> int:
+        """By how much the caches of one sequence grow with one more token."""
+
+        def at_context(tokens: int) -> int:
+            at = Binding(B=1, T=0, C=tokens)
+            return sum(at(i.node.results[0].bytes) * i.repeat for i in self.instances() if isinstance(i.node.op, Cache))
+
+        return at_context(1) - at_context(0)
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with some fields changed."""
+        from dataclasses import replace
+
+        return replace(self, **changes)

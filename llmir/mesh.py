@@ -1,0 +1,42 @@
+"""The devices a program runs on, as named axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from .errors import VerifyError
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
+
+    >>> Mesh((("dp", 2), ("tp", 8))).devices
+    16
+    """
+
+    axes: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({name for name, _ in self.axes}) != len(self.axes):
+            raise VerifyError(f"mesh {self}: two axes have the same name")
+        if any(size < 1 for _, size in self.axes):
+            raise VerifyError(f"mesh {self}: each axis needs at least one device")
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return prod(size for _, size in self.axes)
+
+    def size(self, placement: Iterable[str]) -> int:
+        """Over how many devices the mesh axes of `placement` spread something."""
+        sizes = dict(self.axes)
+        try:
+            return prod(sizes[name] for name in placement)
+        except KeyError as missing:
+            raise VerifyError(f"mesh axis {missing} does not exist; the mesh is {self}") from None
+
+    def __str__(self) -> str:
+        return f"mesh({', '.join(f'{name}={size}' for name, size in self.axes)})"

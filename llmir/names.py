@@ -1,0 +1,22 @@
+"""Names people type: matched without case, dashes or organisation, with near misses suggested."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def normalize(name: str) -> str:
+    """The form in which two spellings of a name are compared.
+
+    >>> normalize("meta-llama/Llama-3.1-8B") == normalize("llama3.1_8b")
+    True
+    """
+    return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum() or c == ".")
+
+
+def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
+    """`; did you mean A, B?` for the known names nearest to `name`, or an empty string."""
+    spellings = {normalize(k): k for k in known}
+    near = difflib.get_close_matches(normalize(name), spellings, n=limit, cutoff=0.55)
+    return f"; did you mean {', '.join(spellings[n] for n in near)}?" if near else ""

@@ -1,0 +1,170 @@
+"""What an op is: one class that states one index equation and overrides only what deviates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from .dim import Size, product
+from .dtype import DType
+from .equation import Equation, equation
+from .errors import VerifyError
+from .tensor import Tensor
+
+OPS: dict[str, type[Op]] = {}
+
+KINDS = ("gemm", "attention", "moe", "norm", "elementwise", "gather", "collective")
+
+
+class Gemm(NamedTuple):
+    """A matrix product `[batch] m×k · k×n`, in elements."""
+
+    m: Size
+    n: Size
+    k: Size
+    batch: Size = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one execution of an op costs any device: the input of every cost model.
+
+    `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
+    bytes per result, `wire` bytes that leave the rank, `dtype` what the arithmetic is done in.
+    """
+
+    dtype: DType
+    matrix: Size
+    vector: Size
+    reads: tuple[Size, ...]
+    writes: tuple[Size, ...]
+    wire: Size = 0
+    gemms: tuple[Gemm, ...] = ()
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation. Its fields are its attributes; its rules follow from `rule`, an equation.
+
+    In `rule`, `*` stands for as many leading axes as the first operand has left. `block` is the part
+    of the model that the op belongs to (embedding, attention, attention_core, mlp, routed_experts,
+    router, shared_experts, norm, lm_head).
+    """
+
+    opcode: ClassVar[str] = ""
+    kind: ClassVar[str] = ""
+    rule: ClassVar[str] = ""
+    vector_flops: ClassVar[int] = 0  # per element of the first result
+    # result -> the operand whose memory it is written to (if nothing else needs that operand later)
+    aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
+
+    block: str = field(default="", kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        if cls.opcode:
+            OPS[cls.opcode] = cls
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The op's equation, with `*` spelled out for these operands."""
+        return _spelled(self.rule, len(operands[0].shape) if operands else 0)
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """Sizes of the axes that only the results have."""
+        return {}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The element type of each result: by default that of the first operand."""
+        return (operands[0].dtype,) * len(self.equation(operands).results)
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The result types, from the equation; `VerifyError` if the operands do not fit."""
+        rule = self.equation(operands)
+        sizes = rule.sizes(operands, **self.new_axes(operands))
+        placed, partial = rule.placements(operands)
+        return tuple(
+            Tensor(
+                (d.size(sizes) for d in term),
+                dtype,
+                (placed.get(d.axes[0], ()) for d in term) if placed else (),
+                partial,
+            )
+            for term, dtype in zip(rule.results, self.dtypes(operands), strict=True)
+        )
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """The matrix products inside; none unless the op says so."""
+        return ()
+
+    def matrix(self, operands: Sequence[Tensor]) -> Size:
+        """Matmul FLOPs, 2·m·n·k for each product."""
+        return sum((2 * g.batch * g.m * g.n * g.k for g in self.gemms(operands)), start=0)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """FLOPs outside matrix products."""
+        return results[0].elements * self.vector_flops
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Bytes read per operand: each once, whole."""
+        return tuple(t.bytes for t in operands)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Bytes written per result: each once, whole."""
+        return tuple(t.bytes for t in results)
+
+    def work(self, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
+        """The cost of one execution on one rank; operands and results are local types."""
+        return Work(
+            operands[0].dtype if operands else results[0].dtype,
+            self.matrix(operands),
+            self.vector(operands, results),
+            self.reads(operands, results),
+            self.writes(operands, results),
+            gemms=self.gemms(operands),
+        )
+
+
+@lru_cache(maxsize=4096)
+def _spelled(rule: str, rank: int) -> Equation:
+    if "*" not in rule:
+        return equation(rule)
+    stated = len(rule.split(",")[0].split("->")[0].split()) - 1
+    return equation(rule.replace("*", " ".join("ijlmnopq"[: max(rank - stated, 0)])))
+
+
+@lru_cache(maxsize=1 << 14)
+def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The result types of `op`; `VerifyError` if the operands do not fit."""
+    return op.types(operands)
+
+
+@lru_cache(maxsize=1 << 14)
+def work(op: Op, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
+    """`op.work`, computed once for equal arguments."""
+    return op.work(operands, results)
+
+
+def make(opcode: str, **attributes: Any) -> Op:
+    """The op called `opcode` with these attributes; `VerifyError` for names that do not exist."""
+    if opcode not in OPS:
+        raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
+    try:
+        return OPS[opcode](**attributes)
+    except TypeError as error:
+        raise VerifyError(f"{opcode}: {str(error).split('__init__() ')[-1]}") from None
+
+
+def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: int, result: int) -> Gemm:
+    """The matrix product of two operands of `rule` into one result, by the roles of the axes."""
+    a, b = (rule.axes([rule.operands[i]]) for i in (left, right))
+    out = rule.axes([rule.results[result]])
+    over = [x for x in dict.fromkeys((*a, *b)) if x not in rule.indexed]
+    shared = {x for x in over if x in a and x in b}
+    return Gemm(
+        m=product(sizes[x] for x in over if x in a and x in out and x not in shared),
+        n=product(sizes[x] for x in over if x in b and x in out and x not in shared),
+        k=product(sizes[x] for x in over if x not in out),
+        batch=product(sizes[x] for x in over if x in shared and x in out),
+    )

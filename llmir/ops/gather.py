@@ -1,0 +1,41 @@
+"""Ops that pick rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dim import Size
+from ..dtype import DType
+from ..op import Op
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Embedding(Op):
+    """The rows of a table that token ids name: reads those rows, not the table."""
+
+    opcode = "embedding"
+    kind = "gather"
+    rule = "[v] h, b t -> b t h"
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """That of the table."""
+        return (operands[0].dtype,)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """One row for each token, and the ids."""
+        return (operands[0].dtype.bytes_of(results[0].elements), operands[1].bytes)
+
+
+@dataclass(frozen=True)
+class LastToken(Op):
+    """The last position of each sequence, the only one whose logits an engine needs."""
+
+    opcode = "last_token"
+    kind = "gather"
+    rule = "b [t] h -> b h"
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)

@@ -1,0 +1,51 @@
+"""Matrix products with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..dim import Size
+from ..equation import Equation, equation
+from ..op import Gemm, Op, operand_gemm
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
+
+    With several results it is a merged projection: operands are x, one weight per result, then
+    (if at all) one bias per result, and `einsum` says all of it.
+    """
+
+    opcode = "linear"
+    kind = "gemm"
+
+    einsum: str
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The op's own equation."""
+        return equation(self.einsum)
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """One product for each result."""
+        rule = self.equation(operands)
+        sizes = rule.sizes(operands)
+        return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The bias add, 1 for each element that has one."""
+        biases = len(operands) - 1 - len(results)
+        return sum((t.elements for t in results[:biases]), start=0) if biases > 0 else 0
+
+
+def merged_einsum(einsums: Iterable[str]) -> str:
+    """The equation of one product that does the work of several with the same x.
+
+    >>> merged_einsum(["t h, h f -> t f", "t h, h g -> t g"])
+    't h, h f, h g -> t f, t g'
+    """
+    sides = [[[t.strip() for t in side.split(",")] for side in e.split("->")] for e in einsums]
+    left = [sides[0][0][0], *(w[1] for w, _ in sides), *(b for w, _ in sides for b in w[2:])]
+    return f"{', '.join(left)} -> {', '.join(r[0] for _, r in sides)}"

@@ -1,0 +1,126 @@
+"""Mixture of experts: route, group by expert, multiply, combine.
+
+Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dim import Size, ceildiv, distinct
+from ..dtype import FP32, INT32, DType
+from ..equation import Equation, equation
+from ..errors import VerifyError
+from ..op import Gemm, Op, operand_gemm
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class TopK(Op):
+    """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
+
+    With `normalize`, the chosen values are divided by their sum.
+    """
+
+    opcode = "top_k"
+    kind = "moe"
+    rule = "b t e! -> b t k, b t k"
+
+    k: int
+    normalize: bool = False
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """`k` of at most `e`."""
+        candidates = operands[0].shape[-1]
+        if isinstance(candidates, int) and not 1 <= self.k <= candidates:
+            raise VerifyError(f"top_k: cannot choose {self.k} of {candidates}")
+        return {"k": self.k}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Values as they come, and 32-bit indices."""
+        return (operands[0].dtype, INT32)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """One comparison for each candidate."""
+        return operands[0].elements
+
+
+@dataclass(frozen=True)
+class SoftmaxTopK(TopK):
+    """softmax and top-k in one kernel, as engines route."""
+
+    opcode = "softmax_top_k"
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32 weights, as the softmax is done in fp32, and 32-bit indices."""
+        return (FP32, INT32)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Softmax 5 and a comparison, for each candidate."""
+        return 6 * operands[0].elements
+
+
+@dataclass(frozen=True)
+class Dispatch(Op):
+    """Each token's row once for each expert it chose, and that expert's number."""
+
+    opcode = "dispatch"
+    kind = "moe"
+    rule = "b t h, b t k -> (b t k) h, (b t k)"
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Rows as they come, experts as they come."""
+        return (operands[0].dtype, operands[1].dtype)
+
+
+@dataclass(frozen=True)
+class GroupedLinear(Op):
+    """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
+
+    Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
+    has. Reads the weights of the experts that are touched: E·(1−(1−k/E)^tokens) are expected.
+    """
+
+    opcode = "grouped_linear"
+    kind = "moe"
+
+    einsum: str
+    top_k: int
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The op's own equation."""
+        return equation(self.einsum)
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """One product for each result, over all routed rows; the expert axis is indexed."""
+        rule = self.equation(operands)
+        sizes = rule.sizes(operands)
+        return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Rows once, and of each weight the expected number of distinct experts."""
+        tokens = ceildiv(operands[0].shape[0], self.top_k)
+
+        def touched(weight: Tensor) -> Size:
+            experts = weight.shape[0]
+            if not isinstance(experts, int):
+                raise VerifyError(f"grouped_linear: the number of experts must be known, got {weight}")
+            one = Tensor(weight.shape[1:], weight.dtype).bytes
+            return one * distinct(experts, self.top_k, tokens)
+
+        rows, *weights, chosen = operands
+        return (rows.bytes, *map(touched, weights), chosen.bytes)
+
+
+@dataclass(frozen=True)
+class Combine(Op):
+    """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element."""
+
+    opcode = "combine"
+    kind = "moe"
+    rule = "(b t k) h, b t k -> b t h"
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """A multiply and an add."""
+        return 2 * operands[0].elements

@@ -1,0 +1,45 @@
+"""Ops that run another graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dtype import DType
+from ..equation import Equation, equation
+from ..errors import VerifyError
+from ..op import Op, Work
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Repeat(Op):
+    """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
+
+    Weights and caches of the body are per iteration; `first` is the layer number of the first one.
+    """
+
+    opcode = "repeat"
+    kind = "elementwise"
+
+    body: str
+    times: int
+    first: int = 0
+    carried: int = 1
+
+    def __post_init__(self) -> None:
+        if self.times < 1 or self.carried < 1 or self.first < 0:
+            raise VerifyError(f"repeat @{self.body}: times and carried must be positive, got {self.times}, {self.carried}")
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """What goes round keeps its axes."""
+        names = [" ".join(f"x{i}_{n}" for n in range(len(t.shape))) for i, t in enumerate(operands)]
+        return equation(f"{', '.join(names)} -> {', '.join(names[: self.carried])}")
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """What goes round keeps its element type."""
+        return tuple(t.dtype for t in operands[: self.carried])
+
+    def work(self, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
+        """None of its own: its cost is its body's."""
+        return Work(results[0].dtype, 0, 0, (0,) * len(operands), (0,) * len(results))

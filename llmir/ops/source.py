@@ -1,0 +1,65 @@
+"""Values that no op computes: what a step is given, the weights, and the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dim import Size
+from ..dtype import DType
+from ..equation import Equation, equation
+from ..op import Op
+from ..tensor import Tensor
+
+# Reads HF checkpoint names: `{layer}` is the layer's number, `{expert}` runs over axis `expert`.
+CheckpointName = str
+
+
+@dataclass(frozen=True)
+class Source(Op):
+    """A value without operands, of a stated `type`; `axes` are the logical names of its dimensions."""
+
+    type: Tensor
+    axes: tuple[str, ...] = ()
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Names its own dimensions, since a source has nothing to derive them from."""
+        return equation(f"-> {' '.join(self.axes or [f'i{n}' for n in range(len(self.type.shape))])}")
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The stated type."""
+        return (self.type,)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The stated element type."""
+        return (self.type.dtype,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing: it is there already."""
+        return (0,)
+
+
+@dataclass(frozen=True)
+class Input(Source):
+    """A value that the caller passes: token ids, or the hidden state that enters a layer."""
+
+    opcode = "input"
+    kind = "gather"
+
+
+@dataclass(frozen=True)
+class Weight(Source):
+    """A parameter; `param` is its name in an HF checkpoint."""
+
+    opcode = "weight"
+    kind = "gather"
+
+    param: CheckpointName = ""
+
+
+@dataclass(frozen=True)
+class Cache(Source):
+    """What earlier steps left behind, such as keys `[B, C, g, d]`; it outlives the step."""
+
+    opcode = "cache"
+    kind = "gather"

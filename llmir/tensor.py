@@ -1,0 +1,93 @@
+"""The type of a value: shape, element type, and where its pieces lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+
+from .dim import Size, ceildiv, parse, product
+from .dtype import DType, dtype
+from .errors import ParseError
+from .mesh import Mesh
+
+Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
+
+
+class Tensor:
+    """A shape of global sizes. `placements[i]` splits dimension i; `partial` axes hold summands.
+
+    >>> print(Tensor((4, 28672), dtype("bf16"), ((), ("tp",))))
+    bf16[4, 28672@tp]
+    """
+
+    def __init__(
+        self,
+        shape: Iterable[Size],
+        dtype: DType,
+        placements: Iterable[Placement] = (),
+        partial: Placement = (),
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.placements = tuple(placements) or ((),) * len(self.shape)
+        self.partial = partial
+        self._key = (self.shape, dtype, self.placements, partial)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Tensor) and self._key == other._key)
+
+    @cached_property
+    def elements(self) -> Size:
+        """How many elements there are."""
+        return product(self.shape)
+
+    @cached_property
+    def bytes(self) -> Size:
+        """How many bytes they take, scales included."""
+        return self.dtype.bytes_of(self.elements)
+
+    def local(self, mesh: Mesh) -> Tensor:
+        """What the fullest rank holds: each split dimension divided, rounded up."""
+        if not any(self.placements):
+            return self
+        split = (ceildiv(n, mesh.size(p)) if p else n for n, p in zip(self.shape, self.placements, strict=True))
+        return Tensor(split, self.dtype)
+
+    def __str__(self) -> str:
+        sizes = (f"{n}@{'.'.join(p)}" if p else str(n) for n, p in zip(self.shape, self.placements, strict=True))
+        return f"{self.dtype}[{', '.join(sizes)}]" + "".join(f"+{axis}" for axis in self.partial)
+
+    __repr__ = __str__
+
+
+_TYPE = re.compile(r"\s*(\w+)\[(.*)\]((?:\+\w+)*)\s*")
+
+
+def split_commas(text: str) -> list[str]:
+    """`text` split at the commas that stand outside brackets; no parts for blank text."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]] if text.strip() else []
+
+
+def parse_tensor(text: str) -> Tensor:
+    """The tensor type that prints as `text`; `ParseError` if none does."""
+    found = _TYPE.fullmatch(text)
+    if not found:
+        raise ParseError(f"type {text!r}: expected the form bf16[B, T, 4096]")
+    sizes = [part.partition("@") for part in split_commas(found[2])]
+    return Tensor(
+        (parse(size) for size, _, _ in sizes),
+        dtype(found[1]),
+        tuple(tuple(p.strip().split(".")) if p else () for _, _, p in sizes),
+        tuple(found[3].split("+")[1:]),
+    )

@@ -1,0 +1,83 @@
+"""The rules that every program keeps, checked after every pass."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .errors import LlmirError, VerifyError
+from .graph import Graph, Program
+from .mesh import Mesh
+from .op import infer
+from .ops.region import Repeat
+from .tensor import Tensor
+
+
+def verify(program: Program) -> Program:
+    """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
+    for entry in program.entries:
+        graph = program[entry]
+        for value in graph.outputs:
+            if graph.type(value).partial:
+                raise VerifyError(f"@{entry}: output {value} is a partial sum, {graph.type(value)}")
+    for name, graph in program.graphs.items():
+        if name != graph.name:
+            raise VerifyError(f"graph @{graph.name} is filed under @{name}")
+        _verify_graph(graph, program.mesh)
+        for node in graph.nodes:
+            if isinstance(node.op, Repeat):
+                _verify_body(program, graph, node.name, node.op, graph.operand_types(node))
+    _verify_nesting(program)
+    return program
+
+
+@lru_cache(maxsize=4096)
+def _inferred(graph: Graph) -> Graph:
+    # A graph is frozen, so what was inferred once stays true.
+    for node in graph.nodes:
+        where = f"@{graph.name}: %{node.name} ({node.op.opcode})"
+        try:
+            types = infer(node.op, graph.operand_types(node))
+        except LlmirError as error:
+            raise VerifyError(f"{where}: {error}") from None
+        if types != node.results:
+            raise VerifyError(f"{where}: gives {_list(types)}, but {_list(node.results)} is stated")
+    return graph
+
+
+def _verify_graph(graph: Graph, mesh: Mesh) -> None:
+    _inferred(graph)
+    for node in graph.nodes:
+        for type in node.results:
+            if not (any(type.placements) or type.partial):
+                continue
+            used = [axis for p in (*type.placements, type.partial) for axis in p]
+            if len(set(used)) != len(used):
+                raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")
+            mesh.size(used)
+
+
+def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands: tuple[Tensor, ...]) -> None:
+    body = program[op.body]
+    where = f"@{graph.name}: %{name} (repeat @{op.body})"
+    takes = tuple(n.results[0] for n in body.inputs)
+    gives = tuple(body.type(v) for v in body.outputs)
+    if takes != operands:
+        raise VerifyError(f"{where}: the body takes {_list(takes)}, got {_list(operands)}")
+    if gives != takes[: op.carried]:
+        raise VerifyError(f"{where}: the body must give back {_list(takes[: op.carried])}, not {_list(gives)}")
+
+
+def _verify_nesting(program: Program) -> None:
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise VerifyError(f"graph @{name} repeats itself")
+        for node in program[name].nodes:
+            if isinstance(node.op, Repeat):
+                visit(node.op.body, (*path, name))
+
+    for name in program.graphs:
+        visit(name, ())
+
+
+def _list(types: tuple[Tensor, ...]) -> str:
+    return "(" + ", ".join(map(str, types)) + ")"

@@ -1,0 +1,41 @@
+"""dce: drops what nothing needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import networkx as nx
+
+from llmir.graph import Graph, Program
+from llmir.ops.region import Repeat
+from llmir.pipeline import Pass
+
+
+def _live(graph: Graph) -> Graph:
+    kept = {n.name for n in graph.inputs}  # the signature of the graph stays
+    for value in graph.outputs:
+        if value.node not in kept:
+            kept |= {value.node, *nx.ancestors(graph.nx, value.node)}
+    nodes = [n for n in graph.nodes if n.name in kept]
+    return graph if len(nodes) == len(graph.nodes) else Graph(graph.name, nodes, graph.outputs)
+
+
+@dataclass(frozen=True)
+class DeadCode(Pass):
+    """Drops ops that no output needs, and graphs that nothing runs."""
+
+    name: ClassVar[str] = "dce"
+
+    def __call__(self, program: Program) -> Program:
+        """Keep what the entries reach."""
+        graphs: dict[str, Graph] = {}
+        waiting = list(program.entries)
+        while waiting:
+            name = waiting.pop(0)
+            if name not in graphs:
+                graphs[name] = _live(program[name])
+                waiting += [n.op.body for n in graphs[name].nodes if isinstance(n.op, Repeat)]
+        ordered = {n: graphs[n] for n in program.graphs if n in graphs}
+        same = all(ordered.get(n) is g for n, g in program.graphs.items())
+        return program if same else program.replace(graphs=ordered)

@@ -1,0 +1,135 @@
+"""fuse: the fusions that inference engines do to every model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.graph import Program, Value
+from llmir.ops.linear import merged_einsum
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _qkv(p: Any, x: Value) -> Any:
+    return p.linear(x, ..., label="q"), p.linear(x, ..., label="k"), p.linear(x, ..., label="v")
+
+
+def _merged_qkv(b: Builder, match: Match, x: Value) -> Any:
+    return _merge(b, x, [match[i] for i in "qkv"], "qkv_proj")
+
+
+def _gate_up(p: Any, x: Value) -> Any:
+    gate, up = p.linear(x, ..., label="gate"), p.linear(x, ..., label="up")
+    return gate, up
+
+
+def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
+    return _merge(b, x, [match["gate"], match["up"]], "gate_up_proj")
+
+
+def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
+    """One product for several with the same x, block, and number of biases; else None."""
+    if len({(n.op.block, len(n.operands)) for n in nodes}) > 1:
+        return None
+    weights = [n.operands[1] for n in nodes]
+    biases = [v for n in nodes for v in n.operands[2:]]
+    einsum = merged_einsum(n.op.einsum for n in nodes)
+    return b.linear(x, *weights, *biases, einsum=einsum, block=nodes[0].op.block, name=name)
+
+
+def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -> Any:
+    return p.grouped_linear(x, gate, experts, label="gate"), p.grouped_linear(x, up, experts, label="up")
+
+
+def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
+    ops: list[Any] = [match["gate"].op, match["up"].op]
+    (rows, first, chosen), result = _sides(ops[0].einsum)
+    (_, second, _), other = _sides(ops[1].einsum)
+    einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {other[0]}"
+    return b.grouped_linear(
+        x, gate, up, experts, einsum=einsum, top_k=ops[0].top_k, block=ops[0].block, name="experts_gate_up"
+    )
+
+
+def _sides(einsum: str) -> tuple[list[str], list[str]]:
+    left, right = ([t.strip() for t in side.split(",")] for side in einsum.split("->"))
+    return left, right
+
+
+def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
+    total = p.add(x, y)
+    return total, p.rms_norm(total, w, label="norm")
+
+
+def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
+    norm: Any = match["norm"]
+    return b.add_rms_norm(x, y, w, eps=norm.op.eps, block=norm.op.block, name=f"add_{norm.name}")
+
+
+def _silu_mul(p: Any, gate: Value, up: Value) -> Any:
+    return p.mul(p.silu(gate), up, label="mul")
+
+
+def _fused_silu_mul(b: Builder, match: Match, gate: Value, up: Value) -> Any:
+    return b.silu_mul(gate, up, block=match["mul"].op.block, name="silu_mul")
+
+
+def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
+    rotated = p.rope(q, label="rope")
+    keys = p.append(k_cache, p.rope(k, label="rope_k"))
+    values = p.append(v_cache, v)
+    return p.causal_flash_attention(rotated, keys, values, label="flash")
+
+
+def _fused_rope_append(
+    b: Builder, match: Match, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value
+) -> Any:
+    rope: Any = match["rope"].op
+    flash: Any = match["flash"]
+    if match["rope_k"].op != rope:
+        return None  # one kernel rotates both alike
+    how = {"theta": rope.theta, "scaling": rope.scaling, "factors": rope.factors, "block": rope.block}
+    rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
+    return b.apply(flash.op, rotated, keys, values, name=flash.name)[0]
+
+
+def _route(p: Any, logits: Value) -> Any:
+    weights, experts = p.top_k(p.softmax(logits), results=2, label="top_k")
+    return weights, experts
+
+
+def _route_fp32(p: Any, logits: Value) -> Any:
+    weights, experts = p.top_k(p.softmax(p.cast(logits, to="fp32")), results=2, label="top_k")
+    return weights, experts
+
+
+def _routed(b: Builder, match: Match, logits: Value) -> Any:
+    top_k: Any = match["top_k"].op
+    return b.softmax_top_k(logits, k=top_k.k, normalize=top_k.normalize, block=top_k.block, name="softmax_top_k")
+
+
+RULES = (
+    Rule("qkv", _qkv, _merged_qkv),
+    Rule("gate-up", _gate_up, _merged_gate_up),
+    Rule("experts-gate-up", _experts_gate_up, _merged_experts),
+    Rule("route-fp32", _route_fp32, _routed),
+    Rule("route", _route, _routed),
+    Rule("silu-mul", _silu_mul, _fused_silu_mul),
+    Rule("add-norm", _add_norm, _added_norm),
+    Rule("rope-append", _rope_append, _fused_rope_append),
+)
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """qkv and gate/up merging, add+norm, silu·mul, softmax+top-k, rope+cache write (after fuse-attention)."""
+
+    name: ClassVar[str] = "fuse"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once, with all rules."""
+        return rewrite_graphs(program, RULES)

@@ -1,0 +1,195 @@
+"""A config is read field by field, and whatever is wrong with it is one line that names the field."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmir.errors import ConfigError, UnsupportedError
+from llmir.frontends.config import Config
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+def config(**fields: object) -> Config:
+    return Config(fields, name="tiny")
+
+
+def message(error: pytest.ExceptionInfo[ConfigError]) -> str:
+    text = str(error.value)
+    assert text.isprintable(), "one line, without control characters"
+    return text
+
+
+@given(json_values)
+def test_any_json_value_is_a_positive_integer_or_a_config_error(value: object) -> None:
+    try:
+        got = config(hidden_size=value).integer("hidden_size")
+    except ConfigError as error:
+        assert str(error).startswith("$.hidden_size: expected a positive integer")
+        assert str(error).isprintable()
+    else:
+        assert got is value and type(got) is int and got >= 1
+
+
+@given(json_values)
+@pytest.mark.parametrize("accessor", ["number", "flag", "text", "optional_integer", "nested", "integers"])
+def test_no_accessor_raises_anything_but_config_errors(accessor: str, value: object) -> None:
+    try:
+        getattr(config(key=value), accessor)("key")
+    except ConfigError as error:
+        assert str(error).startswith("$.key") and str(error).isprintable()
+
+
+@given(json_values)
+def test_any_json_value_is_a_known_dtype_or_a_config_error(value: object) -> None:
+    try:
+        assert config(torch_dtype=value).dtype() in {"bf16", "fp16", "fp32"}
+    except ConfigError as error:
+        assert str(error).startswith("$.torch_dtype: expected one of bfloat16, float16, float32")
+
+
+@given(json_values)
+def test_any_value_is_allowed_or_unsupported(value: object) -> None:
+    try:
+        config(key=value).unmodelled("key", ("silu", 1, None), "no reason")
+    except UnsupportedError as error:
+        assert str(error).startswith("$.key: ") and str(error).isprintable()
+    else:
+        assert value in ("silu", 1, None) and value is not True
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("4096", '"4096"'),
+        (4096.0, "4096.0"),
+        (None, "null"),
+        (True, "true"),
+        (0, "0"),
+        (-1, "-1"),
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        ([4096], "a list"),
+        ({}, "an object"),
+        ("a\nb\x1b[31m", r'"a\nb\u001b[31m"'),
+    ],
+)
+def test_the_error_shows_the_value_as_json_writes_it(value: object, shown: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(hidden_size=value).integer("hidden_size")
+    assert message(error) == f"$.hidden_size: expected a positive integer, got {shown}"
+
+
+def test_a_required_field_that_is_absent_is_missing() -> None:
+    for accessor in ("integer", "number", "flag", "text"):
+        with pytest.raises(ConfigError) as error:
+            getattr(config(), accessor)("hidden_size")
+        assert message(error) == "$.hidden_size: missing"
+
+
+def test_absent_is_the_default_and_null_is_not() -> None:
+    assert config().integer("num_key_value_heads", 32) == 32
+    with pytest.raises(ConfigError, match="got null"):
+        config(num_key_value_heads=None).integer("num_key_value_heads", 32)
+
+
+def test_optional_fields_take_null_and_absence_for_none() -> None:
+    for fields in ({}, {"key": None}):
+        assert config(**fields).optional_integer("key") is None
+        assert config(**fields).nested("key") is None
+        assert config(**fields).integers("key", (1,)) == (1,)
+
+
+@pytest.mark.parametrize("value", [2**48 + 1, 10**400, 10**5000], ids=["2**48", "no float", "no str"])
+def test_absurd_sizes_are_errors(value: int) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(vocab_size=value).integer("vocab_size")
+    assert "2**48" in message(error) and len(message(error)) < 160
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1.0, "1", True, None, 10**400])
+def test_a_number_is_positive_and_finite(value: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(rope_theta=value).number("rope_theta")
+    assert message(error).startswith("$.rope_theta: expected a positive finite number, got ")
+
+
+def test_an_item_of_a_list_is_named_by_its_index() -> None:
+    assert config(mlp_only_layers=[0, 3]).integers("mlp_only_layers") == (0, 3)
+    with pytest.raises(ConfigError) as error:
+        config(mlp_only_layers=[0, "3"]).integers("mlp_only_layers")
+    assert message(error) == '$.mlp_only_layers[1]: expected a non-negative integer, got "3"'
+
+
+def test_a_nested_field_is_named_by_its_path() -> None:
+    rope = config(rope_scaling={"factor": "8"}).nested("rope_scaling")
+    assert rope is not None
+    with pytest.raises(ConfigError) as error:
+        rope.number("factor")
+    assert message(error) == '$.rope_scaling.factor: expected a positive finite number, got "8"'
+
+
+def test_a_family_can_state_its_own_rule() -> None:
+    error = config().error("num_key_value_heads", "7 does not divide 32 attention heads")
+    assert str(error) == "$.num_key_value_heads: 7 does not divide 32 attention heads"
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("prefix", ["", "torch."])
+def test_both_spellings_of_the_dtype_are_read(key: str, prefix: str) -> None:
+    for spelling, dtype in {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.items():
+        assert config(**{key: prefix + spelling}).dtype() == dtype
+
+
+@pytest.mark.parametrize("fields", [{}, {"dtype": None}, {"torch_dtype": "auto"}])
+def test_a_config_without_a_dtype_is_bf16_with_a_note(fields: dict[str, object]) -> None:
+    view = config(**fields)
+    assert view.dtype() == "bf16"
+    assert view.notes == ["config names no dtype; bf16 assumed"]
+
+
+def test_what_is_not_modelled_is_refused_or_when_lenient_noted() -> None:
+    with pytest.raises(UnsupportedError) as error:
+        config(hidden_act="gelu").unmodelled("hidden_act", ("silu",), "only gated SiLU")
+    assert message(error) == '$.hidden_act: "gelu" is not modelled (only gated SiLU); "silu" is'
+    view = Config({"hidden_act": "gelu"}, name="tiny", lenient=True)
+    view.unmodelled("hidden_act", ("silu",), "only gated SiLU")
+    assert view.notes == [message(error)]
+    config().unmodelled("hidden_act", ("silu",), "absent is fine")
+
+
+def test_true_is_not_one_but_one_is_one_point_zero() -> None:
+    config(key=1).unmodelled("key", (1.0,), "json has one kind of number")
+    with pytest.raises(UnsupportedError):
+        config(key=True).unmodelled("key", (1.0,), "true is not a number")
+
+
+def test_fields_that_nobody_asked_for_are_noted_once_unless_harmless() -> None:
+    view = config(
+        foo=1, use_cache=True, _commit_hash="x", asked=2, known=3, rope_scaling={"factor": 8.0, "bar": 1}
+    )
+    view.integer("asked")
+    view.ignore("known")
+    rope = view.nested("rope_scaling")
+    assert rope is not None
+    rope.number("factor")
+    view.finish()
+    view.finish()
+    assert view.notes == [
+        "unknown config field 'foo' ignored",
+        "unknown config field 'rope_scaling.bar' ignored",
+    ]
+
+
+def test_encoder_fields_are_harmless_only_when_off() -> None:
+    off, on = config(is_encoder_decoder=False), config(is_encoder_decoder=True)
+    off.finish()
+    on.finish()
+    assert (off.notes, len(on.notes)) == ([], 1)

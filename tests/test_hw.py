@@ -1,0 +1,407 @@
+"""Devices: the published numbers, the names people type, files of one's own, and files gone wrong."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llmir import hw
+from llmir.errors import HardwareError
+from llmir.hw import device, document, dtypes, schema
+from llmir.names import normalize
+
+HW = Path(hw.__file__).parent
+MINIMAL = "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n"
+# Each line doubles the one above: fully expanded, the last would hold 2^40 keys.
+WIDE = "k0: &k0 {x: 1}\n" + "".join(f"k{i}: &k{i} {{x: *k{i - 1}, y: *k{i - 1}}}\n" for i in range(1, 40))
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(content: str | bytes, name: str = "mine.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def complaint(what: Any) -> str:
+    """The error of loading `what`, which must be one line."""
+    with pytest.raises(HardwareError) as error:
+        hw.load(what)
+    message = str(error.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def exactly(number: float, unit: str = "e12") -> float:
+    """The float nearest to a decimal number in that unit: 66.9 tera is 66.9e12, which 66.9 * 1e12 is not."""
+    return float(f"{number}{unit}")
+
+
+# --- the bundled devices -------------------------------------------------------------------------
+
+# Dense TFLOP/s in bf16 (fp16 before Ampere) and in fp8 or int8 as published, fp32 accumulation where cards
+# differ; GB/s; GiB; multiprocessors; NVLink or its like in GB/s of one direction.
+PUBLISHED = {
+    "v100-16": (125, None, 900, 16, 80, 150),
+    "v100-32": (125, None, 900, 32, 80, 150),
+    "t4": (65, ("int8", 130), 320, 16, 40, None),
+    "a10": (125, ("int8", 250), 600, 24, 72, None),
+    "a30": (165, ("int8", 330), 933, 24, 56, 100),
+    "a40": (149.7, ("int8", 299.3), 696, 48, 84, 56.25),
+    "a6000": (154.8, ("int8", 309.7), 768, 48, 84, 56.25),
+    "a100-40-sxm": (312, ("int8", 624), 1555, 40, 108, 300),
+    "a100-40-pcie": (312, ("int8", 624), 1555, 40, 108, 300),
+    "a100-80-sxm": (312, ("int8", 624), 2039, 80, 108, 300),
+    "a100-80-pcie": (312, ("int8", 624), 1935, 80, 108, 300),
+    "l4": (121, ("fp8", 242.5), 300, 24, 58, None),
+    "l40s": (362.05, ("fp8", 733), 864, 48, 142, None),
+    "rtx3090": (71, ("int8", 284), 936, 24, 82, 56.25),
+    "rtx4090": (165.2, ("fp8", 330.3), 1008, 24, 128, None),
+    "rtx-pro-6000": (503.8, ("fp4", 2015.2), 1792, 96, 188, None),
+    "h20": (148, ("fp8", 296), 4000, 96, 78, 450),
+    "h800": (989.4, ("fp8", 1978.9), 3350, 80, 132, 200),
+    "h100-sxm": (989.4, ("fp8", 1978.9), 3350, 80, 132, 450),
+    "h100-pcie": (756, ("fp8", 1513), 2039, 80, 114, 300),
+    "h200": (989.4, ("fp8", 1978.9), 4800, 141, 132, 450),
+    "gh200": (989.4, ("fp8", 1978.9), 4000, 96, 132, 450),
+    "b200": (2250, ("fp4", 9000), 8000, 180, 148, 900),
+    "mi300x": (1307.4, ("fp8", 2614.9), 5300, 192, 304, 448),
+    "tpu-v5p": (459, ("int8", 918), 2765, 95, 2, 600),
+    "tpu-v6e": (918, ("int8", 1836), 1640, 32, 1, 400),
+    "cpu": (114.7, ("int8", 229.4), 307.2, 512, 56, None),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_numbers_are_the_published_dense_ones(name: str) -> None:
+    sixteen, narrow, gbps, gib, processors, link = PUBLISHED[name]
+    found = hw.load(name)
+    assert found.matrix_peak("bf16")[0] == exactly(sixteen)
+    if narrow is not None:
+        assert found.matrix_peak(narrow[0]) == (exactly(narrow[1]), narrow[0])
+    assert found.memory_Bps == exactly(gbps, "e9")
+    assert found.memory_bytes == gib * 2**30
+    assert found.multiprocessors == processors
+    fabric = [at for at in found.links if at in ("nvlink", "infinity-fabric", "ici")]
+    assert [found.links[at].Bps for at in fabric] == ([] if link is None else [exactly(link, "e9")])
+
+
+def test_every_bundled_device_is_in_the_published_table() -> None:
+    assert hw.names() == sorted(PUBLISHED) == sorted(p.stem for p in HW.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", hw.names())
+def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
+    raw = yaml.safe_load((HW / f"{name}.yaml").read_text())
+    del raw["sources"]
+    found = hw.load(name)
+    for leaf in document.leaves(raw):
+        if leaf not in ("name", "vendor", "architecture") and not leaf.startswith("runs_as."):
+            assert len(found.source(leaf)) > 3, leaf
+            assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
+
+
+@pytest.mark.parametrize("name", hw.names())
+def test_a_device_is_physically_possible(name: str) -> None:
+    found = hw.load(name)
+    assert found.vector_flops["fp32"] <= found.matrix_peak("bf16")[0]
+    assert found.matrix_peak("fp8")[0] >= found.matrix_peak("bf16")[0]
+    assert all(link.Bps < found.memory_Bps for link in found.links.values())
+    assert all(0 <= link.latency_s < 1e-4 for link in found.links.values())
+    # A ridge outside this range has never been built: it would be a unit mistaken somewhere.
+    assert 30 < found.matrix_peak("bf16")[0] / found.memory_Bps < 600
+
+
+def test_one_device_by_name_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def parse(path: Path) -> dict[Any, Any]:
+        opened.append(path.name)
+        return document.parse(path)
+
+    monkeypatch.setattr(hw, "parse", parse)
+    hw._bundled.cache_clear()
+    assert hw.load("a100") is hw.load("A100-SXM4-80GB")
+    assert opened == ["a100-80-sxm.yaml"]
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        *(
+            (spelling, "h100-sxm")
+            for spelling in ("h100-sxm", "H100_SXM", "h100", "nvidia/H100-SXM", "H100 SXM5")
+        ),
+        *(
+            (spelling, "a100-80-sxm")
+            for spelling in ("a100", "A100-SXM", "a100_80gb", "NVIDIA A100-SXM4-80GB")
+        ),
+        ("a100-40", "a100-40-sxm"),
+        ("NVIDIA A100 80GB PCIe", "a100-80-pcie"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("v100", "v100-32"),
+        ("Tesla V100-SXM2-16GB", "v100-16"),
+        ("Tesla T4", "t4"),
+        ("RTX A6000", "a6000"),
+        *((spelling, "rtx3090") for spelling in ("rtx-3090", "3090", "NVIDIA GeForce RTX 3090")),
+        *((spelling, "rtx-pro-6000") for spelling in ("rtx6000pro", "RTX PRO 6000", "rtx_pro_6000")),
+        ("h200-sxm", "h200"),
+        ("b200-sxm", "b200"),
+        ("gh200", "gh200"),
+        ("amd/mi300x", "mi300x"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("tpuv5p", "tpu-v5p"),
+        ("Trillium", "tpu-v6e"),
+    ],
+)
+def test_a_name_is_found_however_it_is_written(spelling: str, name: str) -> None:
+    assert hw.load(spelling) is hw.load(name)
+
+
+def test_every_alias_leads_to_a_device_and_none_to_two() -> None:
+    assert set(hw._ALIASES) <= set(hw.names())
+    spellings = [normalize(a) for line in hw._ALIASES.values() for a in line.split()]
+    spellings += [normalize(n) for n in hw.names()]
+    assert len(spellings) == len(set(spellings))
+
+
+def test_a_display_name_and_a_device_load_as_themselves() -> None:
+    for name in hw.names():
+        assert hw.load(hw.load(name).name) is hw.load(name)
+        assert hw.load(hw.load(name)) is hw.load(name)
+    assert len({hw.load(name) for name in hw.names()}) == len(hw.names())
+    assert pickle.loads(pickle.dumps(hw.load("h100"))).links == hw.load("h100").links
+
+
+# --- peaks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops", "unit"),
+    [
+        ("v100", "bf16", 125, "fp16"),  # a stated stand-in
+        ("t4", "bfloat16", 65, "fp16"),
+        ("tpu-v6e", "fp16", 918, "bf16"),
+        ("a100", "fp8_e4m3", 312, "bf16"),  # the next wider unit
+        ("a100", "fp8_e5m2", 312, "bf16"),
+        ("h100", "nvfp4", 1978.9, "fp8"),
+        ("h100", "mxfp4", 1978.9, "fp8"),
+        ("b200", "nvfp4", 9000, "fp4"),
+        ("h100", "int4", 1978.9, "int8"),
+        ("a100", "int4_g128", 1248, "int4"),
+        ("v100", "int4", 125, "fp16"),
+        ("h100", "tf32", 494.7, "tf32"),
+        ("h100", "fp32", 66.9, "fp32"),  # never tf32 unasked
+        ("mi300x", "fp32", 163.4, "fp32"),
+        ("v100", "tf32", 15.7, "fp32"),
+        ("cpu", "fp16", 14.3, "fp16"),
+        ("h100", "fp64", 66.9, "fp64"),
+    ],
+)
+def test_a_matrix_product_runs_on_the_nearest_unit(name: str, dtype: str, tflops: float, unit: str) -> None:
+    assert hw.load(name).matrix_peak(dtype) == (exactly(tflops), unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops", "unit"),
+    [
+        ("a100", "bf16", 39, "bf16"),
+        ("a100", "fp8", 19.5, "fp32"),
+        ("v100", "bf16", 31.4, "fp16"),
+        ("h20", "bf16", 44, "fp32"),
+        ("tpu-v5p", "int32", 14, "fp32"),
+    ],
+)
+def test_elementwise_work_runs_on_lanes_that_hold_it(name: str, dtype: str, tflops: float, unit: str) -> None:
+    assert hw.load(name).vector_peak(dtype) == (exactly(tflops), unit)
+
+
+def test_a_peak_that_no_unit_gives_is_an_error_and_not_a_guess() -> None:
+    with pytest.raises(HardwareError, match="L4 states no fp64 peak, only fp32"):
+        hw.load("l4").matrix_peak("fp64")
+    with pytest.raises(HardwareError, match=r"unknown dtype 'fp9', known are .*did you mean"):
+        hw.load("l4").matrix_peak("fp9")
+    with pytest.raises(HardwareError, match="L4 has no number 'memory_Gbit'"):
+        hw.load("l4").source("memory_Gbit")
+
+
+def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
+    found = hw.load("h100-pcie")
+    assert found.source("memory_GBps") == found.source("memory_Bps") != found.source("memory_bytes")
+    assert found.source("links.nvlink.GBps") in found.source("links")
+    assert "NCCL" in found.source("links")
+
+
+# --- a file of one's own -------------------------------------------------------------------------
+
+
+def test_a_file_is_enough_and_units_become_si(write: Write) -> None:
+    links = "links: {fabric: {GBps: 50, latency_us: 2, ranks: 2}}\nl2_MiB: 4\n"
+    found = hw.load(write(MINIMAL.replace("memory_GiB", "memory_GB") + links))
+    assert (found.name, found.memory_bytes, found.memory_Bps, found.l2_bytes) == (
+        "X",
+        16 * 10**9,
+        9e11,
+        2**22,
+    )
+    assert found.links == {"fabric": hw.Link(50e9, 2e-6, 2)}
+    assert found.matrix_peak("bf16") == (1e12, "fp32")
+    assert found.multiprocessors is found.price_per_hour_usd is None
+    assert found.source("memory_GBps") == "user file mine.yaml"
+
+
+def test_an_extending_file_wins_key_by_key_and_cites_itself(write: Write) -> None:
+    path = write(
+        "extend: H100_SXM\nmemory_GB: 94\nmatrix_tflops: {fp8: 1500}\n"
+        "links: {nvlink: {GBps: 300}, pcie: null}\nprice_per_hour_usd: 1.5\n"
+        "sources: {price_per_hour_usd: our contract}\n"
+    )
+    found, base = hw.load(path), hw.load("h100-sxm")
+    assert found.memory_bytes == 94 * 10**9
+    assert found.matrix_flops == {**base.matrix_flops, "fp8": 1.5e15}
+    assert found.links == {"nvlink": hw.Link(300e9, base.links["nvlink"].latency_s)}
+    assert found.vector_flops == base.vector_flops
+    for key in ("memory_bytes", "matrix_tflops.fp8", "links.nvlink.GBps"):
+        assert found.source(key) == "user file mine.yaml"
+    assert found.source("price_per_hour_usd") == "our contract"
+    for key in ("matrix_tflops.bf16", "links.nvlink.latency_us", "memory_GBps"):
+        assert found.source(key) == base.source(key)
+    assert not any(leaf.startswith("links.pcie") for leaf in found.sources)
+
+
+def test_a_file_may_extend_another_beside_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(MINIMAL, "base.yml")
+    monkeypatch.chdir(Path(os.sep))
+    found = hw.load(os.fspath(write("extend: base.yml\nname: Y\n")))
+    assert (found.name, found.source("name"), found.source("memory_GiB")) == (
+        "Y",
+        "user file mine.yaml",
+        "user file base.yml",
+    )
+
+
+# --- files gone wrong ----------------------------------------------------------------------------
+
+
+def swap(key: str, value: str) -> str:
+    """The minimal file with one key given another value."""
+    return "".join(f"{k}: {v}\n" for k, v in ({**yaml.safe_load(MINIMAL), key: value}).items())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "must be a mapping"),
+        ("- 1\n- 2\n", "must be a mapping"),
+        ("h100", "must be a mapping"),
+        ("a: [1\nb: }", "mine.yaml, line"),
+        ("\tname: x", "mine.yaml, line 1"),
+        (b"\xff\xfe\x00", "mine.yaml"),
+        (b"name: \xc3\x28", "mine.yaml"),
+        ("memory_GBps: !!int x", "mine.yaml"),
+        ("when: 2024-99-99", "mine.yaml"),
+        ("when: !!timestamp x", "mine.yaml"),
+        ("[" * 5000, "mine.yaml"),
+        ("a: " + "{a: " * 3000 + "1" + "}" * 3000, "mine.yaml"),
+        ("a: &a {a: *a}", "key 'a' is nested too deep"),
+        (WIDE, "nested too deep"),
+        ("? [a]\n: b", "mine.yaml"),
+        (MINIMAL + "memory_GBps: 5\n", "key 'memory_GBps' twice"),
+        (MINIMAL + "memory_gbps: 5\n", "unknown key 'memory_gbps'; did you mean memory_GBps"),
+        (MINIMAL + "1: 5\n", "unknown key 1"),
+        (MINIMAL + "memory_GB: 5\n", "give one of memory_GiB and memory_GB, not both"),
+        (MINIMAL + "matrix_tflops: {fp9: 5}\n", "unknown dtype 'fp9', known are fp64"),
+        (MINIMAL + "matrix_tflops: 989\n", "matrix_tflops must be a mapping"),
+        (MINIMAL + "runs_as: {bf16: fp61}\n", "runs_as.'bf16': unknown dtype 'fp61'"),
+        (MINIMAL + "links: {nvlink: {latency_us: 1}}\n", "links.nvlink: missing key GBps"),
+        (MINIMAL + "links: {nvlink: {Gbps: 1}}\n", "links.nvlink: unknown key 'Gbps'; did you mean GBps"),
+        (MINIMAL + "links: {nvlink: 450}\n", "links.nvlink must be a mapping"),
+        (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be a whole number, got 1.5"),
+        (MINIMAL + "sources: {memory_GBpz: x}\n", "sources names 'memory_GBpz'"),
+        (MINIMAL + "sources: {'name, name': x}\n", "sources names 'name' twice"),
+        (MINIMAL + "sources: 5\n", "sources must be a mapping"),
+        (MINIMAL + "extend: h101\n", "unknown device 'h101'; did you mean"),
+        (MINIMAL + "extend: 3090\n", "extend must be text, got 3090"),
+        (MINIMAL + "extend: gone.yaml\n", "no such hardware file 'gone.yaml'"),
+        (MINIMAL + "extend: mine.yaml\n", "extend goes round in a circle, mine.yaml -> mine.yaml"),
+        (swap("vector_tflops", "{bf16: 1}"), "vector_tflops must give fp32"),
+        (swap("name", "''"), "name must be text, got ''"),
+        *(
+            (swap("memory_GBps", v), "memory_GBps must be")
+            for v in ("-5", "0", ".nan", ".inf", "-.inf", "true")
+        ),
+        *(
+            (swap("memory_GBps", v), "memory_GBps must be")
+            for v in ("fast", "9.8e14", "[1]", "{a: 1}", "1" * 400)
+        ),
+        *((swap(key, "null"), f"missing key {key}") for key in ("name", "memory_GBps", "vector_tflops")),
+        (swap("memory_GiB", "null"), "missing key memory_GiB or memory_GB"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_says_where(write: Write, content: str | bytes, says: str) -> None:
+    message = complaint(write(content))
+    assert "mine.yaml" in message or "extend: " in str(content)
+    assert says in message
+    assert len(message) < 500
+
+
+def test_files_that_extend_each_other_are_a_circle(write: Write) -> None:
+    write("extend: mine.yaml\n", "other.yaml")
+    assert "mine.yaml -> other.yaml -> mine.yaml" in complaint(write("extend: other.yaml\n"))
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system"])
+def test_nothing_in_a_file_is_run(write: Write, tmp_path: Path, tag: str) -> None:
+    touched = tmp_path / "touched"
+    assert "python/object" in complaint(write(f"name: {tag} ['touch {touched}']\n"))
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "h1000", "gpu", "nvidia", "a\0b", "x" * 5000, "~nobody/x", "line\nbreak"]
+)
+def test_an_unknown_name_says_what_is_known(name: str) -> None:
+    assert complaint(name).startswith("unknown device ")
+
+
+def test_a_near_miss_is_suggested() -> None:
+    assert "did you mean h100-sxm" in complaint("h100-sxn")
+    assert "did you mean h100-sxm" in complaint("h100-sxm.yaml")
+
+
+@pytest.mark.parametrize("name", ["gone.yaml", "gone/gone.yml", "a\0.yaml", "x" * 5000 + ".yaml"])
+def test_a_file_that_is_not_there_is_named(name: str) -> None:
+    assert complaint(name).startswith("no such hardware file ")
+    assert complaint(Path("gone.yaml")).startswith("no such hardware file 'gone.yaml'")
+
+
+def test_a_folder_or_a_thing_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    assert "folder" in complaint(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    assert "folder.yaml: not a file but a folder" in complaint(tmp_path / "folder.yaml")
+    for thing in (None, 3090, 1.5, ["h100"], math.nan):
+        assert complaint(thing).startswith("a device is a name or a YAML file, got ")
+
+
+@pytest.mark.parametrize("module", [hw, device, document, dtypes, schema])
+def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0

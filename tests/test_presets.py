@@ -1,0 +1,133 @@
+"""A preset's facts add up to the total its publisher states, and every spelling of its name finds it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from llmir.frontends.config import read
+from llmir.frontends.presets import PRESETS, Preset, find, names
+
+# Totals as the checkpoints on huggingface.co state them.
+PUBLISHED = {
+    "Llama-2-7B": 6_738_415_616,
+    "Llama-2-13B": 13_015_864_320,
+    "Llama-2-70B": 68_976_648_192,
+    "Llama-3-8B": 8_030_261_248,
+    "Llama-3-70B": 70_553_706_496,
+    "Llama-3.1-8B": 8_030_261_248,
+    "Llama-3.1-70B": 70_553_706_496,
+    "Llama-3.1-405B": 405_853_388_800,
+    "Llama-3.2-1B": 1_235_814_400,
+    "Llama-3.2-3B": 3_212_749_824,
+    "Llama-3.3-70B": 70_553_706_496,
+    "Qwen2-0.5B": 494_032_768,
+    "Qwen2-1.5B": 1_543_714_304,
+    "Qwen2-7B": 7_615_616_512,
+    "Qwen2-72B": 72_706_203_648,
+    "Qwen2.5-0.5B": 494_032_768,
+    "Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen2.5-3B": 3_085_938_688,
+    "Qwen2.5-7B": 7_615_616_512,
+    "Qwen2.5-14B": 14_770_033_664,
+    "Qwen2.5-32B": 32_763_876_352,
+    "Qwen2.5-72B": 72_706_203_648,
+    "Qwen3-0.6B": 596_049_920,
+    "Qwen3-1.7B": 1_720_574_976,
+    "Qwen3-4B": 4_022_468_096,
+    "Qwen3-8B": 8_190_735_360,
+    "Qwen3-14B": 14_768_307_200,
+    "Qwen3-32B": 32_762_123_264,
+    "Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen3-235B-A22B": 235_093_634_560,
+    "Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
+}
+
+every_preset = pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+
+
+def closed_form(c: Any) -> int:
+    """The weights of a Llama-like decoder, counted matrix by matrix."""
+    hidden, heads, kv_heads = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    head = c.get("head_dim", hidden // heads)
+    qkv = (heads + 2 * kv_heads) * head
+    attention = hidden * qkv + heads * head * hidden
+    norms = 2 * hidden
+    if c["model_type"] == "qwen2":
+        attention += qkv  # the biases of q, k and v
+    if c["model_type"].startswith("qwen3"):
+        norms += 2 * head  # of each query head and each key head
+    if "num_experts" in c:
+        mlp = c["num_experts"] * (3 * hidden * c["moe_intermediate_size"] + hidden)
+    else:
+        mlp = 3 * hidden * c["intermediate_size"]
+    tables = 1 if c["tie_word_embeddings"] else 2
+    layers = c["num_hidden_layers"] * (attention + mlp + norms)
+    return int(tables * c["vocab_size"] * hidden + layers + hidden)
+
+
+@every_preset
+def test_the_config_adds_up_to_the_published_total(preset: Preset) -> None:
+    assert closed_form(preset.config) == preset.parameters
+
+
+@pytest.mark.parametrize(("name", "total"), PUBLISHED.items())
+def test_the_total_is_the_published_one(name: str, total: int) -> None:
+    assert PRESETS[name].parameters == total
+
+
+@every_preset
+def test_the_name_agrees_with_the_total(preset: Preset) -> None:
+    size = next(part for part in preset.name.split("-") if part.endswith("B"))
+    # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
+    assert float(size[:-1]) == pytest.approx(preset.parameters / 1e9, rel=0.25)
+
+
+@every_preset
+def test_every_spelling_finds_the_preset(preset: Preset) -> None:
+    for spelling in (preset.name, preset.hf_id, *preset.aliases):
+        for variant in (spelling, spelling.lower(), spelling.replace("-", "_"), f"some-org/{spelling}"):
+            assert find(variant) is preset
+
+
+def test_no_two_presets_share_a_spelling() -> None:
+    claims = Counter(spelling for preset in PRESETS.values() for spelling in preset.spellings())
+    assert [spelling for spelling, count in claims.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("llama2-7b", "Llama-2-7B"),
+        ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("llama3.1:70b", "Llama-3.1-70B"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B"),
+        ("Qwen3-Coder-30B-A3B", "Qwen3-Coder-30B-A3B-Instruct"),
+    ],
+)
+def test_what_people_type_finds_what_they_mean(typed: str, name: str) -> None:
+    preset = find(typed)
+    assert preset is not None and preset.name == name
+
+
+def test_what_is_not_bundled_is_not_found() -> None:
+    for name in ("", "llama", "Qwen2-57B-A14B", "Llama-3.1-8B-Instruct-FP8", "---"):
+        assert find(name) is None
+
+
+def test_the_names_are_those_of_the_presets() -> None:
+    assert names() == [preset.name for preset in PRESETS.values()]
+
+
+@every_preset
+def test_heads_divide_and_the_config_is_read_without_a_note(preset: Preset) -> None:
+    config = read(preset.name)
+    heads, kv_heads = config.integer("num_attention_heads"), config.integer("num_key_value_heads")
+    assert heads % kv_heads == 0
+    assert config.dtype() == ("fp16" if preset.name.startswith("Llama-2") else "bf16")
+    assert config.integer("max_position_embeddings") >= 4096
+    assert config.number("rope_theta") >= 10000
+    assert config.notes == []
