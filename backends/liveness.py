@@ -103,6 +103,15 @@ def _grown(program: Program, at: Instance) -> Size:
     return held[-1]
 
 
+def _needed(program: Program, node: Node) -> tuple[Value, ...]:
+    """The operands that `node` needs: of a `repeat`, those that its body does something with."""
+    if not isinstance(node.op, Repeat):
+        return node.operands
+    body = program[node.op.body]
+    used = {*body.outputs, *(v for inner in body.nodes for v in _needed(program, inner))}
+    return tuple(v for i, v in zip(body.inputs, node.operands, strict=True) if i.values[0] in used)
+
+
 def _iterations(times: int) -> list[tuple[bool, bool]]:
     """The iterations that differ in memory, as (is the first, is the last)."""
     return list(dict.fromkeys((i == 0, i == times - 1) for i in sorted({0, min(1, times - 1), times - 1})))
@@ -124,14 +133,14 @@ class _Walk:
                 self._repeat(position, node, node.op)
             elif not isinstance(node.op, Source):
                 self._compute(position, node)
-            elif node.op.opcode == "input" and (owned is None or node.name in owned):
+            elif node.op.opcode == "input" and node.values[0] in self.uses and (owned is None or node.name in owned):
                 self._hold(node.values[0], node.name, node.results[0].local(program.mesh).bytes)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
 
     def _uses(self) -> dict[Value, int]:
         uses: dict[Value, int] = {}
         for position, node in enumerate(self.graph.nodes):
-            for value in node.operands:
+            for value in _needed(self.program, node):
                 uses[value] = position
         uses.update(dict.fromkeys(self.graph.outputs, len(self.graph.nodes)))
         return uses
@@ -157,7 +166,7 @@ class _Walk:
     def _compute(self, position: int, node: Node) -> None:
         dying = self._dying(node, position)
         for value, type in zip(node.values, node.results, strict=True):
-            slot = node.op.aliases.get(value.index)
+            slot = node.op.aliases.get(value.result)
             piece = None if slot is None else self.home.get(node.operands[slot])
             if piece is not None and piece in dying:
                 self._share(value, piece)
@@ -172,10 +181,11 @@ class _Walk:
     def _repeat(self, position: int, node: Node, op: Repeat) -> None:
         body = self.program[op.body]
         dying = self._dying(node, position)
+        pieces = [self.home.get(v) for v in node.operands]
         own = {
-            i.name: self.home[v]
-            for i, v in zip(body.inputs, node.operands, strict=True)
-            if self.home.get(v) in dying and [self.home.get(o) for o in node.operands].count(self.home[v]) == 1
+            i.name: piece
+            for i, piece in zip(body.inputs, pieces, strict=True)
+            if piece is not None and piece in dying and pieces.count(piece) == 1
         }
         carried = {i.name for i in body.inputs[: op.carried]}
         captured = own.keys() - carried
@@ -186,11 +196,9 @@ class _Walk:
             walk = _Walk(self.program, body, frozenset(inside))
             outer = [h for p, h in self.live.items() if p not in {own[name] for name in away}]
             base = self.total - sum((self.live[own[name]].bytes for name in away), start=0)
-            prefix = f"{node.name}."
-            self.moments += [
-                Moment(prefix + m.op, base + m.bytes, (*outer, *(Held(prefix + h.name, h.bytes) for h in m.held)))
-                for m in walk.moments
-            ]
+            for moment in walk.moments:
+                inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
+                self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))
         for piece in dying:
             self._free(piece)
         made: dict[Value, Value] = {}  # body's piece -> our value
@@ -203,4 +211,3 @@ class _Walk:
         for value in node.values:
             if value in self.live and self.last[value] <= position:
                 self._free(value)
-

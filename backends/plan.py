@@ -56,12 +56,12 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """Where the device computes in another type than the program says."""
         device = self.model.device
-        found = {}
+        found: dict[str, None] = {}
         for row in self.rows:
             name = row.work.dtype.name
             unit = device.matrix_peak(name)[1] if row.work.matrix else name
             if not name.startswith(unit):
-                found[f"{device.name} has no {name} matrix unit; {name} products run at its {unit} rate"] = None
+                found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
         return tuple(found)
 
 

@@ -19,6 +19,21 @@ from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
+PHASE_KEYS = (
+    "time_s",
+    "flops",
+    "matmul_flops",
+    "read_bytes",
+    "write_bytes",
+    "comm_bytes",
+    "weight_bytes",
+    "kv_cache_bytes",
+    "activation_peak_bytes",
+    "peak_memory_bytes",
+    "peak_at",
+    "bound",
+)
+
 
 @dataclass(frozen=True)
 class OpCost:
@@ -43,7 +58,8 @@ class OpCost:
 def count(name: str, value: object, minimum: int) -> Number:
     """`value` if it is an integer of at least `minimum`, or an array of such; `InputError` if not."""
     array = np.asarray(value)
-    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0)))
+    floats = array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0))
+    whole = array.dtype.kind in "iu" or floats
     if not whole or not array.size or array.min() < minimum:
         raise InputError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
     return array.astype(np.float64) if array.ndim else int(array)
@@ -105,7 +121,8 @@ class Report:
     def matmul_flops_by_kind(self) -> dict[str, Number]:
         """FLOPs of matrix products for each block that has any."""
         blocks = dict.fromkeys(r.block for r in self.plan.rows if r.work.matrix)
-        return {b: self._sum((r.repeat, r.work.matrix) for r in self.plan.rows if r.block == b) for b in blocks}
+        rows = self.plan.rows
+        return {b: self._sum((r.repeat, r.work.matrix) for r in rows if r.block == b) for b in blocks}
 
     @cached_property
     def read_bytes(self) -> Number:
@@ -146,7 +163,9 @@ class Report:
     def peak(self) -> Peak:
         """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
         if self.shape:
-            raise InputError(f"the tensors alive at the peak are listed for one point, not for a grid of {self.shape}")
+            raise InputError(
+                f"the tensors alive at the peak are those of one point, not of a grid {self.shape}"
+            )
         return self.plan.memory.fullest(self.at)
 
     @property
@@ -204,12 +223,9 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""
-        keys = (
-            "time_s flops matmul_flops read_bytes write_bytes comm_bytes weight_bytes kv_cache_bytes "
-            "activation_peak_bytes peak_memory_bytes peak_at bound"
-        ).split()
-        phase = {key: getattr(self, key) for key in keys}
-        return _plain({**phase, "ops": [asdict(op) for op in self.ops]})  # type: ignore[no-any-return]
+        phase = {key: getattr(self, key) for key in PHASE_KEYS}
+        plain: dict[str, Any] = _plain({**phase, "ops": [asdict(op) for op in self.ops]})
+        return plain
 
     def to_pandas(self) -> Any:
         """The ops as a pandas DataFrame (pandas must be installed)."""

@@ -114,9 +114,8 @@ class Workload:
         notes = list(self.prefill.notes)
         length = self.prompt + self.generate - 1
         if isinstance(positions, int) and length > positions:
-            notes.append(
-                f"prompt {self.prompt} + generate {self.generate} reaches beyond the model's {positions} positions"
-            )
+            asked = f"prompt {self.prompt} + generate {self.generate}"
+            notes.append(f"{asked} reaches beyond the model's {positions} positions")
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def _family(config: Config) -> Callable[[Config], Decoder]:
     known = ", ".join(FAMILIES)
     for named in config.texts("architectures")[:1]:
         if named not in FAMILIES:
-            raise config.error("architectures", f"{named} is not supported; supported are {known}", UnsupportedError)
+            fact = f"{named} is not supported; supported are {known}"
+            raise config.error("architectures", fact, UnsupportedError)
         return FAMILIES[named][1]
     if "model_type" not in config:
         raise config.error("architectures", "missing, and there is no model_type either")

@@ -63,7 +63,15 @@ class Decoder:
 _ATTENTION = "model.layers.{layer}.self_attn."
 _MLP = "model.layers.{layer}.mlp."
 
-_AXES = {"h": "embed", "f": "mlp", "g": "kv_heads", "r": "heads", "d": "head_dim", "v": "vocab", "e": "expert"}
+_AXES = {
+    "h": "embed",
+    "f": "mlp",
+    "g": "kv_heads",
+    "r": "heads",
+    "d": "head_dim",
+    "v": "vocab",
+    "e": "expert",
+}
 
 
 class Blocks:
@@ -92,7 +100,9 @@ class Blocks:
         shape = self.tensor(*(self.sizes[x] for x in letters))
         return self.b.weight(shape, name=name, axes=tuple(_AXES[x] for x in letters), param=param)
 
-    def linear(self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False) -> Value:
+    def linear(
+        self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
+    ) -> Value:
         """x · W (+ bias) by `term, weight -> out`; the bias has the axes that W adds."""
         operands, terms = [x, self.weight(weight, f"{name}.weight", f"{param}{name}.weight")], [term, weight]
         if bias:
@@ -145,16 +155,19 @@ class Blocks:
         with b.block("mlp"):
             gate = b.silu(self.linear(x, "b t h", "h f", "b t f", "gate_proj", _MLP, bias=bias), name="silu")
             up = self.linear(x, "b t h", "h f", "b t f", "up_proj", _MLP, bias=bias)
-            return self.linear(b.mul(gate, up, name="gate_mul"), "b t f", "f h", "b t h", "down_proj", _MLP, bias=bias)
+            gated = b.mul(gate, up, name="gate_mul")
+            return self.linear(gated, "b t f", "f h", "b t h", "down_proj", _MLP, bias=bias)
 
     def moe(self, x: Value, experts: Experts) -> Value:
         """Each token through its top-k experts, whose outputs are summed by routing weight."""
         b = self.b
 
         def grouped(rows: Value, chosen: Value, ins: str, outs: str, name: str) -> Value:
-            weight = self.weight(f"e {ins} {outs}", f"{name}.weight", f"{_MLP}experts.{{expert}}.{name}.weight")
+            param = f"{_MLP}experts.{{expert}}.{name}.weight"
+            weight = self.weight(f"e {ins} {outs}", f"{name}.weight", param)
             einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
-            result: Value = b.grouped_linear(rows, weight, chosen, einsum=einsum, top_k=experts.chosen, name=name)
+            how = {"einsum": einsum, "top_k": experts.chosen, "name": name}
+            result: Value = b.grouped_linear(rows, weight, chosen, **how)
             return result
 
         with b.block("router"):
@@ -198,14 +211,14 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
     b = Builder("main")
     blocks = Blocks(b, model)
     runs = _runs(model.moe)
-    names = {True: "layer", False: "layer"} if len({kind for kind, _, _ in runs}) == 1 else {True: "moe", False: "dense"}
+    mixed = len({moe for moe, _, _ in runs}) > 1
     tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
     with b.block("embedding"):
         table = blocks.weight("v h", "embed.weight", "model.embed_tokens.weight")
         x = b.embedding(table, tokens)
     bodies: dict[str, Graph] = {}
     for moe, first, times in runs:
-        body = names[moe]
+        body = ("moe_layer" if moe else "dense_layer") if mixed else "layer"
         bodies.setdefault(body, layer(body, model, moe=moe))
         x = b.repeat(x, body=body, times=times, first=first, name=body)
     x = blocks.norm(x, "final_norm", "model.norm.weight")
@@ -215,8 +228,16 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
             b.output(b.linear(b.last_token(x), head, einsum="b h, v h -> b v", name="lm_head"))
         else:
             b.output(b.linear(x, head, einsum="b t h, v h -> b t v", name="lm_head"))
-    facts = {"architecture": model.architecture, "layers": len(model.moe), "positions": model.positions}
-    return Program(model.name, {"main": b.graph(), **bodies}, facts=facts, notes=notes)
+    return Program(
+        model.name,
+        {"main": b.graph(), **bodies},
+        facts={
+            "architecture": model.architecture,
+            "layers": len(model.moe),
+            "positions": model.positions,
+        },
+        notes=notes,
+    )
 
 
 def _runs(kinds: tuple[bool, ...]) -> list[tuple[bool, int, int]]:

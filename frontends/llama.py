@@ -37,12 +37,14 @@ def rope(config: Config) -> Rope:
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:
     """(heads, key/value heads, head size); null means one key/value head a head, and hidden / heads."""
     hidden, count = config.integer("hidden_size"), config.integer("num_attention_heads")
-    kv = (config.optional_integer("num_key_value_heads") if "num_key_value_heads" in config else kv_default) or count
+    given = "num_key_value_heads" in config
+    kv = (config.optional_integer("num_key_value_heads") if given else kv_default) or count
     if count % kv:
         raise config.error("num_key_value_heads", f"{kv} does not divide {count} attention heads")
     size = config.optional_integer("head_dim") if "head_dim" in config else head_dim_default
     if size is None and hidden % count:
-        raise config.error("num_attention_heads", f"{count} does not divide hidden_size {hidden}, and there is no head_dim")
+        fact = f"{count} does not divide hidden_size {hidden}, and there is no head_dim"
+        raise config.error("num_attention_heads", fact)
     size = size or hidden // count
     if size % 2:
         raise config.error("head_dim", f"rotary positions need an even head size, got {size}")
@@ -90,4 +92,5 @@ def decoder(
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)
-    return decoder(config, "LlamaForCausalLM", qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias", False))
+    mlp_bias = config.flag("mlp_bias", False)
+    return decoder(config, "LlamaForCausalLM", qkv_bias=bias, out_bias=bias, mlp_bias=mlp_bias)

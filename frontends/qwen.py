@@ -41,7 +41,8 @@ def qwen3_moe(config: Config) -> Decoder:
         normalize=config.flag("norm_topk_prob", False),
     )
     if experts.chosen > experts.count:
-        raise config.error("num_experts_per_tok", f"{experts.chosen} is more than the {experts.count} experts")
+        fact = f"{experts.chosen} is more than the {experts.count} experts"
+        raise config.error("num_experts_per_tok", fact)
     step, dense = config.integer("decoder_sparse_step", 1), config.integers("mlp_only_layers", ())
     layers = config.integer("num_hidden_layers")
     moe = tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
@@ -13,7 +12,6 @@ from .pipeline import Pass, Step, parse_pipeline, run_passes
 if TYPE_CHECKING:
     from .backends.report import Report
     from .backends.workload import Workload
-    from .hw import Device
 
 Hardware = "str | os.PathLike[str] | Device"
 
@@ -37,7 +35,7 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     """
     from .passes import PASSES
 
-    steps: Sequence[Any] = [pipeline] if isinstance(pipeline, (str, Pass)) or callable(pipeline) else list(pipeline)
+    steps = [pipeline] if isinstance(pipeline, (str, Pass)) or callable(pipeline) else list(pipeline)
     passes: list[Pass | Callable[[Program], Program]] = []
     for step in steps:
         passes += parse_pipeline(step, PASSES) if isinstance(step, str) else [step]

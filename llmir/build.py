@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from . import ops as ops  # registers them
 from .errors import VerifyError
 from .graph import Graph, Node, Value
-from .op import OPS, Op, infer, make
-from .ops.source import Source
+from .op import Op, infer, make
+from .ops import OPS, Source
 from .tensor import Tensor, parse_tensor
 
 

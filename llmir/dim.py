@@ -14,7 +14,9 @@ experts touched by `n` tokens that each choose `k` of `E`.
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, Union
@@ -43,10 +45,12 @@ def _max(a: Number, b: Number) -> Number:
 
 def _distinct(experts: Number, chosen: Number, tokens: Number) -> Number:
     # E·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
-    miss = math.log1p(-chosen / experts) if chosen < experts else -math.inf
-    return -experts * np.expm1(tokens * miss) if isinstance(tokens, np.ndarray) else (
-        -experts * math.expm1(tokens * miss) if tokens else 0.0
-    )
+    if chosen >= experts:
+        return experts * (tokens > 0)
+    miss = math.log1p(-chosen / experts)
+    if isinstance(tokens, np.ndarray):
+        return -experts * np.expm1(tokens * miss)
+    return -experts * math.expm1(tokens * miss)
 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -70,7 +74,9 @@ class Call:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Call) and (self.function, self.arguments) == (other.function, other.arguments)
+        if not isinstance(other, Call):
+            return False
+        return (self.function, self.arguments) == (other.function, other.arguments)
 
     def __str__(self) -> str:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
@@ -155,16 +161,19 @@ def _multiply(a: Size, b: Size) -> Size:
 
 def product(sizes: Iterable[Size]) -> Size:
     """The product of `sizes`; 1 for none."""
-    return reduce(lambda a, b: a * b, sizes, 1)
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
 
 
 @lru_cache(maxsize=1 << 14)
 def call(function: str, *arguments: Size) -> Size:
     """An atom of `FUNCTIONS`, folded when its arguments are integers (`distinct` stays symbolic)."""
-    if function == "ceildiv" and isinstance(arguments[1], int):
-        over, by = arguments
-        if all(c % by == 0 for _, c in _terms(over)):
-            return _make({m: c // by for m, c in _terms(over)})
+    if function == "ceildiv" and isinstance(by := arguments[1], int):
+        terms = _terms(arguments[0])
+        if all(c % by == 0 for _, c in terms):
+            return _make({m: c // by for m, c in terms})
     if function != "distinct" and all(isinstance(a, int) for a in arguments):
         return int(FUNCTIONS[function](*arguments))
     return Dim((((Call(function, arguments),), 1),))
@@ -200,6 +209,7 @@ class Binding:
         self._monomials: dict[Monomial, Number] = {(): 1}
 
     def __call__(self, size: Size) -> Number:
+        """The value of `size`."""
         if not isinstance(size, Dim):
             return size
         known = self._monomials
@@ -226,33 +236,37 @@ class Binding:
 
 
 def parse(text: str) -> Size:
-    """The size that prints as `text`.
+    """The size that prints as `text`; `ParseError` if none does.
 
     >>> print(parse("T*B*2 + ceildiv(B, 8)"))
     2*B*T + ceildiv(B, 8)
     """
-    import ast
-
-    def build(node: ast.expr) -> Size:
-        match node:
-            case ast.Constant(value=int(value)) if not isinstance(value, bool):
-                return value
-            case ast.Name(id=name):
-                return Dim.symbol(name)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -1 * build(operand)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return build(left) + build(right)
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return build(left) - build(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return build(left) * build(right)
-            case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if function in FUNCTIONS:
-                if len(arguments) == (3 if function == "distinct" else 2):
-                    return call(function, *map(build, arguments))
-        raise ParseError(f"size {text!r}: expected integers, symbols, +, -, * and {', '.join(FUNCTIONS)}")
-
     try:
-        return build(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, ZeroDivisionError):
-        raise ParseError(f"size {text!r}: not an expression") from None
+        return _build(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, RecursionError, ZeroDivisionError, KeyError):
+        allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
+        raise ParseError(f"size {text!r}: expected {allowed}") from None
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def _build(node: ast.expr) -> Size:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return Dim.symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -1 * _build(operand)
+        case ast.BinOp(left=left, op=how, right=right):
+            return _OPERATORS[type(how)](_build(left), _build(right))
+        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
+            if function not in FUNCTIONS or len(arguments) != (3 if function == "distinct" else 2):
+                raise ValueError(function)
+            return call(function, *map(_build, arguments))
+    raise ValueError(ast.dump(node))

@@ -52,8 +52,7 @@ MXFP4 = DType("mxfp4", 4, "float", block=32, scale_bits=8)
 NVFP4 = DType("nvfp4", 4, "float", block=16, scale_bits=8)
 
 DTYPES = {
-    d.name: d
-    for d in (FP64, FP32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
+    d.name: d for d in (FP64, FP32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
 }
 
 

@@ -124,7 +124,9 @@ def equation(text: str) -> Equation:
     """Parse `text`; raises `VerifyError` when it is not an equation."""
     if text.count("->") != 1:
         raise VerifyError(f'equation "{text}": expected operands -> results')
-    indexed, windowed, whole = set(), set(), set()
+    indexed: set[str] = set()
+    windowed: set[str] = set()
+    whole: set[str] = set()
 
     def term(source: str) -> tuple[Dimension, ...]:
         dimensions, position = [], 0

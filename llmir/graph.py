@@ -12,7 +12,7 @@ import networkx as nx
 
 from .dim import Binding
 from .errors import VerifyError
-from .mesh import Mesh
+from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops.moe import GroupedLinear
 from .ops.region import Repeat
@@ -24,10 +24,10 @@ class Value(NamedTuple):
     """One result of a node; printed `%node`, or `%node#1` for results after the first."""
 
     node: str
-    index: int = 0
+    result: int = 0
 
     def __str__(self) -> str:
-        return f"%{self.node}#{self.index}" if self.index else f"%{self.node}"
+        return f"%{self.node}#{self.result}" if self.result else f"%{self.node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class Graph:
     def type(self, value: Value) -> Tensor:
         """The type of a value; `VerifyError` if there is no such value."""
         results = self[value.node].results
-        if not 0 <= value.index < len(results):
+        if not 0 <= value.result < len(results):
             raise VerifyError(f"graph @{self.name}: %{value.node} has {len(results)} results, not {value}")
-        return results[value.index]
+        return results[value.result]
 
     def operand_types(self, node: Node) -> tuple[Tensor, ...]:
         """The types of the values that `node` takes."""
@@ -97,7 +97,7 @@ class Graph:
     def origin(self, value: Value) -> Node:
         """The node in whose memory a value lies: follows what is written in place to where it began."""
         node = self[value.node]
-        while (slot := node.op.aliases.get(value.index)) is not None:
+        while (slot := node.op.aliases.get(value.result)) is not None:
             value = node.operands[slot]
             node = self[value.node]
         return node
@@ -141,7 +141,7 @@ class Program:
     name: str
     graphs: Mapping[str, Graph]
     entries: tuple[str, ...] = ("main",)
-    mesh: Mesh = Mesh()
+    mesh: Mesh = ONE_DEVICE
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -152,7 +152,8 @@ class Program:
         try:
             return self.graphs[name]
         except KeyError:
-            raise VerifyError(f"program {self.name!r} has no graph @{name}; it has {', '.join(self.graphs)}") from None
+            known = ", ".join(f"@{g}" for g in self.graphs)
+            raise VerifyError(f"program {self.name!r} has no graph @{name}; it has {known}") from None
 
     def instances(self) -> Iterator[Instance]:
         """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
@@ -200,7 +201,8 @@ class Program:
 
         def at_context(tokens: int) -> int:
             at = Binding(B=1, T=0, C=tokens)
-            return sum(at(i.node.results[0].bytes) * i.repeat for i in self.instances() if isinstance(i.node.op, Cache))
+            caches = (i for i in self.instances() if isinstance(i.node.op, Cache))
+            return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
 
         return at_context(1) - at_context(0)
 

@@ -40,3 +40,6 @@ class Mesh:
 
     def __str__(self) -> str:
         return f"mesh({', '.join(f'{name}={size}' for name, size in self.axes)})"
+
+
+ONE_DEVICE = Mesh()

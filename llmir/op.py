@@ -130,7 +130,7 @@ class Op:
 def _spelled(rule: str, rank: int) -> Equation:
     if "*" not in rule:
         return equation(rule)
-    stated = len(rule.split(",")[0].split("->")[0].split()) - 1
+    stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1
     return equation(rule.replace("*", " ".join("ijlmnopq"[: max(rank - stated, 0)])))
 
 

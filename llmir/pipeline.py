@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 from .errors import LlmirError, PassError
 from .graph import Program
@@ -24,11 +24,11 @@ class Pass:
         raise PassError(f"{type(self).__name__}: a pass must define __call__")
 
     def __str__(self) -> str:
-        options = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
-        return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in options)}}}" if options else "")
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in given.items())}}}" if given else "")
 
 
-Step = Union[str, Pass, Callable[[Program], Program]]
+Step = str | Pass | Callable[[Program], Program]
 
 
 def parse_pipeline(text: str, table: Mapping[str, type[Pass]]) -> list[Pass]:
@@ -43,18 +43,19 @@ def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
     name, brace, rest = text.partition("{")
     name = name.strip()
     if name not in table:
-        raise PassError(f"pass {name!r} does not exist; there are {', '.join(sorted(table))}{suggest(name, table)}")
+        known = ", ".join(sorted(table))
+        raise PassError(f"pass {name!r} does not exist; there are {known}{suggest(name, table)}")
     if brace and not rest.rstrip().endswith("}"):
         raise PassError(f"pass {text!r}: the brace does not close")
-    known = {f.name: f for f in fields(table[name])}
+    stated = {f.name: f for f in fields(table[name])}
     options: dict[str, Any] = {}
     for part in split_commas(rest.rstrip().removesuffix("}")):
         key, _, value = (p.strip() for p in part.partition("="))
-        if key not in known:
-            allowed = f"it has {', '.join(known)}" if known else "it has none"
+        if key not in stated:
+            allowed = f"it has {', '.join(stated)}" if stated else "it has none"
             raise PassError(f"pass {name}: option {key!r} does not exist; {allowed}")
-        options[key] = _option(name, key, value, str(known[key].type))
-    missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
+        options[key] = _option(name, key, value, str(stated[key].type))
+    missing = [k for k, f in stated.items() if f.default is MISSING and k not in options]
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")
     return table[name](**options)

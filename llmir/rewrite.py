@@ -22,8 +22,7 @@ from typing import Any
 from .build import Builder
 from .errors import VerifyError
 from .graph import Graph, Node, Value
-from .op import OPS
-from .ops.source import Source
+from .ops import OPS, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +75,7 @@ class Match:
         return self.labels[label]
 
     def copy(self) -> Match:
+        """The same, to go on with in one of several ways."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 
@@ -182,12 +182,12 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
         value = node.operands[0]
         node = draft.by_name[value.node]
     if id(wanted) in match.nodes:
-        return match if match.nodes[id(wanted)] is node and value.index == index else None
+        return match if match.nodes[id(wanted)] is node and value.result == index else None
     open_ended = bool(wanted.operands) and wanted.operands[-1] is ...
     operands = wanted.operands[:-1] if open_ended else wanted.operands
     if (
         node.op.opcode != wanted.opcode
-        or value.index != index
+        or value.result != index
         or (len(node.operands) < len(operands) if open_ended else len(node.operands) != len(operands))
         or any(getattr(node.op, k) != v for k, v in wanted.attributes.items())
     ):

@@ -55,11 +55,12 @@ class Tensor:
         """What the fullest rank holds: each split dimension divided, rounded up."""
         if not any(self.placements):
             return self
-        split = (ceildiv(n, mesh.size(p)) if p else n for n, p in zip(self.shape, self.placements, strict=True))
-        return Tensor(split, self.dtype)
+        laid = zip(self.shape, self.placements, strict=True)
+        return Tensor((ceildiv(n, mesh.size(p)) if p else n for n, p in laid), self.dtype)
 
     def __str__(self) -> str:
-        sizes = (f"{n}@{'.'.join(p)}" if p else str(n) for n, p in zip(self.shape, self.placements, strict=True))
+        laid = zip(self.shape, self.placements, strict=True)
+        sizes = (f"{n}@{'.'.join(p)}" if p else str(n) for n, p in laid)
         return f"{self.dtype}[{', '.join(sizes)}]" + "".join(f"+{axis}" for axis in self.partial)
 
     __repr__ = __str__

@@ -1,11 +1,11 @@
 """Programs as text: one op a line, types always shown. What is printed parses back to the same program.
 
-    program "tiny" {layers=2}
-    graph @main {
-      %x = input() {axes=(batch, seq)} : int64[B, T]
-      %h1 = repeat(%h) {body=layer, times=2} : bf16[B, T, 64]
-      return %h1
-    }
+program "tiny" {layers=2}
+graph @main {
+  %x = input() {axes=(batch, seq)} : int64[B, T]
+  %h1 = repeat(%h) {body=layer, times=2} : bf16[B, T, 64]
+  return %h1
+}
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import re
 from dataclasses import MISSING, fields
 from typing import Any
 
-from . import ops as ops  # registers them
 from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
-from .mesh import Mesh
+from .mesh import ONE_DEVICE, Mesh
 from .op import Op, make
-from .ops.source import Source
+from .ops import OPS, Source
 from .tensor import parse_tensor, split_commas
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
@@ -60,8 +59,8 @@ def print_node(node: Node) -> str:
 
 def print_graph(graph: Graph) -> str:
     """A graph and its ops."""
-    lines = [f"  {print_node(n)}" for n in graph.nodes]
-    return "\n".join([f"graph @{graph.name} {{", *lines, f"  return {', '.join(map(str, graph.outputs))}", "}"])
+    lines = [print_node(n) for n in graph.nodes] + [f"return {', '.join(map(str, graph.outputs))}"]
+    return "\n".join([f"graph @{graph.name} {{", *(f"  {line}" for line in lines), "}"])
 
 
 def print_program(program: Program) -> str:
@@ -134,62 +133,108 @@ def parse_node(text: str) -> Node:
 
 
 def _is_source(opcode: str) -> bool:
-    from .op import OPS
-
     return opcode in OPS and issubclass(OPS[opcode], Source)
 
 
-_FIELD_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
+    "tuple": (tuple,),
+}
 
 
 def _check_field(opcode: str, name: str, stated: object, value: object) -> None:
-    wanted = _FIELD_TYPES.get(str(stated), (tuple,) if str(stated).startswith("tuple") else (object,))
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
+    wanted = _FIELD_TYPES.get(str(stated).partition("[")[0], (object,))
+    boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
+    if boolean or not isinstance(value, wanted):
         raise ParseError(f"{opcode}: attribute {name} is {value!r}, expected {stated}")
+
+
+class _Reader:
+    """Takes a program's lines one by one; each starts with a word, or with the `%` of an op."""
+
+    def __init__(self) -> None:
+        self.name, self.mesh = "", ONE_DEVICE
+        self.facts: dict[str, str | int] = {}
+        self.entries: tuple[str, ...] = ("main",)
+        self.notes: list[str] = []
+        self.graphs: dict[str, Graph] = {}
+        self.graph: str | None = None  # the one that is open
+        self.nodes: list[Node] = []
+
+    def take(self, line: str) -> None:
+        word = re.match(r"\w+|[%}]", line)
+        inside = {"%": self._op, "return": self._return, "}": self._close}
+        outside = {
+            "program": self._program,
+            "graph": self._graph,
+            "mesh": self._mesh,
+            "entries": self._entries,
+            "note": self._note,
+        }
+        known = outside if self.graph is None else inside
+        if not word or word[0] not in known:
+            raise ParseError(f"expected {', '.join(known)}")
+        known[word[0]](line)
+
+    def _op(self, line: str) -> None:
+        self.nodes.append(parse_node(line))
+
+    def _return(self, line: str) -> None:
+        name = str(self.graph)
+        self.graphs[name] = Graph(name, self.nodes, _parse_values(line.removeprefix("return")))
+
+    def _close(self, line: str) -> None:
+        if self.graph not in self.graphs:
+            raise ParseError(f"graph @{self.graph} returns nothing")
+        self.graph, self.nodes = None, []
+
+    def _program(self, line: str) -> None:
+        name, facts = _fields(r'program\s+("(?:[^"\\]|\\.)*")\s*(\{.*\})?', line)
+        self.name, self.facts = json.loads(name), _parse_block(facts)
+
+    def _graph(self, line: str) -> None:
+        (self.graph,) = _fields(r"graph\s+@([^\s{]+)\s*\{", line)
+        if self.graph in self.graphs:
+            raise ParseError(f"graph @{self.graph} is there twice")
+
+    def _mesh(self, line: str) -> None:
+        (inner,) = _fields(r"mesh\((.*)\)", line)
+        axes = (part.partition("=") for part in inner.split(","))
+        self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes))
+
+    def _entries(self, line: str) -> None:
+        self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))
+
+    def _note(self, line: str) -> None:
+        self.notes.append(json.loads(line.removeprefix("note")))
+
+
+def _fields(pattern: str, line: str) -> tuple[str, ...]:
+    found = re.fullmatch(pattern, line)
+    if not found:
+        raise ParseError("cannot read this line")
+    return found.groups()
 
 
 def parse_program(text: str) -> Program:
     """The program that prints as `text`; `ParseError` names the line that is wrong."""
-    name, facts, mesh, entries = "", {}, Mesh(), ("main",)
-    notes: list[str] = []
-    graphs: dict[str, Graph] = {}
-    nodes: list[Node] = []
-    graph = ""
+    reader = _Reader()
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
         try:
-            if not line or line.startswith("#"):
-                continue
-            if graph and line.startswith("%"):
-                nodes.append(parse_node(line))
-            elif graph and line.startswith("return"):
-                graphs[graph] = Graph(graph, nodes, _parse_values(line[len("return") :]))
-            elif graph and line == "}":
-                if graph not in graphs:
-                    raise ParseError(f"graph @{graph} returns nothing")
-                graph, nodes = "", []
-            elif found := re.fullmatch(r'program\s+("(?:[^"\\]|\\.)*")\s*(\{.*\})?', line):
-                name, facts = json.loads(found[1]), _parse_block(found[2])
-            elif found := re.fullmatch(r"graph\s+@([^\s{]+)\s*\{", line):
-                graph = found[1]
-                if graph in graphs:
-                    raise ParseError(f"graph @{graph} is there twice")
-            elif found := re.fullmatch(r"mesh\((.*)\)", line):
-                axes = (p.partition("=") for p in found[1].split(","))
-                mesh = Mesh(tuple((k.strip(), int(v)) for k, _, v in axes))
-            elif line.startswith("entries "):
-                entries = tuple(p.strip() for p in line[len("entries ") :].split(","))
-            elif line.startswith("note "):
-                notes.append(json.loads(line[len("note ") :]))
-            else:
-                raise ParseError("expected program, graph @name {, an op, return, or }")
+            reader.take(line)
         except (LlmirError, ValueError, KeyError) as error:
             raise ParseError(f"line {number}: {error}: {line[:120]}") from None
-    if graph:
-        raise ParseError(f"graph @{graph} does not end")
-    if not graphs:
+    if reader.graph is not None:
+        raise ParseError(f"graph @{reader.graph} does not end")
+    if not reader.graphs:
         raise ParseError("no graph found")
-    return Program(name, graphs, entries, mesh, facts, tuple(notes))
+    return Program(reader.name, reader.graphs, reader.entries, reader.mesh, reader.facts, tuple(reader.notes))
 
 
 __all__ = ["parse_node", "parse_program", "print_graph", "print_node", "print_program"]

@@ -64,7 +64,8 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands
     if takes != operands:
         raise VerifyError(f"{where}: the body takes {_list(takes)}, got {_list(operands)}")
     if gives != takes[: op.carried]:
-        raise VerifyError(f"{where}: the body must give back {_list(takes[: op.carried])}, not {_list(gives)}")
+        due = _list(takes[: op.carried])
+        raise VerifyError(f"{where}: the body must give back {due}, not {_list(gives)}")
 
 
 def _verify_nesting(program: Program) -> None:

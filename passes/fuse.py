@@ -109,7 +109,8 @@ def _route_fp32(p: Any, logits: Value) -> Any:
 
 def _routed(b: Builder, match: Match, logits: Value) -> Any:
     top_k: Any = match["top_k"].op
-    return b.softmax_top_k(logits, k=top_k.k, normalize=top_k.normalize, block=top_k.block, name="softmax_top_k")
+    how = {"k": top_k.k, "normalize": top_k.normalize, "block": top_k.block}
+    return b.softmax_top_k(logits, name="softmax_top_k", **how)
 
 
 RULES = (

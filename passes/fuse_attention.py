@@ -49,4 +49,5 @@ class FuseAttention(Pass):
 def rewrite_graphs(program: Program, rules: tuple[Rule, ...]) -> Program:
     """`program` with `rules` applied to each of its graphs."""
     graphs = {name: rewrite(graph, rules) for name, graph in program.graphs.items()}
-    return program if all(g is program.graphs[n] for n, g in graphs.items()) else program.replace(graphs=graphs)
+    same = all(graph is program.graphs[name] for name, graph in graphs.items())
+    return program if same else program.replace(graphs=graphs)

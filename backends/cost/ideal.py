@@ -56,10 +56,11 @@ class Ideal:
         if done.matrix:
             rate, unit = device.matrix_peak(name)
             group = "matrix_tflops" if unit in device.matrix_flops else "vector_tflops"
-            found.append(Limit("compute", done.matrix, rate, f"matrix FLOPs in {unit}", f"{group}.{unit}"))
+            found.append(Limit("compute", done.matrix, rate, f"{unit} matrix FLOPs", f"{group}.{unit}"))
         if done.vector:
             rate, unit = device.vector_peak(name)
-            found.append(Limit("compute", done.vector, rate, f"vector FLOPs in {unit}", f"vector_tflops.{unit}"))
+            constant = f"vector_tflops.{unit}"
+            found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
         found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
         return tuple(found)
 

@@ -1,5 +1,19 @@
-"""The ops, one class each. Importing this package registers them all."""
+"""The ops, one class each. Importing this package registers them all in `OPS`."""
 
-from . import attention, elementwise, gather, linear, moe, norm, region, source
+from ..op import OPS
+from . import attention, elementwise, gather, linear, moe, norm, region
+from .source import Cache, Source, Weight
 
-__all__ = ["attention", "elementwise", "gather", "linear", "moe", "norm", "region", "source"]
+__all__ = [
+    "OPS",
+    "Cache",
+    "Source",
+    "Weight",
+    "attention",
+    "elementwise",
+    "gather",
+    "linear",
+    "moe",
+    "norm",
+    "region",
+]

@@ -29,7 +29,8 @@ class Repeat(Op):
 
     def __post_init__(self) -> None:
         if self.times < 1 or self.carried < 1 or self.first < 0:
-            raise VerifyError(f"repeat @{self.body}: times and carried must be positive, got {self.times}, {self.carried}")
+            got = f"times={self.times}, carried={self.carried}, first={self.first}"
+            raise VerifyError(f"repeat @{self.body}: expected positive numbers, got {got}")
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """What goes round keeps its axes."""

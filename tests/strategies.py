@@ -1,0 +1,56 @@
+"""What the properties are tested over: small configs of every family, and points to price them at."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+@st.composite
+def configs(draw: st.DrawFn, architectures: tuple[str, ...] = ()) -> dict[str, object]:
+    """A config of a supported family with small, odd sizes."""
+    known = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+    architecture = draw(st.sampled_from(architectures or known))
+    kv_heads = draw(st.integers(1, 4))
+    heads = kv_heads * draw(st.integers(1, 3))
+    head_dim = 2 * draw(st.integers(1, 6))
+    config: dict[str, object] = {
+        "architectures": [architecture],
+        "hidden_size": heads * head_dim if architecture == "Qwen2ForCausalLM" else draw(st.integers(1, 40)),
+        "num_hidden_layers": draw(st.integers(1, 5)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": draw(st.integers(1, 50)),
+        "vocab_size": draw(st.integers(1, 60)),
+        "torch_dtype": draw(st.sampled_from(DTYPES)),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+    if architecture != "Qwen2ForCausalLM":
+        config |= {"head_dim": head_dim, "attention_bias": draw(st.booleans())}
+    if architecture == "LlamaForCausalLM":
+        config["mlp_bias"] = draw(st.booleans())
+    if architecture == "Qwen3MoeForCausalLM":
+        experts = draw(st.integers(1, 6))
+        config |= {
+            "num_experts": experts,
+            "num_experts_per_tok": draw(st.integers(1, experts)),
+            "moe_intermediate_size": draw(st.integers(1, 20)),
+            "decoder_sparse_step": draw(st.integers(1, 2)),
+            "mlp_only_layers": draw(st.lists(st.integers(0, 4), max_size=2)),
+        }
+    return config
+
+
+LOGITS = st.sampled_from(("last", "all"))
+PIPELINES = st.sampled_from(("", "fuse-attention", "fuse", "fuse-attention,fuse", "fuse-attention,fuse,dce"))
+
+
+@st.composite
+def points(draw: st.DrawFn) -> dict[str, int]:
+    """A step: a prefill, a decode, or a chunk."""
+    return {
+        "batch": draw(st.integers(1, 40)),
+        "new": draw(st.integers(1, 70)),
+        "context": draw(st.integers(0, 90)),
+    }

@@ -1,0 +1,185 @@
+"""What holds for every model of the families, at every point, through every pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir.dim import Binding, Dim, distinct
+from llmir.frontends.presets import PRESETS
+
+from .strategies import LOGITS, PIPELINES, configs, points
+
+FIGURES = (
+    "time_s",
+    "flops",
+    "matmul_flops",
+    "read_bytes",
+    "write_bytes",
+    "comm_bytes",
+    "weight_bytes",
+    "kv_cache_bytes",
+    "activation_peak_bytes",
+    "peak_memory_bytes",
+)
+
+
+def figures(report: Any) -> dict[str, float]:
+    return {name: getattr(report, name) for name in FIGURES}
+
+
+def close(a: Mapping[str, float], b: Mapping[str, float], relative: float = 1e-12) -> bool:
+    return all(math.isclose(a[k], b[k], rel_tol=relative) for k in a)
+
+
+@given(configs(), LOGITS, PIPELINES)
+@settings(deadline=None)
+def test_print_then_parse_is_the_identity(config: dict[str, object], logits: str, pipeline: str) -> None:
+    program = llmir.run(llmir.load(config, logits=logits), pipeline)
+    text = llmir.print_program(program)
+    again = llmir.parse_program(text)
+    assert again == program
+    assert llmir.print_program(again) == text
+    assert llmir.run(again, []) is again  # it verifies
+
+
+@given(configs(), LOGITS, PIPELINES, points())
+@settings(deadline=None)
+def test_unrolled_costs_what_rolled_costs(
+    config: dict[str, object], logits: str, pipeline: str, point: dict[str, int]
+) -> None:
+    rolled = llmir.run(llmir.load(config, logits=logits), pipeline)
+    flat = llmir.run(rolled, "unroll")
+    assert len(flat.graphs) == 1
+    one, other = (llmir.analyze(p, "h100", **point) for p in (rolled, flat))
+    assert close(figures(one), figures(other))
+    assert flat.parameters_by_kind == rolled.parameters_by_kind
+    assert flat.active_parameters == rolled.active_parameters
+    assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
+    assert one.peak_at.split(".")[-1] == other.peak_at.split(".")[-1]
+
+
+@given(configs(), PIPELINES, st.lists(points(), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_a_grid_is_its_points(config: dict[str, object], pipeline: str, at: list[dict[str, int]]) -> None:
+    program = llmir.run(llmir.load(config), pipeline)
+    batch = np.array([p["batch"] for p in at])[:, None]
+    context = np.array([p["context"] for p in at])[None, :]
+    grid = llmir.analyze(program, "h100", batch=batch, new=at[0]["new"], context=context)
+    for i, row in enumerate(at):
+        for j, column in enumerate(at):
+            point = llmir.analyze(
+                program, "h100", batch=row["batch"], new=at[0]["new"], context=column["context"]
+            )
+            assert close({k: v[i, j] for k, v in figures(grid).items()}, figures(point))
+            assert grid.peak_at[i, j] == point.peak_at
+            assert [op.bound[i, j] for op in grid.ops] == [op.bound for op in point.ops]
+
+
+def test_a_large_grid_is_its_points_across_block_borders() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    batch, context = np.arange(1, 301)[:, None], np.arange(300)[None, :]
+    grid = llmir.analyze(program, "h100", batch=batch, new=1, context=context)
+    for i, j in ((0, 0), (53, 299), (54, 0), (55, 17), (299, 299)):
+        point = llmir.analyze(program, "h100", batch=i + 1, new=1, context=j)
+        assert math.isclose(grid.time_s[i, j], point.time_s, rel_tol=1e-12)
+        assert grid.peak_memory_bytes[i, j] == point.peak_memory_bytes
+
+
+@given(configs(), LOGITS, points())
+@settings(deadline=None)
+def test_fusion_keeps_what_it_must(config: dict[str, object], logits: str, point: dict[str, int]) -> None:
+    """Weights, caches and matmul FLOPs outside the attention core; the causal half inside it."""
+    program = llmir.load(config, logits=logits)
+    fused = llmir.run(program, llmir.DEFAULT_PIPELINE)
+    before, after = (llmir.analyze(p, "h100", **point) for p in (program, fused))
+    assert fused.parameters_by_kind == program.parameters_by_kind
+    assert (after.weight_bytes, after.kv_cache_bytes) == (before.weight_bytes, before.kv_cache_bytes)
+    eager, flash = before.matmul_flops_by_kind, after.matmul_flops_by_kind
+    core = "attention_core"
+    assert {k: v for k, v in flash.items() if k != core} == {k: v for k, v in eager.items() if k != core}
+    new, keys = point["new"], point["new"] + point["context"]
+    pairs = sum(point["context"] + i for i in range(1, new + 1))  # brute force
+    assert flash[core] * new * keys == eager[core] * pairs
+    assert after.time_s <= before.time_s * (1 + 1e-12)
+
+
+@given(configs(), points())
+@settings(deadline=None)
+def test_fusing_unmasked_attention_keeps_its_matmul_flops(
+    config: dict[str, object], point: dict[str, int]
+) -> None:
+    text = "\n".join(
+        line.replace("%mask)", "%scores)") if "%mask =" not in line else ""
+        for line in llmir.print_program(llmir.load(config)).splitlines()
+    )
+    program = llmir.parse_program(text)
+    fused = llmir.run(program, "fuse-attention")
+    assert any(n.op.opcode == "flash_attention" for g in fused.graphs.values() for n in g.nodes)
+    before, after = (llmir.analyze(p, "h100", **point) for p in (program, fused))
+    assert before.matmul_flops_by_kind == after.matmul_flops_by_kind
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize(("new", "context"), [(2048, 0), (1, 2048), (64, 300)])
+def test_fusion_never_raises_the_peak_of_a_preset(name: str, new: int, context: int) -> None:
+    program = llmir.load(name)
+    peaks = [
+        llmir.analyze(llmir.run(program, p), "h100", batch=4, new=new, context=context).activation_peak_bytes
+        for p in ("", "fuse-attention", llmir.DEFAULT_PIPELINE)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+@given(configs(("Qwen3MoeForCausalLM",)), st.integers(1, 64))
+@settings(deadline=None)
+def test_expert_traffic_is_that_of_the_distinct_experts(config: dict[str, Any], batch: int) -> None:
+    program = llmir.load(config)
+    report = llmir.analyze(program, "h100", batch=batch)
+    experts, chosen = config["num_experts"], config["num_experts_per_tok"]
+    one = config["hidden_size"] * config["moe_intermediate_size"] * (4 if "32" in config["torch_dtype"] else 2)
+    rows = [r for r in report.plan.rows if r.node.op.opcode == "grouped_linear"]
+    for row in rows:
+        read = sum(report.at(size) for role, size in row.reads if role == "weight")
+        touched = read / one
+        assert chosen * (1 - 1e-12) <= touched <= experts * (1 + 1e-12)
+        assert math.isclose(touched, experts * (1 - (1 - chosen / experts) ** batch), rel_tol=1e-9)
+
+
+def test_distinct_experts_match_a_random_draw() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [len({e for _ in range(24) for e in rng.permutation(32)[:4]}) for _ in range(2000)]
+    expected = Binding(n=24)(distinct(32, 4, Dim.symbol("n")))
+    assert abs(np.mean(drawn) - expected) < 4 * np.std(drawn) / math.sqrt(len(drawn))
+
+
+@given(configs(), PIPELINES, points())
+@settings(deadline=None)
+def test_costs_never_fall_as_work_grows(config: dict[str, object], pipeline: str, point: dict[str, int]) -> None:
+    program = llmir.run(llmir.load(config), pipeline)
+    here = figures(llmir.analyze(program, "h100", **point))
+    for axis in point:
+        more = figures(llmir.analyze(program, "h100", **{**point, axis: point[axis] + 1}))
+        assert all(more[k] >= here[k] * (1 - 1e-12) for k in here), axis
+
+
+@given(configs(), points())
+@settings(deadline=None)
+def test_chunks_do_the_work_of_one_piece(config: dict[str, object], point: dict[str, int]) -> None:
+    """A prompt in two chunks has the matmul FLOPs of the prompt at once, but for the logits."""
+    program = llmir.run(llmir.load(config, logits="all"), llmir.DEFAULT_PIPELINE)
+    first, second, batch = point["new"], point["context"] + 1, point["batch"]
+    whole = llmir.analyze(program, "h100", batch=batch, new=first + second, context=0)
+    parts = [
+        llmir.analyze(program, "h100", batch=batch, new=first, context=0),
+        llmir.analyze(program, "h100", batch=batch, new=second, context=first),
+    ]
+    assert sum(p.matmul_flops for p in parts) == whole.matmul_flops
+    assert parts[1].kv_cache_bytes == whole.kv_cache_bytes
