@@ -16,8 +16,8 @@ from typing import Any
 
 from .errors import VerifyError
 from .graph import Graph, Node, Value
-from .op import Op, infer, make
-from .ops import OPS, Source
+from .op import Op, infer
+from .ops import OPS, Source, make
 from .tensor import Tensor, parse_tensor
 
 

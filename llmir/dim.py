@@ -232,7 +232,8 @@ class Binding:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the symbols broadcast to; `()` when all are single numbers."""
-        return np.broadcast_shapes(*(np.shape(v) for v in self.symbols.values()))
+        arrays = [v.shape for v in self.symbols.values() if isinstance(v, np.ndarray)]
+        return np.broadcast_shapes(*arrays) if arrays else ()
 
 
 def parse(text: str) -> Size:

@@ -30,7 +30,7 @@ class Value(NamedTuple):
         return f"%{self.node}#{self.result}" if self.result else f"%{self.node}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """An op at its place in a graph: its name, the values it takes, the types it gives."""
 
@@ -39,7 +39,7 @@ class Node:
     operands: tuple[Value, ...]
     results: tuple[Tensor, ...]
 
-    @property
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """Its results as values."""
         return tuple(Value(self.name, i) for i in range(len(self.results)))

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from .dim import Size, product
 from .dtype import DType
 from .equation import Equation, equation
-from .errors import VerifyError
 from .tensor import Tensor
 
 OPS: dict[str, type[Op]] = {}
@@ -144,16 +143,6 @@ def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def work(op: Op, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
     """`op.work`, computed once for equal arguments."""
     return op.work(operands, results)
-
-
-def make(opcode: str, **attributes: Any) -> Op:
-    """The op called `opcode` with these attributes; `VerifyError` for names that do not exist."""
-    if opcode not in OPS:
-        raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
-    try:
-        return OPS[opcode](**attributes)
-    except TypeError as error:
-        raise VerifyError(f"{opcode}: {str(error).split('__init__() ')[-1]}") from None
 
 
 def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: int, result: int) -> Gemm:

@@ -125,9 +125,10 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     draft, changed = _Draft(graph), False
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode
-        for node in list(draft.nodes):
-            if node.op.opcode == opcode and draft.by_name.get(node.name) is node:
-                changed |= any(_apply(draft, rule, m) for m in _matches(draft, rule, node))
+        for name in [n.name for n in draft.nodes if n.op.opcode == opcode]:
+            if name in draft.by_name:  # an earlier match may have taken it
+                matches = _matches(draft, rule, draft.by_name[name])
+                changed |= any(_apply(draft, rule, m) for m in matches)
     return Graph(graph.name, draft.nodes, draft.outputs) if changed else graph
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
-from .op import Op, make
-from .ops import OPS, Source
+from .op import Op
+from .ops import OPS, Source, make
 from .tensor import parse_tensor, split_commas
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
@@ -126,14 +126,11 @@ def parse_node(text: str) -> Node:
     name, opcode, operands, attributes, types = found.groups()
     given = _parse_block(attributes)
     results = tuple(parse_tensor(t) for t in split_commas(types))
-    op = make(opcode, **given, type=results[0]) if _is_source(opcode) else make(opcode, **given)
-    for f in fields(op):
-        _check_field(opcode, f.name, f.type, getattr(op, f.name))
-    return Node(name, op, _parse_values(operands), results)
-
-
-def _is_source(opcode: str) -> bool:
-    return opcode in OPS and issubclass(OPS[opcode], Source)
+    if opcode in OPS:
+        _check(opcode, given)
+        if issubclass(OPS[opcode], Source):
+            given["type"] = results[0]
+    return Node(name, make(opcode, **given), _parse_values(operands), results)
 
 
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
@@ -145,11 +142,14 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _check_field(opcode: str, name: str, stated: object, value: object) -> None:
-    wanted = _FIELD_TYPES.get(str(stated).partition("[")[0], (object,))
-    boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
-    if boolean or not isinstance(value, wanted):
-        raise ParseError(f"{opcode}: attribute {name} is {value!r}, expected {stated}")
+def _check(opcode: str, given: dict[str, Any]) -> None:
+    """Attributes that the op has must be of the type it states."""
+    stated = {f.name: str(f.type) for f in fields(OPS[opcode])}
+    for name, value in given.items():
+        wanted = _FIELD_TYPES.get(stated.get(name, "").partition("[")[0], (object,))
+        boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
+        if boolean or not isinstance(value, wanted):
+            raise ParseError(f"{opcode}: attribute {name} is {value!r}, expected {stated[name]}")
 
 
 class _Reader:

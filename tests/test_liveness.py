@@ -40,7 +40,9 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
             if node.op.opcode == "input" and value not in uses:
                 continue  # nobody keeps what nothing needs
             slot = node.op.aliases.get(value.result)
-            home = next((n for n, b in enumerate(buffers) if slot is not None and node.operands[slot] in b), None)
+            home = next(
+                (n for n, b in enumerate(buffers) if slot is not None and node.operands[slot] in b), None
+            )
             size = at(type.bytes)
             if home is not None and (resident[home] or not needed_after(buffers[home], i)):
                 buffers[home].add(value)

@@ -144,7 +144,9 @@ def test_expert_traffic_is_that_of_the_distinct_experts(config: dict[str, Any], 
     program = llmir.load(config)
     report = llmir.analyze(program, "h100", batch=batch)
     experts, chosen = config["num_experts"], config["num_experts_per_tok"]
-    one = config["hidden_size"] * config["moe_intermediate_size"] * (4 if "32" in config["torch_dtype"] else 2)
+    one = (
+        config["hidden_size"] * config["moe_intermediate_size"] * (4 if "32" in config["torch_dtype"] else 2)
+    )
     rows = [r for r in report.plan.rows if r.node.op.opcode == "grouped_linear"]
     for row in rows:
         read = sum(report.at(size) for role, size in row.reads if role == "weight")
@@ -162,7 +164,9 @@ def test_distinct_experts_match_a_random_draw() -> None:
 
 @given(configs(), PIPELINES, points())
 @settings(deadline=None)
-def test_costs_never_fall_as_work_grows(config: dict[str, object], pipeline: str, point: dict[str, int]) -> None:
+def test_costs_never_fall_as_work_grows(
+    config: dict[str, object], pipeline: str, point: dict[str, int]
+) -> None:
     program = llmir.run(llmir.load(config), pipeline)
     here = figures(llmir.analyze(program, "h100", **point))
     for axis in point:

@@ -1,6 +1,9 @@
 """The ops, one class each. Importing this package registers them all in `OPS`."""
 
-from ..op import OPS
+from typing import Any
+
+from ..errors import VerifyError
+from ..op import OPS, Op
 from . import attention, elementwise, gather, linear, moe, norm, region
 from .source import Cache, Source, Weight
 
@@ -13,7 +16,18 @@ __all__ = [
     "elementwise",
     "gather",
     "linear",
+    "make",
     "moe",
     "norm",
     "region",
 ]
+
+
+def make(opcode: str, **attributes: Any) -> Op:
+    """The op called `opcode` with these attributes; `VerifyError` for names that do not exist."""
+    if opcode not in OPS:
+        raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
+    try:
+        return OPS[opcode](**attributes)
+    except TypeError as error:
+        raise VerifyError(f"{opcode}: {str(error).split('__init__() ')[-1]}") from None

@@ -1,0 +1,36 @@
+"""What the pages state of the code is what the code says; their examples run as doctests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import llmir.ops  # noqa: F401  (registers them)
+from llmir.hw.schema import DEVICE, LINK
+from llmir.op import OPS
+
+ROOT = Path(__file__).parent.parent
+
+
+def table(page: str, header: str) -> dict[str, list[str]]:
+    """The cells of a table in a page, by the `code` of the first cell."""
+    lines = (ROOT / "docs" / page).read_text().partition(header)[2].split("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    return {name: cells for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
+
+
+def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
+    ops = {name: op for name, op in OPS.items() if op.__module__.startswith("llmir.ops.")}
+    rows = table("costs.md", "<!-- ops:")
+    assert rows.keys() == ops.keys()
+    for name, (_, kind, equation, flops, *_) in rows.items():
+        op = ops[name]
+        assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
+        if op.vector_flops:
+            assert flops == f"{op.vector_flops} an element", name
+
+
+def test_the_table_of_hardware_keys_has_each_key() -> None:
+    rows = table("hardware.md", "| key |")
+    assert rows.keys() == {*DEVICE, "sources", "extend"}
+    assert all(f"`{key}`" in rows["links"][2] for key in LINK)

@@ -1,0 +1,130 @@
+"""The rules of the house: what the packages are, who may import whom, what a file looks like."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Imports point down: to what stands before.
+CORE = (
+    *("errors", "names", "dim", "dtype", "mesh", "tensor", "equation", "op", "ops"),
+    *("graph", "build", "text", "verify", "rewrite", "pipeline"),
+)
+OUTER = {
+    "frontends": {*CORE, "frontends"},
+    "passes": {*CORE, "passes"},
+    "backends": {*CORE, "backends", "hw"},
+    "hw": {"errors", "names", "hw"},
+}
+SEES_ALL = {"__init__", "__main__", "api", "cli"}
+TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
+
+
+def walk(folder: str) -> Iterator[Path]:
+    """The files below a folder of the project, through its links."""
+    for place, _, files in os.walk(ROOT / folder, followlinks=True):
+        yield from (Path(place) / f for f in files if "__pycache__" not in place)
+
+
+SOURCES = sorted(f for f in walk("llmir") if f.suffix == ".py")
+OTHERS = sorted(f for folder in ("tests", "benchmarks") for f in walk(folder))
+LOOSE = [*walk("docs"), *walk("scripts"), *walk(".ci"), *(f for f in ROOT.glob("[!.]*") if f.is_file())]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def settings() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_the_packages_listed_are_those_of_the_tree() -> None:
+    folders = {name(f.parent).replace("/", ".") for f in SOURCES}
+    assert sorted(settings()["options"]["packages"].split()) == sorted(folders)
+    assert folders == {name(f.parent).replace("/", ".") for f in SOURCES if f.name == "__init__.py"}
+
+
+def test_the_links_lead_to_the_folders_that_are_shipped() -> None:
+    places = dict(line.split(" = ") for line in settings()["options"]["package_dir"].strip().splitlines())
+    links = {f"llmir.{f.name}": os.readlink(f) for f in (ROOT / "llmir").iterdir() if f.is_symlink()}
+    assert places.pop("llmir") == "llmir"
+    assert links == {package: f"../{folder}" for package, folder in places.items()}
+
+
+def test_every_file_beside_the_code_is_shipped() -> None:
+    shipped = {
+        f
+        for package, patterns in settings()["options.package_data"].items()
+        for pattern in patterns.split()
+        for f in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    assert shipped == {f for f in walk("llmir") if f.suffix != ".py"}
+
+
+def test_the_version_is_stated_twice_alike() -> None:
+    import llmir
+
+    assert settings()["metadata"]["version"] == llmir.__version__
+
+
+def test_every_page_with_examples_is_run() -> None:
+    pages = {f.name for f in ROOT.glob("*.md")} | {"docs", "llmir", "tests"}
+    assert pages == set(settings()["tool:pytest"]["testpaths"].split())
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line, and the dotted name inside llmir (`graph`, `ops.moe`, `hw`; empty for llmir itself)."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        found = [a.name for a in node.names]
+        if isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # `from . import ops` names modules, `from .ops import x` names what is in one.
+            found = [f"{base}.{a.name}" for a in node.names] if base == "llmir" else [base]
+        for full in found:
+            if full == "llmir" or full.startswith("llmir."):
+                yield node.lineno, full.removeprefix("llmir").lstrip(".")
+
+
+def may(importer: str, imported: str) -> bool:
+    """Whether files of one part may import another: only downwards, and no wing another wing."""
+    if importer in SEES_ALL:
+        return True
+    if importer in OUTER:
+        return imported in OUTER[importer]
+    if imported not in CORE:
+        return False
+    return CORE.index(imported) < CORE.index(importer) or importer == imported == "ops"
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for path in SOURCES:
+        part = path.relative_to(ROOT / "llmir").with_suffix("").parts[0]
+        assert part in {*CORE, *OUTER, *SEES_ALL}, f"{name(path)}: give the new module its place in CORE"
+        for line, target in imports(path):
+            if not may(part, target.partition(".")[0]):
+                wrong.append(f"{name(path)}:{line} imports {target or 'llmir'}")
+    assert wrong == []
+
+
+def test_no_file_holds_two_ideas() -> None:
+    lines = {name(f): len(f.read_text().splitlines()) for f in (*SOURCES, *OTHERS) if f.suffix == ".py"}
+    assert {file: n for file, n in lines.items() if n > 400} == {}
+
+
+def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
+    wrong = re.compile(r"/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    texts = [f for f in (*walk("llmir"), *OTHERS, *LOOSE) if f.suffix in TEXT]
+    assert {name(f): found for f in texts if (found := wrong.findall(f.read_text()))} == {}

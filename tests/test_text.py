@@ -1,0 +1,73 @@
+"""IR as text: golden files that a person reads in the diff, and what is not IR."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import llmir
+from llmir.errors import LlmirError
+
+FOLDER = Path(__file__).parent / "ir"
+
+TINY_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "_name_or_path": "tiny-llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "torch_dtype": "bfloat16",
+}
+TINY_MOE = TINY_LLAMA | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "_name_or_path": "tiny-moe",
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [0],
+    "num_hidden_layers": 3,
+}
+GOLDEN = {
+    "tiny-llama.ir": (TINY_LLAMA, ""),
+    "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
+    "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),
+    "tiny-moe.fused.ir": (TINY_MOE, llmir.DEFAULT_PIPELINE),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(name: str) -> None:
+    """To accept a change, read it with `git diff` after `python -m tests.test_text`."""
+    config, pipeline = GOLDEN[name]
+    program = llmir.run(llmir.load(config), pipeline)
+    text = (FOLDER / name).read_text()
+    assert llmir.print_program(program) == text
+    assert llmir.parse_program(text) == program
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "invalid").glob("*.ir")), ids=lambda p: p.stem)
+def test_invalid(path: Path) -> None:
+    """The first line of each file says what the error must say."""
+    text = path.read_text()
+    expected = text.splitlines()[0].removeprefix("# error: ")
+    with pytest.raises(LlmirError) as error:
+        llmir.run(llmir.parse_program(text), [])
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_names_with_any_character_survive() -> None:
+    config = TINY_LLAMA | {"_name_or_path": 'a "quoted" \\ <b>name</b> & {braces}, é'}
+    program = llmir.load(config)
+    assert llmir.parse_program(llmir.print_program(program)) == program
+
+
+if __name__ == "__main__":
+    for file, (shape, passes) in GOLDEN.items():
+        (FOLDER / file).write_text(llmir.print_program(llmir.run(llmir.load(shape), passes)))
