@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from llmir.dim import Binding, Number, Size, _max, at_most
-from llmir.graph import Graph, Instance, Node, Program, Value
+from llmir.dim import Binding, Number, Size, at_most, maximum
+from llmir.graph import Graph, Node, Program, Value
+from llmir.mesh import Mesh
 from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
 
@@ -64,7 +65,7 @@ class Memory:
         """Bytes of activations at the fullest moment."""
         peak: Number = 0
         for size in self._candidates:
-            peak = _max(peak, at(size))
+            peak = maximum(peak, at(size))
         return peak
 
     def peak(self, at: Binding) -> Number:
@@ -87,20 +88,21 @@ def memory(program: Program) -> Memory:
         if isinstance(at.node.op, Weight):
             weights = weights + at.node.results[0].local(program.mesh).bytes * at.repeat
         elif isinstance(at.node.op, Cache):
-            caches = caches + _grown(program, at) * at.repeat
+            caches = caches + _grown(at.graph, program.mesh)[at.node.name] * at.repeat
     moments = [m for entry in program.entries for m in _Walk(program, program[entry], None).moments]
     return Memory(weights, caches, tuple(moments))
 
 
-def _grown(program: Program, at: Instance) -> Size:
-    """The bytes of a cache once this step has written to it."""
-    held = [
-        t.local(program.mesh).bytes
-        for n in at.graph.nodes
-        for v, t in zip(n.values, n.results, strict=True)
-        if at.graph.origin(v) is at.node
-    ]
-    return held[-1]
+@lru_cache(maxsize=256)
+def _grown(graph: Graph, mesh: Mesh) -> dict[str, Size]:
+    """The bytes of each cache of `graph` once this step has written to it."""
+    sizes: dict[str, Size] = {}
+    for node in graph.nodes:
+        for value, type in zip(node.values, node.results, strict=True):
+            origin = graph.origin(value)
+            if isinstance(origin.op, Cache):
+                sizes[origin.name] = type.local(mesh).bytes
+    return sizes
 
 
 def _needed(program: Program, node: Node) -> tuple[Value, ...]:
@@ -128,12 +130,13 @@ class _Walk:
         self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
         self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
         self.uses = self._uses()
+        ours = {n.name for n in graph.inputs} if owned is None else owned
         for position, node in enumerate(graph.nodes):
             if isinstance(node.op, Repeat):
                 self._repeat(position, node, node.op)
             elif not isinstance(node.op, Source):
                 self._compute(position, node)
-            elif node.op.opcode == "input" and node.values[0] in self.uses and (owned is None or node.name in owned):
+            elif node.name in ours and node.values[0] in self.uses:
                 self._hold(node.values[0], node.name, node.results[0].local(program.mesh).bytes)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
 

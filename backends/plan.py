@@ -37,11 +37,15 @@ class Plan:
         return memory(self.program)
 
     @cached_property
+    def limits(self) -> tuple[tuple[Limit, ...], ...]:
+        """What can bound each row."""
+        return tuple(self.model.effective(row) for row in self.rows)
+
+    @cached_property
     def _timed(self) -> list[tuple[int, tuple[Limit, ...]]]:
         # Equal limits are evaluated once: unrolled layers cost no more than one.
         merged: dict[tuple[Limit, ...], int] = {}
-        for row in self.rows:
-            limits = self.model.effective(row)
+        for row, limits in zip(self.rows, self.limits, strict=True):
             merged[limits] = merged.get(limits, 0) + row.repeat
         return [(repeat, limits) for limits, repeat in merged.items()]
 
@@ -74,10 +78,11 @@ def plan(program: Program, device: Device) -> Plan:
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
     """`figure(at)`, evaluated block by block when `at` holds large arrays."""
     shape = at.shape
-    size = int(np.prod(shape)) if shape else 1
+    if not shape:
+        return figure(at)
+    size = int(np.prod(shape))
     if size <= 2 * BLOCK:
-        value = figure(at)
-        return np.broadcast_to(value, shape).copy() if shape and np.shape(value) != shape else value
+        return np.broadcast_to(figure(at), shape).copy()
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import BOUNDS
+from llmir.backends.cost.ideal import BOUNDS, Limit
 from llmir.backends.liveness import Peak
 from llmir.backends.plan import Plan, plan, sweep
 from llmir.dim import Binding, Number, Size
@@ -57,6 +57,8 @@ class OpCost:
 
 def count(name: str, value: object, minimum: int) -> Number:
     """`value` if it is an integer of at least `minimum`, or an array of such; `InputError` if not."""
+    if type(value) is int and value >= minimum:
+        return value
     array = np.asarray(value)
     floats = array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0))
     whole = array.dtype.kind in "iu" or floats
@@ -189,11 +191,10 @@ class Report:
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
         """One row an op, in schedule order; Σ row × repeat is the step."""
-        return tuple(self._op(row) for row in self.plan.rows)
+        return tuple(map(self._op, self.plan.rows, self.plan.limits))
 
-    def _op(self, row: Row) -> OpCost:
+    def _op(self, row: Row, limits: tuple[Limit, ...]) -> OpCost:
         at = self.at
-        limits = self.plan.model.effective(row)
         times = [at(x.amount) / x.rate for x in limits]
         if self.shape:
             times = [np.broadcast_to(t, self.shape) for t in times]
@@ -215,16 +216,16 @@ class Report:
             read_bytes=read,
             write_bytes=write,
             comm_bytes=at(row.work.wire),
-            intensity=flops / moved if np.all(moved) else math.nan,
+            intensity=_over(flops, moved),
             bound=bound,
-            share=row.repeat * time / self.time_s if np.all(self.time_s) else 0.0,
+            share=_over(row.repeat * time, self.time_s),
             shape=tuple(at(n) for n in row.shape.shape),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""
         phase = {key: getattr(self, key) for key in PHASE_KEYS}
-        plain: dict[str, Any] = _plain({**phase, "ops": [asdict(op) for op in self.ops]})
+        plain: dict[str, Any] = _plain({**phase, "ops": [vars(op) for op in self.ops]})
         return plain
 
     def to_pandas(self) -> Any:
@@ -233,7 +234,7 @@ class Report:
             import pandas
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([asdict(op) for op in self.ops])
+        return pandas.DataFrame([vars(op) for op in self.ops])
 
     def __repr__(self) -> str:
         return (
@@ -245,6 +246,10 @@ class Report:
         from llmir.backends.table import report_html
 
         return report_html(self)
+
+
+def _over(part: Number, whole: Number) -> Number:
+    return part / whole if isinstance(whole, np.ndarray) or whole else math.nan
 
 
 def _plain(value: Any) -> Any:

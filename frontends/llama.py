@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from llmir.dtype import dtype
@@ -9,13 +10,14 @@ from llmir.dtype import dtype
 from .blocks import Decoder, Rope
 from .config import Config
 
-# Which numbers each kind of scaling has, in the order in which `rope.factors` keeps them.
+# Which numbers each kind of scaling has, in the order in which ops keep them (`llmir.ops.rope.Rotary`).
+_TRAINED = "original_max_position_embeddings"
 ROPE_FACTORS = {
     "default": (),
     "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings"),
+    "dynamic": ("factor", _TRAINED),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _TRAINED),
+    "yarn": ("factor", _TRAINED, "beta_fast", "beta_slow", "attention_factor"),
 }
 
 
@@ -29,8 +31,14 @@ def rope(config: Config) -> Rope:
     key = "rope_type" if "rope_type" in inner else "type"
     kind = inner.text(key, "default")
     inner.unmodelled(key, tuple(ROPE_FACTORS), "rotary scaling")
-    inner.ignore("type", "attention_factor", "beta_fast", "beta_slow")  # they change values, not costs
-    factors = tuple(inner.number(name) for name in ROPE_FACTORS.get(kind, ()))
+    inner.ignore("type")
+    defaults: dict[str, float] = {}
+    if kind in ("dynamic", "yarn"):
+        defaults[_TRAINED] = config.integer("max_position_embeddings", 2048)
+    if kind == "yarn":  # arXiv:2309.00071, and its eq. 22 for the attention factor
+        amplitude = 0.1 * math.log(max(inner.number("factor"), 1.0)) + 1.0
+        defaults |= {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": amplitude}
+    factors = tuple(inner.number(name, defaults.get(name)) for name in ROPE_FACTORS.get(kind, ()))
     return Rope(theta, "none" if kind == "default" else kind, factors)
 
 

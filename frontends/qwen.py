@@ -35,7 +35,8 @@ def qwen3_moe(config: Config) -> Decoder:
     config.unmodelled("use_sliding_window", (False,), _WINDOW)
     bias = config.flag("attention_bias", False)
     experts = Experts(
-        count=config.integer("num_experts", 128),
+        # transformers 5 writes the second spelling
+        count=config.integer("num_experts" if "num_experts" in config else "num_local_experts", 128),
         chosen=config.integer("num_experts_per_tok", 8),
         intermediate=config.integer("moe_intermediate_size", 768),
         normalize=config.flag("norm_topk_prob", False),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
@@ -68,6 +70,20 @@ def workload(
     from .hw import load as device
 
     return Workload(_program(program), device(hw), batch, prompt, generate, memory_utilization, reserve_bytes)
+
+
+def draw(
+    job: Report | Workload, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both"
+) -> Path:
+    """A picture of a report or workload; the suffix says how: `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`).
+
+    `level` is `overview`, `layer` (every op of one layer) or `full` (every op of every layer); `phase` is
+    `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
+    written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
+    """
+    from .backends.dot import draw
+
+    return draw(job, path, level=level, phase=phase)
 
 
 def _program(program: object) -> Program:

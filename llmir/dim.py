@@ -23,7 +23,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from .errors import ParseError
+from .errors import InputError, ParseError
 
 Size = Union[int, "Dim"]
 Atom = Union[str, "Call"]
@@ -39,7 +39,8 @@ def _min(a: Number, b: Number) -> Number:
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
-def _max(a: Number, b: Number) -> Number:
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of two values, element by element if one is an array."""
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
@@ -56,7 +57,7 @@ def _distinct(experts: Number, chosen: Number, tokens: Number) -> Number:
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "ceildiv": _ceildiv,
     "min": _min,
-    "max": _max,
+    "max": maximum,
     "distinct": _distinct,
 }
 
@@ -226,6 +227,9 @@ class Binding:
 
     def _atom(self, atom: Atom) -> Number:
         if isinstance(atom, str):
+            if atom not in self.symbols:
+                bound = ", ".join(self.symbols) or "none"
+                raise InputError(f"symbol {atom!r} has no value; bound are {bound}")
             return self.symbols[atom]
         return FUNCTIONS[atom.function](*map(self, atom.arguments))
 

@@ -35,7 +35,10 @@ class Dimension:
 
     def size(self, sizes: dict[str, Size]) -> Size:
         """Its size, given those of its axes."""
-        parts = [sizes[a] for a in self.axes]
+        try:
+            parts = [sizes[a] for a in self.axes]
+        except KeyError as missing:
+            raise VerifyError(f"no operand says how large axis {missing} is") from None
         if self.end_to_end:
             return sum(parts[1:], start=parts[0])
         return product(parts)
@@ -69,6 +72,19 @@ class Equation:
         if axis not in self.axes(self.operands):
             return "new"
         return "mapped" if axis in self.axes(self.results) else "contracted"
+
+    def einsum(self, operands: Sequence[int] | None = None, result: int = 0) -> str:
+        """The equation in numpy's notation, of some of its operands and one result.
+
+        >>> equation("b t h, h f, h g -> b t f, b t g").einsum((0, 2), 1)
+        'abc,cd->abd'
+        """
+        sides = [self.operands[i] for i in operands or range(len(self.operands))]
+        letters: dict[str, str] = {}
+        for axis in self.axes([*sides, self.results[result]]):
+            letters[axis] = chr(ord("a") + len(letters))
+        spelled = ["".join(letters[d.axes[0]] for d in term) for term in (*sides, self.results[result])]
+        return f"{','.join(spelled[:-1])}->{spelled[-1]}"
 
     def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
         """The size of each axis, from the operands' shapes; *new* axes are given by the op.

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from .dim import Size, product
 from .dtype import DType
@@ -14,6 +16,8 @@ from .equation import Equation, equation
 from .tensor import Tensor
 
 OPS: dict[str, type[Op]] = {}
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 KINDS = ("gemm", "attention", "moe", "norm", "elementwise", "gather", "collective")
 
@@ -42,6 +46,18 @@ class Work:
     writes: tuple[Size, ...]
     wire: Size = 0
     gemms: tuple[Gemm, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one execution stands: tokens `cached` before it, and the global `origins` of its local axes."""
+
+    cached: int = 0
+    origins: Mapping[str, int] = field(default_factory=dict)
+
+    def origin(self, axis: str) -> int:
+        """The global index of the first element of `axis` that this rank holds."""
+        return self.origins.get(axis, 0)
 
 
 @dataclass(frozen=True)
@@ -123,6 +139,14 @@ class Op:
             self.writes(operands, results),
             gemms=self.gemms(operands),
         )
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """What the op computes, in numpy: by default the equation as an einsum.
+
+        Arrays are global or local like the types; `at` says where local ones begin.
+        """
+        shapes = [Tensor(a.shape, results[0].dtype) for a in operands]
+        return (np.einsum(self.equation(shapes).einsum(), *operands, optimize=True),)
 
 
 @lru_cache(maxsize=4096)

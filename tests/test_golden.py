@@ -76,7 +76,7 @@ def test_live_memory_is_the_dataflow_peak_that_torch_has(row: list[object]) -> N
 
 
 def test_figures_that_are_right_by_definition() -> None:
-    """Hidden 896, 24 layers, 14 heads, 2 key/value heads, intermediate 4864, vocabulary 151936, prompt 2048."""
+    """Hidden 896, 24 layers, 14 heads, 2 key/value heads, 4864 wide, 151936 words, a prompt of 2048."""
     program = llmir.load(
         {
             "architectures": ["LlamaForCausalLM"],  # no biases

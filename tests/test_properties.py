@@ -171,7 +171,7 @@ def test_costs_never_fall_as_work_grows(
     here = figures(llmir.analyze(program, "h100", **point))
     for axis in point:
         more = figures(llmir.analyze(program, "h100", **{**point, axis: point[axis] + 1}))
-        assert all(more[k] >= here[k] * (1 - 1e-12) for k in here), axis
+        assert all(more[k] >= value * (1 - 1e-12) for k, value in here.items()), axis
 
 
 @given(configs(), points())

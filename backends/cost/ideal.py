@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from llmir.dim import Binding, Dim, Number, Size, _max
+from llmir.dim import Binding, Dim, Number, Size, maximum
 from llmir.hw import Device
 
 from .rows import Row
@@ -78,5 +78,5 @@ def seconds(limits: tuple[Limit, ...], at: Binding) -> Number:
     """The time of one execution: the largest of its limits."""
     time = at(limits[0].amount) / limits[0].rate
     for limit in limits[1:]:
-        time = _max(time, at(limit.amount) / limit.rate)
+        time = maximum(time, at(limit.amount) / limit.rate)
     return time

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op
-from . import attention, elementwise, gather, linear, moe, norm, region
+from . import attention, elementwise, gather, linear, moe, norm, region, rope
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "moe",
     "norm",
     "region",
+    "rope",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Attention: positions, the cache, and the core, eager or fused.
+"""The attention core, eager or fused.
 
 Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `g` key/value heads, `r` query heads for
 each of them, `d` head size, `e` head size of the values.
@@ -8,76 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+
+import numpy as np
 
 from ..dim import Size, ceildiv
-from ..op import Gemm, Op, operand_gemm
+from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+from .norm import softmax
 
 
-@dataclass(frozen=True)
-class Rope(Op):
-    """Rotary positions on the last axis; 6 FLOPs a pair member (arXiv:2104.09864, eq. 34).
-
-    `scaling` is none, linear, dynamic, llama3 or yarn, and `factors` its numbers in the order of HF's
-    documentation. They change values, never costs.
-    """
-
-    opcode = "rope"
-    kind = "elementwise"
-    rule = "b t * d! -> b t * d!"
-    vector_flops = 6
-
-    theta: float = 10000.0
-    scaling: str = "none"
-    factors: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Append(Op):
-    """A cache with the new tokens' rows written at its end, in place."""
-
-    opcode = "append"
-    kind = "elementwise"
-    rule = "b p g d, b t g d -> b (p+t) g d"
-    aliases = MappingProxyType({0: 0})
-
-    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """The new rows only."""
-        return (0, operands[1].bytes)
-
-    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """The new rows only."""
-        return (operands[1].bytes,)
-
-
-@dataclass(frozen=True)
-class RopeAppend(Op):
-    """Rotate q and k, and write k and v to their caches, in one kernel.
-
-    Operands q, k, v, key cache, value cache; results rotated q, key cache, value cache.
-    """
-
-    opcode = "rope_append"
-    kind = "elementwise"
-    rule = "b t g r d!, b t g d!, b t g e, b p g d!, b p g e -> b t g r d!, b (p+t) g d!, b (p+t) g e"
-    aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
-
-    theta: float = 10000.0
-    scaling: str = "none"
-    factors: tuple[float, ...] = ()
-
-    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """That of the rotations of q and k."""
-        return Rope.vector_flops * (operands[0].elements + operands[1].elements)
-
-    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """q, k and v; nothing of the caches."""
-        return (*(t.bytes for t in operands[:3]), 0, 0)
-
-    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """q, and the new rows of the caches."""
-        return tuple(t.bytes for t in operands[:3])
+def visible(queries: int, keys: int, at: Place) -> Array:
+    """Which keys each query may see: [queries, keys], by global positions."""
+    query = at.cached + at.origin("t") + np.arange(queries)
+    result: Array = np.arange(keys) <= query[:, None]
+    return result
 
 
 @dataclass(frozen=True)
@@ -95,6 +39,11 @@ class AttentionScores(Op):
         rule = self.equation(operands)
         return (operand_gemm(rule, rule.sizes(operands), 0, 1, 0),)
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product, scaled."""
+        (scores,) = super().evaluate(operands, results, at)
+        return (scores * self.scale,)
+
 
 @dataclass(frozen=True)
 class CausalMask(Op):
@@ -104,6 +53,11 @@ class CausalMask(Op):
     kind = "elementwise"
     rule = "* t! c! -> * t! c!"
     vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """−∞ above the diagonal that ends at the last key."""
+        (scores,) = operands
+        return (np.where(visible(scores.shape[-2], scores.shape[-1], at), scores, -np.inf),)
 
 
 @dataclass(frozen=True)
@@ -154,6 +108,17 @@ class FlashAttention(Op):
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self.pairs(n["t"], n["c"]), 2)
 
+    def seen(self, queries: int, keys: int, at: Place) -> Array:
+        """Which keys each query sees."""
+        return np.ones((queries, keys), dtype=bool)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As eager code does it."""
+        q, k, v = operands
+        scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
+        scores = np.where(self.seen(q.shape[1], k.shape[1], at), scores, -np.inf)
+        return (np.einsum("bgrtc,bcge->btgre", softmax(scores), v, optimize=True),)
+
 
 @dataclass(frozen=True)
 class CausalFlashAttention(FlashAttention):
@@ -164,3 +129,7 @@ class CausalFlashAttention(FlashAttention):
     def pairs(self, t: Size, c: Size) -> Size:
         """2·(T·(c−T) + T·(T+1)/2) = 2·T·c − T² + T."""
         return 2 * t * c - t * t + t
+
+    def seen(self, queries: int, keys: int, at: Place) -> Array:
+        """Keys up to the query's own."""
+        return visible(queries, keys, at)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..dim import Size
 from ..dtype import DType
-from ..op import Op
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 
@@ -27,6 +29,13 @@ class Embedding(Op):
         """One row for each token, and the ids."""
         return (operands[0].dtype.bytes_of(results[0].elements), operands[1].bytes)
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Rows of tokens that another rank holds are zero here."""
+        table, tokens = operands
+        local = tokens - at.origin("v")
+        held = (local >= 0) & (local < len(table))
+        return (np.where(held[..., None], table[np.where(held, local, 0)], 0.0),)
+
 
 @dataclass(frozen=True)
 class LastToken(Op):
@@ -39,3 +48,7 @@ class LastToken(Op):
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """What it keeps."""
         return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The last position."""
+        return (operands[0][:, -1],)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..dim import Size
 from ..equation import Equation, equation
-from ..op import Gemm, Op, operand_gemm
+from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 
 
@@ -38,6 +40,15 @@ class Linear(Op):
         """The bias add, 1 for each element that has one."""
         biases = len(operands) - 1 - len(results)
         return sum((t.elements for t in results[:biases]), start=0) if biases > 0 else 0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """One einsum a result, and its bias."""
+        rule, n = equation(self.einsum), len(results)
+        products = [
+            np.einsum(rule.einsum((0, 1 + i), i), operands[0], operands[1 + i], optimize=True)
+            for i in range(n)
+        ]
+        return tuple(map(np.add, products, operands[1 + n :])) if len(operands) > 1 + n else tuple(products)
 
 
 def merged_einsum(einsums: Iterable[str]) -> str:

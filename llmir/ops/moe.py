@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..dim import Size, ceildiv, distinct
 from ..dtype import FP32, INT32, DType
 from ..equation import Equation, equation
 from ..errors import VerifyError
-from ..op import Gemm, Op, operand_gemm
+from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+from .norm import softmax
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,13 @@ class TopK(Op):
         """One comparison for each candidate."""
         return operands[0].elements
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The largest first."""
+        chosen = np.argsort(-operands[0], axis=-1, kind="stable")[..., : self.k]
+        values = np.take_along_axis(operands[0], chosen, axis=-1)
+        total = values.sum(axis=-1, keepdims=True) if self.normalize else 1.0
+        return values / total, chosen
+
 
 @dataclass(frozen=True)
 class SoftmaxTopK(TopK):
@@ -60,6 +70,10 @@ class SoftmaxTopK(TopK):
         """Softmax 5 and a comparison, for each candidate."""
         return 6 * operands[0].elements
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """softmax, then top-k."""
+        return super().evaluate([softmax(operands[0])], results, at)
+
 
 @dataclass(frozen=True)
 class Dispatch(Op):
@@ -72,6 +86,12 @@ class Dispatch(Op):
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """Rows as they come, experts as they come."""
         return (operands[0].dtype, operands[1].dtype)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Rows in the order of tokens."""
+        x, chosen = operands
+        rows = np.repeat(x, chosen.shape[-1], axis=1)
+        return rows.reshape(-1, x.shape[-1]), chosen.reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -112,6 +132,19 @@ class GroupedLinear(Op):
         rows, *weights, chosen = operands
         return (rows.bytes, *map(touched, weights), chosen.bytes)
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Expert by expert; rows of experts that another rank holds are zero here."""
+        rows, *weights, chosen = operands
+        held = [chosen - at.origin("e") == e for e in range(len(weights[0]))]
+
+        def product(weight: Array) -> Array:
+            result = np.zeros((len(rows), weight.shape[-1]))
+            for mine, matrix in zip(held, weight, strict=True):
+                result[mine] = rows[mine] @ matrix
+            return result
+
+        return tuple(map(product, weights))
+
 
 @dataclass(frozen=True)
 class Combine(Op):
@@ -124,3 +157,8 @@ class Combine(Op):
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """A multiply and an add."""
         return 2 * operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        rows, weights = operands
+        return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, -1), weights),)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..op import Op
+import numpy as np
+
+from ..op import Array, Op, Place
+from ..tensor import Tensor
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x / √(mean(x²) + eps) · weight, over the last axis."""
+    result: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+    return result
+
+
+def softmax(x: Array) -> Array:
+    """Over the last axis; −∞ is a probability of 0."""
+    powers = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    result: Array = powers / np.sum(powers, axis=-1, keepdims=True)
+    return result
 
 
 @dataclass(frozen=True)
@@ -18,6 +35,10 @@ class RmsNorm(Op):
     vector_flops = 4
 
     eps: float = 1e-6
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (rms_norm(operands[0], operands[1], self.eps),)
 
 
 @dataclass(frozen=True)
@@ -32,6 +53,11 @@ class AddRmsNorm(Op):
 
     eps: float = 1e-6
 
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum, and its norm."""
+        total = operands[0] + operands[1]
+        return total, rms_norm(total, operands[2], self.eps)
+
 
 @dataclass(frozen=True)
 class Softmax(Op):
@@ -41,3 +67,7 @@ class Softmax(Op):
     kind = "elementwise"
     rule = "* c! -> * c!"
     vector_flops = 5
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (softmax(operands[0]),)

@@ -1,0 +1,62 @@
+"""Graphs where they run: a body of `repeat` once, or once an iteration; and where their values are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from llmir.graph import Graph, Node, Program, Value
+from llmir.ops.region import Repeat
+from llmir.ops.source import Input, Source
+
+
+@dataclass(eq=False)
+class Scope:
+    """A graph where it runs: `path` numbers iterations that are written out, `key` is as in the report."""
+
+    program: Program
+    graph: Graph
+    unrolled: bool
+    path: str = ""
+    key: str = ""
+    outer: tuple[Scope, Node] | None = None
+    previous: Scope | None = None
+    runs: dict[str, list[Scope]] = field(default_factory=dict)
+
+    def inner(self, node: Node, op: Repeat) -> list[Scope]:
+        """One scope, or one for each iteration if unrolled."""
+        if node.name not in self.runs:
+            runs: list[Scope] = []
+            for i in range(op.times if self.unrolled else 1):
+                path = f"{self.path}{node.name}.{f'{op.first + i}.' if self.unrolled else ''}"
+                key = f"{self.key}{node.name}."
+                before = runs[-1] if runs else None
+                body = self.program[op.body]
+                runs.append(Scope(self.program, body, self.unrolled, path, key, (self, node), before))
+            self.runs[node.name] = runs
+        return self.runs[node.name]
+
+    def ops(self) -> Iterator[tuple[Scope, Node]]:
+        """What runs in it, in schedule order."""
+        for node in self.graph.nodes:
+            if isinstance(node.op, Repeat):
+                for scope in self.inner(node, node.op):
+                    yield from scope.ops()
+            elif not isinstance(node.op, Source):
+                yield self, node
+
+    def origin(self, value: Value, name: str = "hidden") -> tuple[str, str] | None:
+        """The path of the op or input that gives a value, and what its innermost scope calls it."""
+        node = self.graph[value.node]
+        if isinstance(node.op, Repeat):
+            last = self.inner(node, node.op)[-1]
+            return last.origin(last.graph.outputs[value.result], name)
+        if isinstance(node.op, Input) and self.outer:
+            scope, repeat = self.outer
+            slot = self.graph.inputs.index(node)
+            if self.previous and isinstance(repeat.op, Repeat) and slot < repeat.op.carried:
+                return self.previous.origin(self.graph.outputs[slot], node.name)
+            return scope.origin(repeat.operands[slot], node.name)
+        if isinstance(node.op, Source) and not isinstance(node.op, Input):
+            return None
+        return self.path + node.name, name

@@ -1,0 +1,212 @@
+"""One op explained: its equation, its costs in symbols and in numbers, and why it takes the time it takes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmir.backends.cost import Row
+from llmir.backends.cost.ideal import Limit
+from llmir.backends.report import OpCost, Report
+from llmir.dim import Number, Size
+from llmir.errors import InputError
+from llmir.graph import Instance, Program
+from llmir.names import suggest
+from llmir.ops.region import Repeat
+from llmir.ops.source import Source
+from llmir.text import print_node
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of the equation, its role and its size."""
+
+    name: str
+    role: str
+    expression: str
+    size: Number
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Something counted: what, whose, in symbols and as a number."""
+
+    what: str
+    role: str
+    expression: str
+    value: Number
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit on the time: `amount` at `rate` per second, a constant of the device with its source."""
+
+    bound: str
+    what: str
+    expression: str
+    amount: Number
+    rate: float
+    time_s: float
+    decides: bool
+    constant: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of one op in one step; sizes and costs are of one execution on one rank."""
+
+    model: str
+    device: str
+    cost_model: str
+    name: str
+    opcode: str
+    kind: str
+    block: str
+    repeat: int
+    layers: str
+    ir: str
+    equation: str
+    axes: tuple[Axis, ...]
+    binding: dict[str, Number]
+    flops: tuple[Amount, ...]
+    gemms: tuple[dict[str, str], ...]
+    reads: tuple[Amount, ...]
+    writes: tuple[Amount, ...]
+    results: tuple[Amount, ...]
+    limits: tuple[Bound, ...]
+    time_s: float
+    total_time_s: float
+    share: float
+    step_time_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def find(program: Program, name: str) -> Instance:
+    """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
+    ops = [i for i in program.instances() if not isinstance(i.node.op, (Source, Repeat))]
+    wanted = name.removeprefix("%")
+    exact = [i for i in ops if i.path == wanted]
+    found = exact or [i for i in ops if i.path.endswith(f".{wanted}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"op {name!r} is ambiguous: {_some([i.path for i in found])}")
+    others = {i.path: i.node.op.opcode for i in program.instances()}
+    for path, opcode in others.items():
+        if wanted and (path == wanted or path.endswith(f".{wanted}")):
+            known = f"explain takes one of {_some(_short(ops))}"
+            raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
+    near = suggest(wanted, _short(ops)) or f"; there are {_some(_short(ops))}"
+    raise InputError(f"unknown op {name!r}{near}")
+
+
+def _short(ops: list[Instance]) -> list[str]:
+    return list(dict.fromkeys(i.path.rsplit(".", 1)[-1] for i in ops))
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def explain(report: Report, name: str) -> Explanation:
+    """The op called `name` in the step that `report` prices, at one point."""
+    if report.shape:
+        raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
+    at = find(report.program, name)
+    row, cost = next((r, c) for r, c in zip(report.plan.rows, report.ops, strict=True) if r.name == at.path)
+    layers = f"layer {at.first}" if at.repeat == 1 else f"layers {at.first}…{at.first + at.repeat - 1}"
+    return Explanation(
+        model=report.program.name,
+        device=report.device.name,
+        cost_model=report.cost_model,
+        name=row.name,
+        opcode=row.node.op.opcode,
+        kind=row.kind,
+        block=row.block,
+        repeat=row.repeat,
+        layers="" if at.graph.name in report.program.entries else layers,
+        ir=print_node(row.node),
+        equation=str(_equation(at)),
+        axes=_axes(report, at),
+        binding=dict(report.at.symbols),
+        flops=_flops(report, row),
+        gemms=tuple({k: str(v) for k, v in g._asdict().items()} for g in row.work.gemms),
+        reads=_amounts(report, row.reads, [str(v) for v in at.node.operands]),
+        writes=_amounts(report, row.writes, [str(v) for v in at.node.values]),
+        results=_results(report, at),
+        limits=_limits(report, row, cost),
+        time_s=cost.time_s,
+        total_time_s=cost.time_s * row.repeat,
+        share=cost.share,
+        step_time_s=report.time_s,
+    )
+
+
+def _local(report: Report, at: Instance) -> tuple[Any, ...]:
+    return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
+
+
+def _equation(at: Instance) -> Any:
+    return at.node.op.equation(at.graph.operand_types(at.node))
+
+
+def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
+    rule, operands = _equation(at), _local(report, at)
+    sizes = rule.sizes(operands, **at.node.op.new_axes(operands))
+    names = rule.axes([*rule.operands, *rule.results])
+    return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
+
+
+def _amount(report: Report, what: str, role: str, size: Size) -> Amount:
+    return Amount(what, role, str(size), report.at(size))
+
+
+def _flops(report: Report, row: Row) -> tuple[Amount, ...]:
+    dtype = row.work.dtype.name
+    pairs = (("matrix", row.work.matrix), ("vector", row.work.vector))
+    return tuple(_amount(report, f"{unit} FLOPs", dtype, size) for unit, size in pairs)
+
+
+def _amounts(report: Report, sizes: tuple[tuple[str, Size], ...], names: list[str]) -> tuple[Amount, ...]:
+    return tuple(_amount(report, name, role, n) for name, (role, n) in zip(names, sizes, strict=True))
+
+
+def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
+    """The memory of each result, and where that memory is another value's."""
+    found = []
+    for value, type in zip(at.node.values, at.node.results, strict=True):
+        slot = at.node.op.aliases.get(value.result)
+        where = "new" if slot is None else f"in the place of {at.node.operands[slot]}"
+        found.append(_amount(report, str(value), where, type.local(report.program.mesh).bytes))
+    return tuple(found)
+
+
+def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
+    limits = report.plan.model.limits(row)
+    times = [float(report.at(x.amount) / x.rate) for x in limits]
+    # Of limits that tie, the one that the report names.
+    first = max(range(len(limits)), key=lambda i: (times[i], limits[i].bound == cost.bound))
+    return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(limits, times, strict=True)))
+
+
+def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
+    return Bound(
+        bound=limit.bound,
+        what=limit.what,
+        expression=str(limit.amount),
+        amount=report.at(limit.amount),
+        rate=limit.rate,
+        time_s=time,
+        decides=decides,
+        constant=limit.constant,
+        source=_source(report, limit.constant),
+    )
+
+
+def _source(report: Report, constant: str) -> str:
+    """Where a constant comes from; a device made in Python need not say."""
+    return report.device.source(constant) if report.device.sources else "not stated"

@@ -1,0 +1,184 @@
+"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends import units
+from llmir.backends.report import OpCost, Report
+from llmir.backends.workload import Workload
+from llmir.dim import Number
+
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launch or latency)"}
+
+
+class OpLine(NamedTuple):
+    """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
+
+    group: str
+    name: str
+    kind: str
+    repeat: str
+    time: str
+    share: str
+    flops: str
+    bytes: str
+    intensity: str
+    bound: str
+    shape: str
+
+
+HEADINGS = OpLine("", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "result shape")
+ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
+NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity"})
+
+
+def plain(text: object) -> str:
+    """`text` on one line, without control characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def op_lines(report: Report) -> list[OpLine]:
+    """The ops of one point, in schedule order."""
+    return [_line(op) for op in report.ops]
+
+
+def _line(op: OpCost) -> OpLine:
+    group, _, name = op.name.rpartition(".")
+    return OpLine(
+        plain(group),
+        plain(name),
+        op.kind,
+        f"×{op.repeat}" if op.repeat > 1 else "",
+        units.time(op.time_s),
+        units.percent(op.share),
+        units.flops(op.flops) if op.flops else "–",
+        units.bytes(op.read_bytes + op.write_bytes),
+        units.digits(op.intensity) if op.flops else "–",
+        op.bound,
+        "×".join(str(n) for n in op.shape) or "scalar",
+    )
+
+
+def total_line(report: Report) -> OpLine:
+    """The step: every op times its repeats."""
+    moved = report.read_bytes + report.write_bytes
+    return OpLine(
+        "",
+        "total",
+        "",
+        "",
+        units.time(report.time_s),
+        "100%",
+        units.flops(report.flops),
+        units.bytes(moved),
+        units.digits(report.flops / moved),
+        max(report.bound, key=lambda b: report.bound[b]),
+        "",
+    )
+
+
+def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
+    fields = [f for f in OpLine._fields if f != "group"]
+    rows = [[getattr(x, f) for f in fields] for x in (*lines, total_line(report))]
+    return [getattr(HEADINGS, f) for f in fields], rows, [i for i, f in enumerate(fields) if f in NUMERIC]
+
+
+def bounds(report: Report) -> str:
+    """What the time goes to, largest share first."""
+    shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
+    return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares)
+
+
+def step_title(report: Report) -> str:
+    """What one step does."""
+    new, cached = _number(report.new), _number(report.context)
+    tokens = "token" if new == "1" else "tokens"
+    cached = "none" if cached == "0" else cached
+    return f"batch {_number(report.batch)}, {new} new {tokens} each, {cached} cached"
+
+
+def _number(value: Number) -> str:
+    if np.ndim(value):
+        low, high = (f"{int(f(value)):,}" for f in (np.min, np.max))
+        return low if low == high else f"{low}…{high}"
+    return f"{int(value):,}"
+
+
+def head(workload: Workload) -> list[tuple[str, str]]:
+    """What was priced, on what, and how."""
+    program, device = workload.program, workload.device
+    facts = program.facts
+    total, active = program.parameters, program.active_parameters
+    about = [plain(facts["architecture"])] if "architecture" in facts else []
+    about += [f"{facts['layers']} layers"] if "layers" in facts else []
+    of_model = f" ({', '.join(about)})" if about else ""
+    parameters = f"{units.count(total)} ({total:,})"
+    parameters += f", {units.count(active)} active for a token" if active != total else ""
+    memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
+    rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
+    count = "" if program.mesh.devices == 1 else f"{program.mesh.devices} × "
+    return [
+        ("model", plain(program.name) + of_model),
+        ("parameters", parameters),
+        ("device", f"{count}{plain(device.name)}, {rates}"),
+        ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
+        ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),
+    ]
+
+
+def _peaks(report: Report) -> str:
+    """The matrix rates that the program's types run at."""
+    dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
+    rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
+    return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
+
+
+def result(workload: Workload) -> list[tuple[str, str]]:
+    """The answers: times, throughput, and whether it fits."""
+    w, tpot = workload, workload.tpot_s
+    later = "–, one token is all there is" if tpot is None else f"{units.time(tpot)}, each later token (mean)"
+    peak = w.peak_bytes(w.batch)
+    limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
+    verdict = "yes" if w.fits else "NO"
+    return [
+        ("TTFT", f"{units.time(w.ttft_s)}, the first token"),
+        ("TPOT", later),
+        ("end to end", units.time(w.e2e_s)),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s"),
+        ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
+        ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
+    ]
+
+
+def _share(workload: Workload) -> str:
+    reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
+    return f"{100 * workload.memory_utilization:g}% of the device's memory{reserve}"
+
+
+def step_lines(report: Report) -> list[tuple[str, str]]:
+    """The figures of one step of one point."""
+    return [
+        ("time", units.time(report.time_s)),
+        ("bound by", bounds(report)),
+        ("FLOPs", units.flops(report.flops)),
+        ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
+        ("weights", units.bytes(report.weight_bytes)),
+        ("KV cache", units.bytes(report.kv_cache_bytes)),
+        ("activations", units.bytes(report.activation_peak_bytes)),
+        ("peak memory", units.bytes(report.peak_memory_bytes)),
+        ("peak at", plain(report.peak_at)),
+    ]
+
+
+TITLES = {"prefill": "prefill", "decode": "last decode step"}
+
+
+def phases(workload: Workload) -> list[tuple[str, Report]]:
+    """The steps that a report shows, by phase."""
+    found = [("prefill", workload.prefill)]
+    return [*found, ("decode", workload.decode)] if workload.decode else found

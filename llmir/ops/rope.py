@@ -1,0 +1,149 @@
+"""Positions and the cache: what happens to queries, keys and values before attention.
+
+Axes: `b` sequences, `t` new tokens, `p` cached tokens, `g` key/value heads, `r` query heads for each of
+them, `d` head size, `e` head size of the values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ..dim import Size
+from ..op import Array, Op, Place
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Rotary(Op):
+    """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
+
+    `scaling` stretches positions beyond the trained length: none, linear (factor), dynamic (factor,
+    trained length), llama3 (factor, low and high frequency factor, trained length) or yarn (factor,
+    trained length, beta fast and slow, attention factor); `factors` are those numbers. They change
+    values, never costs.
+    """
+
+    theta: float = 10000.0
+    scaling: str = "none"
+    factors: tuple[float, ...] = ()
+
+    def rotate(self, x: Array, at: Place) -> Array:
+        """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
+        positions = at.cached + at.origin("t") + np.arange(x.shape[1])
+        frequencies, amplitude = _frequencies(self, x.shape[-1], int(positions[-1]) + 1)
+        angles = positions[:, None] * np.concatenate([frequencies, frequencies])
+        angles = angles.reshape((len(positions), *(1,) * (x.ndim - 3), x.shape[-1]))
+        left, right = np.split(x, 2, axis=-1)
+        turned = np.concatenate([-right, left], axis=-1)
+        result: Array = (x * np.cos(angles) + turned * np.sin(angles)) * amplitude
+        return result
+
+
+def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
+    """Radians a position for each pair of a head of `size`, and the factor on the result."""
+    theta, powers = rope.theta, np.arange(0, size, 2) / size
+    if rope.scaling == "dynamic":
+        factor, trained = rope.factors
+        if length > trained:
+            theta *= (factor * length / trained - (factor - 1)) ** (size / (size - 2))
+    plain: Array = theta**-powers
+    if rope.scaling == "linear":
+        return plain / rope.factors[0], 1.0
+    if rope.scaling == "llama3":
+        return _llama3(plain, *rope.factors), 1.0
+    if rope.scaling == "yarn":
+        return _yarn(plain, theta, *rope.factors[:4]), rope.factors[4]
+    return plain, 1.0
+
+
+def _llama3(plain: Array, factor: float, low: float, high: float, trained: float) -> Array:
+    """Long wavelengths slowed by `factor`, short ones kept, those between blended."""
+    turns = trained * plain / (2 * math.pi)
+    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    result: Array = plain * (kept + (1 - kept) / factor)
+    return result
+
+
+def _yarn(plain: Array, theta: float, factor: float, trained: float, fast: float, slow: float) -> Array:
+    """Blended over the dimensions between those that turn `fast` and `slow` times (arXiv:2309.00071)."""
+    size = 2 * len(plain)
+
+    def dimension(turns: float) -> float:
+        return size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = max(math.floor(dimension(fast)), 0), min(math.ceil(dimension(slow)), size - 1)
+    slowed = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0.0, 1.0)
+    result: Array = plain * (1 - slowed + slowed / factor)
+    return result
+
+
+@dataclass(frozen=True)
+class Rope(Rotary):
+    """Rotary positions on the last axis; 6 FLOPs an element."""
+
+    opcode = "rope"
+    kind = "elementwise"
+    rule = "b t * d! -> b t * d!"
+    vector_flops = 6
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The rotation."""
+        return (self.rotate(operands[0], at),)
+
+
+@dataclass(frozen=True)
+class Append(Op):
+    """A cache with the new tokens' rows written at its end, in place."""
+
+    opcode = "append"
+    kind = "elementwise"
+    rule = "b p g d, b t g d -> b (p+t) g d"
+    aliases = MappingProxyType({0: 0})
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The new rows only."""
+        return (0, operands[1].bytes)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The new rows only."""
+        return (operands[1].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """One after the other."""
+        return (np.concatenate(operands, axis=1),)
+
+
+@dataclass(frozen=True)
+class RopeAppend(Rotary):
+    """Rotate q and k, and write k and v to their caches, in one kernel.
+
+    Operands q, k, v, key cache, value cache; results rotated q, key cache, value cache.
+    """
+
+    opcode = "rope_append"
+    kind = "elementwise"
+    rule = "b t g r d!, b t g d!, b t g e, b p g d!, b p g e -> b t g r d!, b (p+t) g d!, b (p+t) g e"
+    aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """That of the rotations of q and k."""
+        return Rope.vector_flops * (operands[0].elements + operands[1].elements)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """q, k and v; nothing of the caches."""
+        return (*(t.bytes for t in operands[:3]), 0, 0)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """q, and the new rows of the caches."""
+        return tuple(t.bytes for t in operands[:3])
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The rotations and the appends."""
+        q, k, v, keys, values = operands
+        grown = np.concatenate([keys, self.rotate(k, at)], axis=1)
+        return self.rotate(q, at), grown, np.concatenate([values, v], axis=1)

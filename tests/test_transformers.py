@@ -1,0 +1,72 @@
+"""The program of a config computes what transformers computes with the same weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmir
+from llmir.backends.interpret import interpret
+from llmir.dim import Binding
+from llmir.graph import Program
+from llmir.ops.moe import GroupedLinear
+from llmir.tensor import Tensor
+
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter
+
+TRUTH = json.loads(FILE.read_text())
+
+
+class Checkpoint:
+    """The weights as a program takes them: a checkpoint's [out, in] with the axes taken apart."""
+
+    def __init__(self, program: Program) -> None:
+        self.terms: dict[str, tuple[list[str], list[str]]] = {}
+        for at in program.instances():
+            einsum = getattr(at.node.op, "einsum", None)
+            if einsum is None:
+                continue
+            terms = [t.split() for t in einsum.split("->")[0].split(",")]
+            for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
+                op = at.graph[value.node].op
+                grouped = isinstance(at.node.op, GroupedLinear)
+                self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+
+    def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
+        shape = tuple(map(Binding(), type.shape))
+        template = re.sub(r"layers\.\d+", "layers.{layer}", name)
+        if "{expert}" in name:
+            one, names = (
+                Tensor(shape[1:], type.dtype),
+                (name.replace("{expert}", str(e)) for e in range(shape[0])),
+            )
+            return np.stack([self._one(template, n, one) for n in names])
+        return self._one(template, name, type)
+
+    def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
+        shape = tuple(map(Binding(), type.shape))
+        term, x = self.terms.get(template, ([], []))
+        if len(shape) < 2 or not set(term) & set(x):
+            return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
+        order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
+        outs = math.prod(shape[i] for i in order if term[i] not in x)
+        stored = parameter(name, (outs, math.prod(shape) // outs))
+        return stored.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+
+
+@pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])
+@pytest.mark.parametrize("case", CASES)
+def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> None:
+    program = llmir.load(CASES[case], logits="all")
+    weights = Checkpoint(program)
+    program = llmir.run(program, pipeline)
+    (prefill,), caches = interpret(program, {"tokens": np.array(PROMPT)}, weights)
+    (decode,), _ = interpret(program, {"tokens": np.array(NEXT)}, weights, caches)
+    # transformers takes norms, positions and softmax in fp32 whatever the model's type.
+    np.testing.assert_allclose(prefill[:, -3:], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(decode, TRUTH[case]["decode"], rtol=0, atol=1e-5)

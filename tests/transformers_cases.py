@@ -1,0 +1,102 @@
+"""Tiny models whose logits transformers was asked for, and the weights that both sides compute.
+
+`python -m tests.transformers_cases` remakes data/transformers.json (it needs torch and transformers).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = Path(__file__).parent / "data" / "transformers.json"
+
+_SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "vocab_size": 13,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5,
+}
+_LLAMA = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+_QWEN3 = {**_SIZES, "head_dim": 8, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+_MOE = {
+    **_QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+}
+
+
+def _stretched(kind: str, **more: float) -> dict[str, Any]:
+    return {**_LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "llama, biases, tied": {**_LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "llama, head_dim 10, linear": {**_stretched("linear"), "head_dim": 10},
+    "llama, dynamic": _stretched("dynamic"),
+    "llama, llama3": _stretched(
+        "llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8
+    ),
+    "llama, yarn": _stretched("yarn", original_max_position_embeddings=8),
+    "qwen2": {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": _QWEN3,
+    "qwen3-moe": {**_MOE, "norm_topk_prob": True},
+    "qwen3-moe, one dense layer, unnormalized": {**_MOE, "norm_topk_prob": False, "mlp_only_layers": [0]},
+}
+
+_EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
+NEXT = [[9], [9]]
+
+
+def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The weight that a checkpoint holds under `name`: random, and a function of the name alone."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    noise = rng.normal(size=shape)
+    return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
+
+
+def main() -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.set_default_dtype(torch.float64)
+    found = {}
+    for case, fields in CASES.items():
+        config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
+        with torch.no_grad():
+            for name, tensor in model.named_parameters():
+                if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
+                    kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+                    for e, rows in enumerate(tensor):
+                        stem = name.rpartition(".")[0] + f".{e}."
+                        parts = rows.chunk(len(kinds))
+                        for kind, part in zip(kinds, parts, strict=True):
+                            part.copy_(torch.tensor(parameter(f"{stem}{kind}.weight", tuple(part.shape))))
+                else:
+                    tensor.copy_(torch.tensor(parameter(name, tuple(tensor.shape))))
+            prefill = model(torch.tensor(PROMPT), use_cache=True)
+            decode = model(torch.tensor(NEXT), past_key_values=prefill.past_key_values)
+        found[case] = {
+            "prefill": prefill.logits[:, -3:].tolist(),
+            "decode": decode.logits.tolist(),
+        }
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
+    FILE.write_text("{\n" + lines + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
