@@ -169,8 +169,8 @@ def test_costs_never_fall_as_work_grows(
 ) -> None:
     program = llmir.run(llmir.load(config), pipeline)
     here = figures(llmir.analyze(program, "h100", **point))
-    for axis in point:
-        more = figures(llmir.analyze(program, "h100", **{**point, axis: point[axis] + 1}))
+    for axis, value_there in point.items():
+        more = figures(llmir.analyze(program, "h100", **{**point, axis: value_there + 1}))
         assert all(more[k] >= value * (1 - 1e-12) for k, value in here.items()), axis
 
 
