@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmir.dtype import DTYPES
@@ -53,7 +53,6 @@ class Checkpoint:
     tensors: Mapping[str, Stored | None]
     total_bytes: int | None = None
     total_parameters: int | None = None
-    sources: tuple[str, ...] = field(default=())
 
 
 def read(path: str) -> Checkpoint:
@@ -66,7 +65,7 @@ def read(path: str) -> Checkpoint:
         if os.path.isdir(where):
             return _folder(Path(where), shown)
         if where.endswith(".safetensors"):
-            return Checkpoint(shown, _header(Path(where), shown), sources=(shown,))
+            return Checkpoint(shown, _header(Path(where), shown))
         return _json(Path(where), shown)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -86,7 +85,7 @@ def _folder(folder: Path, shown: str) -> Checkpoint:
             if name in found:
                 raise ConfigError(f"{plain(str(shard), limit=1000)}: {show(name)} is in another file too")
             found[name] = tensor
-    return Checkpoint(shown, found, sources=tuple(s.name for s in shards))
+    return Checkpoint(shown, found)
 
 
 def _header(file: Path, shown: str) -> dict[str, Stored | None]:
@@ -99,7 +98,8 @@ def _header(file: Path, shown: str) -> dict[str, Stored | None]:
         if not 2 <= length <= _LARGEST:
             raise ConfigError(f"{shown}: a header of {length:,} bytes is not one of a safetensors file")
         if length > size - 8:
-            raise ConfigError(f"{shown}: cut off, the header takes {length:,} bytes and {size - 8:,} are there")
+            there = f"the header takes {length:,} bytes and {size - 8:,} are there"
+            raise ConfigError(f"{shown}: cut off, {there}")
         fields = _parse(stream.read(length), shown)
     return _tensors(fields, shown)
 
@@ -112,7 +112,7 @@ def _json(file: Path, shown: str) -> Checkpoint:
     fields = _parse(data, shown)
     if "weight_map" not in fields:
         if fields and all(k == "__metadata__" or _is_tensor(v) for k, v in fields.items()):
-            return Checkpoint(shown, _tensors(fields, shown), sources=(shown,))
+            return Checkpoint(shown, _tensors(fields, shown))
         raise ConfigError(f"{shown}: no weight_map, so not an index, and not a safetensors header either")
     names = fields["weight_map"]
     if not isinstance(names, dict) or not names:
@@ -122,7 +122,6 @@ def _json(file: Path, shown: str) -> Checkpoint:
         dict.fromkeys(names),
         _total(fields, "total_size", shown),
         _total(fields, "total_parameters", shown),
-        (shown,),
     )
 
 
@@ -157,7 +156,8 @@ def _is_tensor(value: object) -> bool:
 
 
 def _tensors(fields: Mapping[str, object], shown: str) -> dict[str, Stored | None]:
-    return {name: _tensor(value, f"{shown}: {show(name)}") for name, value in fields.items() if name != "__metadata__"}
+    named = ((name, value) for name, value in fields.items() if name != "__metadata__")
+    return {name: _tensor(value, f"{shown}: {show(name)}") for name, value in named}
 
 
 def _tensor(value: object, where: str) -> Stored:
@@ -180,6 +180,6 @@ def _tensor(value: object, where: str) -> Stored:
 
 
 def _counts(value: object, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value):
+    if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
         raise ConfigError(f"{where}: expected a list of whole numbers, got {show(value)}")
     return tuple(value)

@@ -7,24 +7,29 @@ those are follows from the equation of the op that uses the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmir.dim import Binding
-from llmir.graph import Graph, Instance, Program
+from llmir.equation import Equation
+from llmir.errors import VerifyError
+from llmir.graph import Instance, Program
+from llmir.op import Op
 from llmir.ops.linear import Linear
+from llmir.ops.moe import GroupedLinear
 from llmir.ops.source import Weight
 
 from .checkpoint import Checkpoint, Stored
 
 # Tables that old checkpoints carry along and that are computed, not learned.
 IGNORED = ("rotary_emb.inv_freq",)
+PRODUCTS = (Linear, GroupedLinear)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One tensor that is not as it should be."""
+    """One tensor, or one total, that is not as it should be."""
 
     name: str
     expected: str
@@ -49,7 +54,8 @@ class Comparison:
     @property
     def agrees(self) -> bool:
         """Whether all names, and all that is known of shapes, dtypes and totals, are the same."""
-        return not (self.missing or self.unexpected or self.wrong_shape or self.wrong_dtype or self.wrong_total)
+        names = self.missing or self.unexpected
+        return not (names or self.wrong_shape or self.wrong_dtype or self.wrong_total)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -61,56 +67,57 @@ def expected(program: Program) -> dict[str, Stored]:
     return {name: tensor for at in program.instances() for name, tensor in _stored(at)}
 
 
+class _Use(NamedTuple):
+    """How an op uses a weight: its equation, and the weight's axes there."""
+
+    op: Op
+    rule: Equation
+    axes: tuple[str, ...]
+
+
+def _uses(at: Instance) -> Iterator[_Use]:
+    for _, user, slot in at.graph.nx.out_edges(at.node.name, keys=True):
+        node = at.graph[user]
+        rule = node.op.equation(at.graph.operand_types(node))
+        yield _Use(node.op, rule, tuple(d.axes[0] for d in rule.operands[slot]))
+
+
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
-    op = at.node.op
+    """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
+    op, type = at.node.op, at.node.results[0]
     if not isinstance(op, Weight) or not op.param:
         return
-    type = at.node.results[0]
-    apart = "expert" if "{expert}" in op.param else None  # one tensor for each
-    sizes = {axis: Binding()(n) for axis, n in zip(_letters(at.graph, at), type.shape, strict=True)}
-    experts = [x for x, axis in zip(sizes, op.axes, strict=False) if axis == apart]
-    shape = _shape(at.graph, at, {x: n for x, n in sizes.items() if x not in experts})
+    if len(op.axes) != len(type.shape):
+        raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
+    sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
+    layers = range(at.first, at.first + at.repeat) if "{layer}" in op.param else [at.first]
+    experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
+    shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     stored = Stored(shape, type.dtype.name, Binding()(type.dtype.bytes_of(math.prod(shape))))
-    for layer in range(at.first, at.first + at.repeat) if "{layer}" in op.param else [at.first]:
-        for expert in range(sizes[experts[0]]) if experts else [0]:
+    for layer in layers:
+        for expert in experts:
             yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), stored
 
 
-def _use(graph: Graph, at: Instance) -> tuple[Any, tuple[Any, ...]] | None:
-    """The equation of an op that uses the weight and the weight's term in it; a product's if there is one."""
-    found = []
-    for _, user, slot in graph.nx.out_edges(at.node.name, keys=True):
-        node = graph[user]
-        if node.op.opcode != "repeat":
-            rule = node.op.equation(graph.operand_types(node))
-            found.append((not hasattr(node.op, "einsum"), rule, rule.operands[slot]))
-    return min(found, key=lambda f: f[0])[1:] if found else None
+def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
+    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as it is."""
+    sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
+    # Of several users a product says the layout: a tied embedding is lm_head's weight too.
+    use = min(_uses(at), key=lambda u: not isinstance(u.op, PRODUCTS), default=None)
+    if use is None or not isinstance(use.op, PRODUCTS):
+        return sizes
+    roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
 
+    def of(role: str) -> list[int]:
+        return [n for n, r in zip(sizes, roles, strict=True) if r == role]
 
-def _letters(graph: Graph, at: Instance) -> tuple[str, ...]:
-    use = _use(graph, at)
-    rank = len(at.node.results[0].shape)
-    return tuple(d.axes[0] for d in use[1]) if use else tuple(f"i{n}" for n in range(rank))
-
-
-def _shape(graph: Graph, at: Instance, sizes: dict[str, int]) -> tuple[int, ...]:
-    """(added, contracted) of a product's weight, one dimension for its bias, and as it is elsewhere."""
-    use = _use(graph, at)
-    contracted = [n for x, n in sizes.items() if use and use[0].role(x) == "contracted"]
-    added = [n for x, n in sizes.items() if use and use[0].role(x) == "mapped"]
-    if contracted:
-        return (math.prod(added), math.prod(contracted))
-    return (math.prod(added),) if _is_bias(graph, at) else tuple(sizes.values())
-
-
-def _is_bias(graph: Graph, at: Instance) -> bool:
-    users = [graph[user].op for _, user in graph.nx.out_edges(at.node.name)]
-    return any(isinstance(op, Linear) for op in users)
+    contracted = [math.prod(of("contracted"))] if "contracted" in roles else []
+    return (*of("indexed"), math.prod(of("mapped")), *contracted)
 
 
 def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
-    found = {}
+    found: dict[str, Stored] = {}
     for at in program.instances():
         if isinstance(at.node.op, Weight) and at.node.op.param in names:
             users = [user for _, user in at.graph.nx.out_edges(at.node.name)]
@@ -122,31 +129,31 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
 def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
     """How the tensors of a checkpoint differ from those that `program` (unfused) expects."""
     wanted = expected(program)
-    optional = _tied(program, wanted)
     found = {name: t for name, t in checkpoint.tensors.items() if not name.endswith(IGNORED)}
-    extra = sum(optional[name].bytes for name in optional if name in found)
-    result = Comparison(
-        len(wanted),
-        sum(math.prod(t.shape) for t in wanted.values()),
-        sum(t.bytes for t in wanted.values()),
-        len(found),
-        any(t is not None for t in found.values()),
-    )
+    tied = _tied(program, wanted)
+    copies = {name: tensor for name, tensor in tied.items() if name in found}
+    result = Comparison(len(wanted), _parameters(wanted), _bytes(wanted), len(found), any(found.values()))
     result.missing = [name for name in wanted if name not in found]
-    result.unexpected = [name for name in found if name not in wanted and name not in optional]
-    for name, ours in (wanted | optional).items():
+    result.unexpected = [name for name in found if name not in wanted and name not in tied]
+    for name, ours in (wanted | copies).items():
         theirs = found.get(name)
         if theirs and theirs.shape != ours.shape:
             result.wrong_shape.append(Difference(name, str(list(ours.shape)), str(list(theirs.shape))))
         if theirs and theirs.dtype != ours.dtype:
             result.wrong_dtype.append(Difference(name, ours.dtype, theirs.dtype))
-    copies = sum(math.prod(optional[name].shape) for name in optional if name in found)
-    totals = (
-        ("bytes", checkpoint.total_bytes, result.bytes, extra),
-        ("parameters", checkpoint.total_parameters, result.parameters, copies),
-    )
-    for what, stated, ours_, copied in totals:
-        # A tied copy may be counted or not.
-        if stated is not None and stated not in (ours_, ours_ + copied):
-            result.wrong_total.append(Difference(what, str(ours_), str(stated)))
+    # An index may count a tied copy or not.
+    for what, stated, count in (
+        ("bytes", checkpoint.total_bytes, _bytes),
+        ("parameters", checkpoint.total_parameters, _parameters),
+    ):
+        if stated not in (None, count(wanted), count(wanted | copies)):
+            result.wrong_total.append(Difference(what, f"{count(wanted):,}", f"{stated:,}"))
     return result
+
+
+def _parameters(tensors: Mapping[str, Stored]) -> int:
+    return sum(math.prod(t.shape) for t in tensors.values())
+
+
+def _bytes(tensors: Mapping[str, Stored]) -> int:
+    return sum(t.bytes for t in tensors.values())

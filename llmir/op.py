@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -147,6 +147,13 @@ class Op:
         """
         shapes = [Tensor(a.shape, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(shapes).einsum(), *operands, optimize=True),)
+
+
+def type_name(attribute: Field[Any]) -> str:
+    """`int`, `str`, `tuple` …: what an attribute is stated to be, however its module spells annotations."""
+    stated = attribute.type
+    name = stated if isinstance(stated, str) else getattr(stated, "__name__", str(stated))
+    return name.partition("[")[0]
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from .errors import LlmirError, PassError
 from .graph import Program
 from .names import suggest
+from .op import type_name
 from .tensor import split_commas
 from .verify import verify
 
@@ -54,7 +55,7 @@ def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
         if key not in stated:
             allowed = f"it has {', '.join(stated)}" if stated else "it has none"
             raise PassError(f"pass {name}: option {key!r} does not exist; {allowed}")
-        options[key] = _option(name, key, value, str(stated[key].type))
+        options[key] = _option(name, key, value, type_name(stated[key]))
     missing = [k for k, f in stated.items() if f.default is MISSING and k not in options]
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")

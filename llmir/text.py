@@ -18,7 +18,7 @@ from typing import Any
 from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
-from .op import Op
+from .op import Op, type_name
 from .ops import OPS, Source, make
 from .tensor import parse_tensor, split_commas
 
@@ -144,9 +144,9 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
 
 def _check(opcode: str, given: dict[str, Any]) -> None:
     """Attributes that the op has must be of the type it states."""
-    stated = {f.name: str(f.type) for f in fields(OPS[opcode])}
+    stated = {f.name: type_name(f) for f in fields(OPS[opcode])}
     for name, value in given.items():
-        wanted = _FIELD_TYPES.get(stated.get(name, "").partition("[")[0], (object,))
+        wanted = _FIELD_TYPES.get(stated.get(name, ""), (object,))
         boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
         if boolean or not isinstance(value, wanted):
             raise ParseError(f"{opcode}: attribute {name} is {value!r}, expected {stated[name]}")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from click.testing import CliRunner
+
 import llmir.ops  # noqa: F401  (registers them)
+from llmir.cli import cli
 from llmir.hw.schema import DEVICE, LINK
 from llmir.op import OPS
 
@@ -34,3 +37,13 @@ def test_the_table_of_hardware_keys_has_each_key() -> None:
     rows = table("hardware.md", "| key |")
     assert rows.keys() == {*DEVICE, "sources", "extend"}
     assert all(f"`{key}`" in rows["links"][2] for key in LINK)
+
+
+def test_what_the_readme_shows_is_what_the_commands_print() -> None:
+    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
+    assert shown
+    for command, output in shown:
+        result = CliRunner().invoke(cli, command.split())
+        assert result.exit_code == 0
+        lines = [line.rstrip() for line in result.stdout.splitlines()]
+        assert [line for line in output.splitlines() if line != "..." and line not in lines] == []

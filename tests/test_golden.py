@@ -12,6 +12,7 @@ import llmir
 DATA = Path(__file__).parent / "data"
 ORACLE = json.loads((DATA / "oracle.json").read_text())
 PEAKS = json.loads((DATA / "peak_memory.json").read_text())
+# Other people's config files are not ours to ship; where a collection lies beside the checkout, it is used.
 CONFIGS = Path(__file__).parents[2] / "shared" / "configs"
 
 
@@ -40,12 +41,9 @@ def test_matmul_flops_of_eager_attention_equal_torch(name: str) -> None:
     _equals_oracle(llmir.load(name, logits="all"), ORACLE[name])
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", [n for n in ORACLE if (CONFIGS / f"{n}.json").exists()])
 def test_the_real_config_gives_the_same_as_the_preset(name: str) -> None:
-    path = CONFIGS / f"{name}.json"
-    if not path.exists():
-        pytest.skip("the collection of real configs is not beside this checkout")
-    program = llmir.load(path, logits="all")
+    program = llmir.load(CONFIGS / f"{name}.json", logits="all")
     assert program.parameters_by_kind == ORACLE[name]["parameters"]
     _equals_oracle(program, ORACLE[name])
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from llmir import __version__
-from llmir.errors import LlmirError
+
+from .ending import guard, nobody_reads
 
 # name -> what `llmir --help` says of it; the module of that name defines `command`.
 COMMANDS = {
@@ -25,8 +26,6 @@ COMMANDS = {
     "check": "Hold the model's weights against a safetensors file or index.",
     "doctor": "Say whether the installation works.",
 }
-
-INTERRUPTED, BROKEN_PIPE, OUR_BUG = 130, 141, 70
 
 _EPILOG = """\b
 Exit codes: 0 fine, 1 a limit that you set is exceeded or a check failed,
@@ -70,65 +69,34 @@ class Commands(click.Group):
         """Run, and show where an error comes from if that was asked for."""
         try:
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            return nobody_reads()
         except Exception:
             if ctx.params.get("traceback"):
                 traceback.print_exc()
             raise
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run and exit; the exit codes are those of `llmir --help`."""
-        if os.name == "posix":
-            for stream in (sys.stdout, sys.stderr):
-                getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
-        extra["standalone_mode"] = False
-        sys.exit(_guard(lambda: super(Commands, self).main(args, prog_name or "llmir", **extra)))
-
-
-def _guard(run: Any) -> int:
-    """What `run()` returns as an exit code; errors become a line and theirs."""
-    try:
-        code = run()
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 0
-    except click.ClickException as error:
-        return fail(_lower(error.format_message()), 2)
-    except LlmirError as error:
-        return fail(str(error), error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        return fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # What is still in the buffer has nowhere to go, and Python would complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except OSError as error:
-        return fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 2)
-    except Exception as error:
-        return fail(f"{type(error).__name__}: {error} (a bug in llmir; `llmir --traceback …` shows where)", OUR_BUG)
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:] if not message[:2].isupper() else message
-
-
-def fail(message: str, code: int) -> int:
-    """Print `error: message` on stderr as one line; the code."""
-    line("error", message)
-    return code
-
-
-def line(label: str, message: str) -> None:
-    """`label: message` on stderr, whatever the message holds: one line, no control characters."""
-    text = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
-    click.echo(f"{label}: {text}", err=True)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character still gets the rest
+                stream.reconfigure(errors="replace")
+        run = super().main
+        sys.exit(guard(lambda: run(args, prog_name or "llmir", complete_var, False, **extra)))
 
 
 @click.group(
     cls=Commands,
+    invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -139,7 +107,8 @@ def line(label: str, message: str) -> None:
     envvar="LLMIR_TRACEBACK",
     help="Show where an error comes from (also LLMIR_TRACEBACK=1).",
 )
-def cli(traceback: bool) -> None:
+@click.pass_context
+def cli(ctx: click.Context, traceback: bool) -> None:
     """How fast does a language model run on this hardware, how much memory does it take, and why?
 
     \b
@@ -147,8 +116,10 @@ def cli(traceback: bool) -> None:
     llmir draw qwen3-30b-a3b --hw h100-sxm -o qwen.svg
     llmir COMMAND --help shows the options and an example of each.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
-def main() -> NoReturn:
+def main() -> None:
     """The entry point `llmir`."""
     cli.main()

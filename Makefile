@@ -1,0 +1,50 @@
+# GNU make. `make help` lists the targets; nothing needs to be installed or active beforehand.
+PYTHON ?= python3
+VENV ?= .venv
+MODELS ?= llama3.1-8b qwen3-30b-a3b
+WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
+READY := $(VENV)/.ready
+LINT := $(VENV)/.ready-lint
+RUN := $(VENV)/bin
+SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## a virtual environment with llmir in it, and Graphviz's dot where it can be had
+
+$(READY): $(SETTINGS)
+	@sh scripts/setup.sh "$(PYTHON)" "$(VENV)" test
+	@touch $@
+
+$(LINT): $(READY)
+	@sh scripts/setup.sh "$(PYTHON)" "$(VENV)" lint
+	@touch $@
+
+demo: $(READY) ## two models on an H100: tables here, pictures in demo/
+	@mkdir -p demo
+	@for model in $(MODELS); do $(RUN)/llmir analyze $$model $(WORKLOAD) || exit; echo; done
+	@echo "Pictures of prefill and decode, side by side:"
+	@for model in $(MODELS); do for kind in svg png; do \
+	  $(RUN)/llmir draw $$model $(WORKLOAD) --phase both -o demo/$$model.$$kind || exit; \
+	done; done
+
+test: $(READY) ## all tests, and every example in README, docs and code
+	@$(RUN)/python -m pytest
+
+lint: $(LINT) ## ruff, and mypy in strict mode
+	@$(RUN)/python -m ruff check .
+	@$(RUN)/python -m mypy
+
+bench: $(READY) ## how fast llmir itself is
+	@$(RUN)/python benchmarks/speed.py
+
+wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
+	@sh scripts/wheel.sh "$(RUN)/python"
+
+clean: ## remove what the targets above made
+	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

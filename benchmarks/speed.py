@@ -1,0 +1,173 @@
+"""How fast llmir itself is: medians of one run on one core, against targets and a yardstick of the same run.
+
+    python benchmarks/speed.py [--format table|json] [--only WORD]
+
+The yardstick of what runs inside Python is a loop of a million additions; that of what starts a process
+is `import networkx, numpy`. Ratios to it compare between machines, seconds do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+for variable in ONE_CORE:  # read when numpy is first imported
+    os.environ[variable] = "1"
+
+MODEL, DEVICE = "Llama-3.1-405B", "h100-sxm"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the result: what was timed, its target, its median, and the yardstick's median."""
+
+    name: str
+    target_s: float
+    measured_s: float
+    yardstick_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured_s / self.yardstick_s
+
+    @property
+    def met(self) -> bool:
+        return self.measured_s <= self.target_s
+
+
+def timed(run: Callable[[], object], budget_s: float = 1.0, least: int = 5) -> float:
+    """The median time of `run`, after two warm runs."""
+    run()
+    run()
+    gc.collect()
+    times: list[float] = []
+    while len(times) < least or (sum(times) < budget_s and len(times) < 2000):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def process(*arguments: str) -> Callable[[], object]:
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def loop() -> int:
+    total = 0
+    for i in range(1_000_000):
+        total += i
+    return total
+
+
+def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
+    """What is timed in this process, as (name, target, run)."""
+    import numpy as np
+
+    import llmir
+    from llmir.frontends.presets import find
+
+    preset = find(MODEL)
+    assert preset is not None
+
+    def report() -> object:
+        program = llmir.run(llmir.load(preset.config), llmir.DEFAULT_PIPELINE)
+        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256).to_dict()
+
+    yield "config to full report, 405B", 5e-3, report
+
+    program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    context = iter(range(1, 1 << 30))
+
+    def point() -> object:
+        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context))
+        return step.time_s, step.peak_memory_bytes
+
+    yield "a built program at a new point", 1e-4, point
+
+    batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
+
+    def grid() -> object:
+        step = llmir.analyze(program, DEVICE, batch=batches, new=1, context=contexts)
+        return step.time_s, step.peak_memory_bytes
+
+    yield "1000 × 1000 batches × contexts", 50e-3, grid
+
+    random = np.random.default_rng(0)
+    some = {
+        "batch": random.integers(1, 512, 1_000_000),
+        "new": random.integers(1, 4096, 1_000_000),
+        "context": random.integers(0, 131072, 1_000_000),
+    }
+
+    def points() -> object:
+        step = llmir.analyze(program, DEVICE, **some)
+        return step.time_s, step.peak_memory_bytes
+
+    yield "a million unrelated points", 0.2, points
+
+
+def drawing(folder: Path) -> Callable[[], object]:
+    import llmir
+
+    program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    job = llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256)
+    return lambda: llmir.draw(job, str(folder / "full.svg"), level="full")
+
+
+def measure(only: str) -> Iterator[Measurement]:
+    """Every measurement whose name holds `only`, each beside a yardstick taken next to it."""
+    for name, target, run in inside():
+        if only in name:
+            yield Measurement(name, target, timed(run), timed(loop, 0.2))
+
+    libraries = process("-c", "import networkx, numpy")
+    loaded = process("-c", "import networkx, numpy, llmir; llmir.load('llama3.1-8b')")
+    if only in (name := "import and load 8B, over the libraries"):
+        # Taken in turns, so that a machine that slows down slows both.
+        pairs = [(timed(libraries, 0, 3), timed(loaded, 0, 3)) for _ in range(4)]
+        base = median(b for b, _ in pairs)
+        yield Measurement(name, 0.1, median(full - b for b, full in pairs), base)
+    if only in (name := "llmir --version"):
+        yield Measurement(name, 0.2, timed(process("-m", "llmir", "--version"), 2), timed(libraries, 1))
+    if only in (name := "draw 126 layers in full, both phases"):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Measurement(name, 2.0, timed(drawing(Path(folder)), 0, 3), timed(loop, 0.2))
+
+
+def three(number: float) -> str:
+    """Three significant digits, and no exponent."""
+    return f"{float(f'{number:.3g}'):,.12g}" if number >= 1e-4 else f"{number:.6f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How fast llmir itself is.")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--only", default="", help="measure only what has this in its name")
+    arguments = parser.parse_args()
+    found = measure(arguments.only)
+    if arguments.format == "json":
+        rows = [asdict(m) | {"ratio": m.ratio, "met": m.met} for m in found]
+        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+        print(json.dumps({**machine, "rows": rows}, indent=2))
+        return
+    print(f"{'median, ms':42}{'target':>11}{'measured':>11}{'yardstick':>11}{'ratio':>11}")
+    for m in found:
+        times = (1e3 * t for t in (m.target_s, m.measured_s, m.yardstick_s))
+        cells = "".join(f"{three(t):>11}" for t in (*times, m.ratio))
+        print(f"{m.name:42}{cells}{'' if m.met else '  over target'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

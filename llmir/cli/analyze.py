@@ -1,0 +1,81 @@
+"""`llmir analyze`: what a request costs, op by op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import inputs, options, output
+from .ending import line
+from .kinds import Number
+
+if TYPE_CHECKING:
+    from llmir.backends.workload import Workload
+
+
+@click.command("analyze", short_help="Time and memory of a request.")
+@options.model
+@options.workload
+@options.lowering
+@options.memory
+@click.option("--require-fit", is_flag=True, help="Exit 1 if the memory does not suffice.")
+@click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
+@click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
+@options.form("table", "json", "csv", "md")
+@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+def command(**given: Any) -> int:
+    """Price a request: prefill, decode, and each op of both.
+
+    MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
+    Times are a roofline's: no op is faster than its arithmetic at the peak rate or its bytes at full
+    bandwidth. Sizes are in powers of 1000 (GB), times of one execution.
+
+    \b
+    llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256
+    llmir analyze qwen3-30b-a3b --hw my-gpu.yaml --attention eager -o qwen.json
+    llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit --reserve 2GiB
+    """
+    form = output.choose(given["output_file"], given["form"])
+    program = inputs.lowered(
+        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
+    )
+    job = inputs.workload(
+        program,
+        given["hw"],
+        given["batch"],
+        given["prompt"],
+        given["generate"],
+        given["memory_utilization"],
+        given["reserve"],
+    )
+    _emit(job, form, given["output_file"])
+    output.note(*job.notes)
+    broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])
+    for message in broken:
+        line("violated", message)
+    return 1 if broken else 0
+
+
+def _emit(job: Workload, form: str, target: str | None) -> None:
+    from llmir.backends import jsonio, table
+
+    if form == "table":
+        output.emit_table(table.workload(job), target)
+    else:
+        writers = {"json": jsonio.workload_json, "csv": jsonio.workload_csv, "md": jsonio.workload_markdown}
+        output.emit(writers[form](job), target)
+
+
+def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
+    """The limits that the user set and the workload exceeds."""
+    from llmir.backends import units
+
+    found = []
+    for name, seconds, limit in (("ttft", job.ttft_s, ttft_ms), ("tpot", job.tpot_s, tpot_ms)):
+        if limit is not None and seconds is not None and seconds * 1e3 > limit:
+            found.append(f"--max-{name} {limit:g} ms: it takes {units.time(seconds)}")
+    if require_fit and not job.fits:
+        peak, capacity = job.peak_bytes(job.batch), job.capacity_bytes
+        found.append(f"--require-fit: the peak is {units.bytes(peak)}, {units.bytes(capacity)} may be used")
+    return found

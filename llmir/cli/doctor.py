@@ -1,0 +1,96 @@
+"""`llmir doctor`: does the installation work?"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from . import output
+from .ending import line
+
+PACKAGES = ("networkx", "numpy", "pyyaml", "graphviz", "click", "rich")
+GET_DOT = "apt install graphviz, or brew install graphviz; without it .dot files are written"
+
+Finding = tuple[str, str, str]  # ok, missing or BROKEN; what; what was found
+
+
+@click.command("doctor", short_help="Say whether the installation works.")
+def command() -> int:
+    """Say what llmir runs on and whether it computes what it should; exit 1 if something needed is broken.
+
+    \b
+    llmir doctor
+    """
+    from llmir.backends import table
+
+    findings = [_python(), _location(), *map(_package, PACKAGES), _dot(), *map(_checked, (_counts, _prices))]
+    output.emit_table(table.pairs(findings))
+    broken = [what for state, what, _ in findings if state == "BROKEN"]
+    if broken:
+        line("error", f"broken: {', '.join(broken)}")
+    return 1 if broken else 0
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    return ("ok" if sys.version_info >= (3, 10) else "BROKEN", "Python", f"{version}, {sys.executable}")
+
+
+def _location() -> Finding:
+    import llmir
+
+    return ("ok", "llmir", f"{llmir.__version__}, {Path(llmir.__file__).parent}")
+
+
+def _package(name: str) -> Finding:
+    try:
+        return ("ok", name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return ("BROKEN", name, f"not installed: pip install {name}")
+
+
+def _dot() -> Finding:
+    path = shutil.which("dot")
+    if path is None:
+        return ("missing", "dot", GET_DOT)
+    try:
+        said = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return ("missing", "dot", f"{path} does not run ({error}); {GET_DOT}")
+    return ("ok", "dot", f"{(said.stderr or said.stdout).strip().removeprefix('dot - ')}, {path}")
+
+
+def _checked(check: Callable[[], Finding]) -> Finding:
+    """A check's finding; whatever it raises is one."""
+    try:
+        return check()
+    except Exception as error:
+        return ("BROKEN", check.__name__.strip("_"), f"{type(error).__name__}: {error}")
+
+
+def _counts() -> Finding:
+    from llmir import api
+    from llmir.frontends.presets import PRESETS
+
+    published = PRESETS["Llama-3.1-8B"].parameters
+    counted = api.load("Llama-3.1-8B").parameters
+    state = "ok" if counted == published else "BROKEN"
+    return (state, "counts", f"Llama-3.1-8B has {counted:,} parameters, {published:,} are published")
+
+
+def _prices() -> Finding:
+    from llmir import DEFAULT_PIPELINE, api
+    from llmir.backends import units
+
+    program = api.run(api.load("Llama-3.1-8B"), DEFAULT_PIPELINE)
+    seconds = float(api.analyze(program, "h100-sxm", batch=1, new=1, context=2048).time_s)
+    # A token reads all but the embedding once: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.
+    state = "ok" if 4e-3 < seconds < 6e-3 else "BROKEN"
+    return (state, "roofline", f"a token of Llama-3.1-8B on an H100 takes at least {units.time(seconds)}")

@@ -1,0 +1,62 @@
+"""`llmir draw`: an annotated diagram."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+
+SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot")}
+
+
+@click.command("draw", short_help="An annotated diagram of the model.")
+@options.model
+@options.workload
+@options.lowering
+@click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", show_default=True)
+@click.option(
+    "--level",
+    type=click.Choice(["overview", "layer", "full"]),
+    default="layer",
+    show_default=True,
+    help="overview: blocks; layer: each op, layers folded; full: every layer written out.",
+)
+@options.output("The file to write: .svg, .png, .pdf or .dot.  [default: the model's name, .svg]")
+def command(**given: Any) -> None:
+    """Draw the model: each op with its time, share, FLOPs, bytes and what bounds it.
+
+    MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file. The path of the
+    picture goes to stdout. Without Graphviz the .dot file is written instead.
+
+    \b
+    llmir draw llama3.1-8b --hw h100-sxm --batch 8 -o llama.svg
+    llmir draw qwen3-30b-a3b --phase decode --level overview -o qwen.png
+    """
+    target = given["output_file"]
+    if target is not None:
+        output.choose(target, None, SUFFIXES)
+    if given["phase"] == "decode" and given["generate"] == 1:
+        raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
+    program = inputs.lowered(
+        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
+    )
+    target = target or _file_name(program.name)
+    output.choose(target, None, SUFFIXES)
+    job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
+    import llmir
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        written = llmir.draw(job, target, level=given["level"], phase=given["phase"])
+    click.echo(os.fspath(written))
+    output.note(*job.notes, *(str(w.message) for w in caught))
+
+
+def _file_name(model: str) -> str:
+    """The model's name as a file of the current folder, whatever is in it."""
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('.-')[:100] or 'model'}.svg"

@@ -1,0 +1,72 @@
+"""`llmir explain`: one op, from its equation to its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from llmir.errors import InputError, LlmirError
+
+from . import inputs, options, output
+
+
+@click.command("explain", short_help="One op: equation, costs, time.")
+@options.model
+@click.argument("op", metavar="OP")
+@click.option(
+    "--phase",
+    type=click.Choice(["prefill", "decode"]),
+    default="prefill",
+    show_default=True,
+    help="The step: decode is the last one.",
+)
+@options.workload
+@options.lowering
+@options.form("table", "json")
+@options.output("Write a file; .txt or .json decides the format.")
+def command(**given: Any) -> None:
+    """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
+
+    MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`
+    shows, such as layer.qkv_proj or qkv_proj.
+
+    \b
+    llmir explain llama3.1-8b qkv_proj --hw h100-sxm --batch 8
+    llmir explain qwen3-30b-a3b experts_gate_up --phase decode --batch 32
+    llmir explain llama3.1-8b scores --attention eager
+    """
+    form = output.choose(given["output_file"], given["form"], {".txt": "table", ".json": "json"})
+    if given["phase"] == "decode" and given["generate"] == 1:
+        raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
+    program = inputs.lowered(
+        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
+    )
+    job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
+    from llmir.backends.explain import explain
+    from llmir.backends.jsonio import to_json
+
+    from .explanation import shown
+
+    step = job.decode if given["phase"] == "decode" and job.decode else job.prefill
+    try:
+        explanation = explain(step, given["op"])
+    except InputError as error:
+        hint = _hint(given) if str(error).startswith("unknown op") else ""
+        raise InputError(f"{error}{hint}") from None
+    if form == "json":
+        output.emit(to_json({"phase": given["phase"], **explanation.to_dict()}), given["output_file"])
+    else:
+        output.emit_table(shown(explanation, given["phase"]), given["output_file"])
+    output.note(*job.notes)
+
+
+def _hint(given: dict[str, Any]) -> str:
+    """Where an op is that the passes have merged into another."""
+    from llmir.backends.explain import find
+
+    try:
+        find(inputs.read(given["model"], given["logits"], lenient=given["lenient"]), given["op"])
+    except LlmirError:
+        return ""
+    return " (passes have changed it; --pipeline '' leaves it as it was)"

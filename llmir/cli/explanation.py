@@ -1,0 +1,94 @@
+"""How the terminal shows an explanation of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from llmir.backends import facts, table, units
+from llmir.backends.explain import Amount, Explanation
+
+
+def shown(e: Explanation, phase: str) -> RenderableType:
+    """All of it, in the order in which one would work it out."""
+
+    def title(text: str) -> Group:
+        return Group("", _text(text, "bold"))
+
+    where = ", ".join(f"{name} = {value:,}" for name, value in e.binding.items())
+    parts: list[RenderableType] = [
+        _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
+        _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
+        title("IR"),
+        *(_text(f"  {part}") for part in _broken(e.ir)),
+        title("Equation"),
+        _text(f"  {e.equation}"),
+        _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
+        title(f"One execution, with {where}  (B sequences, T new tokens each, C cached)"),
+        _indented(_amounts(e)),
+    ]
+    if any("distinct(" in a.expression for a in (*e.reads, *e.flops)):
+        expected = "the experts that n tokens are expected to touch"
+        parts.append(_text(f"  distinct(E, k, n) = E·(1 − (1 − k/E)^n), {expected}"))
+    parts += [title("Time is the largest of"), _indented(_limits(e))]
+    return Group(*parts, *_total(e, phase))
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(facts.plain(text), style=style)
+
+
+def _indented(table: RenderableType) -> RenderableType:
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _broken(ir: str) -> list[str]:
+    """A line of IR on up to three: the op, its attributes, its types."""
+    operation, _, types = ir.rpartition(" : ")
+    name, brace, attributes = operation.partition(" {")
+    return [name, *([f"  {{{attributes}"] if brace else []), f"  : {types}"]
+
+
+def _sized(expression: str, value: float) -> tuple[str, ...]:
+    """`B*T` and `= 2,048`; a constant is shown once."""
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    return (expression, f"= {number}") if not expression.isdigit() else (number, "")
+
+
+def _amounts(e: Explanation) -> RenderableType:
+    rows: list[tuple[str, ...]] = []
+
+    def put(label: str, amounts: Iterable[Amount], role: bool, unit: Any) -> None:
+        for a in amounts:
+            what = f"{a.role} {a.what}" if role else a.what
+            rows.append((label, what, *_sized(a.expression, a.value), unit(a.value)))
+            label = ""
+
+    put("compute", [a for a in e.flops if a.value], False, units.flops)
+    put("read", [a for a in e.reads if a.value], True, units.bytes)
+    put("write", [a for a in e.writes if a.value], True, units.bytes)
+    results = [a if a.role == "new" else replace(a, what=f"{a.what}, {a.role}") for a in e.results]
+    put("result", results, False, units.bytes)
+    return table.pairs(rows)
+
+
+def _limits(e: Explanation) -> RenderableType:
+    rows = []
+    for x in e.limits:
+        unit = units.bytes if x.bound in ("memory", "network") else units.flops
+        sum_ = f"{unit(x.amount)} / {unit(x.rate)}/s"
+        rows.append((x.bound, x.what, sum_, f"= {units.time(x.time_s)}", "← decides" if x.decides else ""))
+    sources = dict.fromkeys(f"{x.constant}: {x.source}" for x in e.limits)
+    return Group(table.pairs(rows), *map(_text, sources))
+
+
+def _total(e: Explanation, phase: str) -> list[str]:
+    once = units.time(e.time_s)
+    total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
+    step = units.time(e.step_time_s)
+    return ["", f"Total {total}, {units.percent(e.share)} of the {step} that {phase} takes"]

@@ -1,0 +1,131 @@
+"""`llmir hw`: devices, and where their numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import options, output
+
+if TYPE_CHECKING:
+    from llmir.hw import Device
+
+
+@click.command("hw", short_help="The bundled devices, or one in full.")
+@click.argument("name", required=False)
+@options.form("table", "json", "csv", "md")
+@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+def command(name: str | None, form: str | None, output_file: str | None) -> None:
+    """List the bundled devices; with NAME (or a YAML file), each of its numbers and where it comes from.
+
+    Peaks are dense, matrix peaks of tensor cores or their like. A device is one rank.
+
+    \b
+    llmir hw
+    llmir hw h100-sxm
+    llmir hw my-gpu.yaml --format json
+    """
+    form = output.choose(output_file, form)
+    from llmir import hw
+
+    if name is None:
+        rows = [_overview(n, hw.load(n)) for n in hw.names()]
+        output.emit_rows(rows, form, output_file, _devices(rows))
+    else:
+        device = hw.load(name)
+        rows = _numbers(device)
+        output.emit_rows(rows, form, output_file, _device(device, rows))
+
+
+def _overview(name: str, device: Device) -> dict[str, Any]:
+    peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
+    return {
+        "name": name,
+        "vendor": device.vendor,
+        "architecture": device.architecture,
+        **peaks,
+        "vector_fp32_flops": device.vector_flops["fp32"],
+        "memory_bytes": device.memory_bytes,
+        "memory_bytes_per_s": device.memory_Bps,
+        "board_power_W": device.board_power_W,
+        "price_per_hour_usd": device.price_per_hour_usd,
+    }
+
+
+def _devices(rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
+    from llmir.backends import table, units
+
+    peaks = [key for key in rows[0] if key.endswith("_flops")]
+    names = [key.removesuffix("_flops").removesuffix("_fp32") for key in peaks]
+    headings = ("device", "architecture", *names, "memory", "bandwidth")
+    shown = table.columns(headings, headings[2:])
+    for r in rows:
+        rates = (units.digits(r[key] / 1e12) if r[key] else "–" for key in peaks)
+        memory = f"{units.digits(r['memory_bytes'] / 2**30)} GiB"
+        bandwidth = f"{units.bytes(r['memory_bytes_per_s'])}/s"
+        table.add(shown, (r["name"], r["architecture"], *rates, memory, bandwidth))
+    legend = "dense peaks: matrix unit by type, vector unit in fp32; TFLOP/s (int8: TOP/s); – for none"
+    return Group(shown, "", legend)
+
+
+# The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
+_NAMED = {
+    "memory_bytes": ("memory", "B"),
+    "memory_Bps": ("memory bandwidth", "B/s"),
+    "multiprocessors": ("multiprocessors", ""),
+    "l2_bytes": ("L2 cache", "B"),
+    "Bps": ("bandwidth", "B/s"),
+    "latency_s": ("latency", "s"),
+    "ranks": ("ranks", ""),
+    "board_power_W": ("board power", "W"),
+    "price_per_hour_usd": ("price", "USD/h"),
+}
+
+
+def _numbers(device: Device) -> list[dict[str, Any]]:
+    """Every field that a source is stated for, in SI units."""
+    found = []
+    for path, source in device.sources.items():
+        value: Any = device
+        for part in path.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        flops = path.startswith(("matrix_flops.", "vector_flops."))
+        unit = "FLOP/s" if flops else _NAMED.get(path.rsplit(".", 1)[-1], ("", ""))[1]
+        found.append({"field": path, "value": value, "unit": unit, "source": source})
+    return found
+
+
+def _called(path: str) -> str:
+    """`matrix_flops.bf16` as `matrix bf16`, `links.nvlink.Bps` as `nvlink bandwidth`."""
+    *above, last = path.removeprefix("links.").replace("_flops", "").split(".")
+    return " ".join([*above, _NAMED.get(last, (last,))[0]])
+
+
+def _human(value: Any, unit: str) -> str:
+    from llmir.backends import units
+
+    if unit == "FLOP/s":
+        return f"{units.flops(value)}/s"
+    if unit == "B/s":
+        return f"{units.bytes(value)}/s"
+    if unit == "B":
+        scale, symbol = (2**30, "GiB") if value >= 2**30 else (2**20, "MiB")
+        return f"{units.digits(value / scale)} {symbol}"
+    if unit == "s":
+        return units.time(value)
+    return f"{value:g} {unit}" if isinstance(value, float) else str(value)
+
+
+def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
+    from llmir.backends import table
+
+    title = f"{device.name} ({device.vendor} {device.architecture})"
+    shown = table.columns((title, "value", "source"), ("value",))
+    for row in rows:
+        if not isinstance(row["value"], str):
+            table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), row["source"]))
+    return shown

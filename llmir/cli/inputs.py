@@ -1,0 +1,105 @@
+"""From a command's options to programs and workloads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from llmir.errors import InputError, ParseError
+
+if TYPE_CHECKING:
+    from llmir import Program
+    from llmir.backends.workload import Workload
+
+_LARGEST_IR = 2**26
+
+
+def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Program:
+    """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
+    from llmir import api
+
+    if not is_ir(model):
+        return api.load(model, logits or "last", lenient=lenient)
+    if logits:
+        raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
+    return _parse(model)
+
+
+def is_ir(model: str) -> bool:
+    """Whether a model is given as IR."""
+    return model == "-" or model.lower().endswith(".ir")
+
+
+def _parse(path: str) -> Program:
+    from llmir.text import parse_program
+
+    shown = "stdin" if path == "-" else path
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(_LARGEST_IR + 1)
+        else:
+            with open(os.path.expanduser(path), "rb") as stream:
+                data = stream.read(_LARGEST_IR + 1)
+        if len(data) > _LARGEST_IR:
+            raise ParseError(f"{shown}: too large for IR")
+        return parse_program(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{shown}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise ParseError(f"{shown}: cannot be read ({error.strerror or error})") from None
+    except ParseError as error:
+        raise error if str(error).startswith(shown) else ParseError(f"{shown}: {error}") from None
+
+
+def passes(model: str, attention: str, pipeline: str | None) -> str:
+    """The pipeline that the options ask for; IR is taken as it is unless they name one."""
+    from llmir.passes import DEFAULT_PIPELINE
+    from llmir.tensor import split_commas
+
+    if pipeline is not None:
+        return pipeline
+    if is_ir(model):
+        return ""
+    steps = split_commas(DEFAULT_PIPELINE)
+    kept = steps if attention == "flash" else [s for s in steps if s.split("{")[0] != "fuse-attention"]
+    return ",".join(kept)
+
+
+def lowered(
+    model: str, attention: str, pipeline: str | None, logits: str | None, *, lenient: bool
+) -> Program:
+    """The program after its passes."""
+    from llmir import api
+
+    return api.run(read(model, logits, lenient=lenient), passes(model, attention, pipeline))
+
+
+def workload(
+    program: Program,
+    hw: str,
+    batch: int,
+    prompt: int,
+    generate: int,
+    utilization: float = 0.9,
+    reserve: int = 0,
+) -> Workload:
+    """The workload; `InputError` when `reserve` leaves no memory at all."""
+    from llmir import api
+
+    job = api.workload(
+        program,
+        hw,
+        batch=batch,
+        prompt=prompt,
+        generate=generate,
+        memory_utilization=utilization,
+        reserve_bytes=reserve,
+    )
+    if job.capacity_bytes <= 0:
+        from llmir.backends import units
+
+        usable = units.bytes(job.device.memory_bytes * utilization)
+        left = f"leaves nothing of the {usable} usable on {job.device.name}"
+        raise InputError(f"--reserve: {units.bytes(reserve)} {left}")
+    return job

@@ -1,0 +1,76 @@
+"""The kinds of values that options take: counts, sizes, numbers."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    _Kind = click.ParamType[Any]
+else:
+    _Kind = click.ParamType  # not generic before click 8.3
+
+# More tokens or sequences than anyone runs; the mean over decode steps holds one number for each.
+LARGEST_COUNT = 10_000_000
+
+_UNITS = {"B": 1}
+for _power, _prefix in enumerate("KMGT", 1):
+    _UNITS |= {f"{_prefix}B": 1000**_power, f"{_prefix}iB": 1024**_power}
+_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+class Count(_Kind):
+    """An integer from 1 up."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`UsageError` for anything else."""
+        text = str(value).strip()
+        if not re.fullmatch(r"[+-]?\d{1,30}", text, re.ASCII) or int(text) < 1:
+            self.fail(f"expected an integer of at least 1, got {text[:40]!r}", param, ctx)
+        if int(text) > LARGEST_COUNT:
+            self.fail(f"expected at most {LARGEST_COUNT:,}, got {text}", param, ctx)
+        return int(text)
+
+
+class Bytes(_Kind):
+    """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes; `UsageError` for a negative amount, a fraction of a byte, or an unknown unit."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value[:40])
+        number, unit = found.groups() if found else ("", "")
+        scale = {u.lower(): f for u, f in _UNITS.items()}.get((unit or "B").lower())
+        if not number or not scale:
+            allowed = ", ".join(_UNITS)
+            self.fail(f"expected a size such as 2GiB (units {allowed}), got {value[:40]!r}", param, ctx)
+        size = Decimal(number) * scale
+        if size < 0:
+            self.fail(f"expected a size of at least 0, got {value!r}", param, ctx)
+        return int(size)
+
+
+class Number(_Kind):
+    """A number above 0, and up to `most`."""
+
+    def __init__(self, name: str, most: float | None = None) -> None:
+        self.name, self.most = name, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`UsageError` for anything else, infinities included."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not 0 < number < float("inf") or (self.most is not None and number > self.most):
+            upto = "" if self.most is None else f" and up to {self.most:g}"
+            self.fail(f"expected a number above 0{upto}, got {str(value)[:40]!r}", param, ctx)
+        return number

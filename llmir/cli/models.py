@@ -1,0 +1,96 @@
+"""`llmir models`: what is bundled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import options, output
+
+if TYPE_CHECKING:
+    from llmir import Program
+    from llmir.frontends.presets import Preset
+
+
+@click.command("models", short_help="The bundled models.")
+@click.argument("filter_", metavar="[FILTER]", required=False, default="")
+@options.form("table", "json", "csv", "md")
+@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+def command(filter_: str, form: str | None, output_file: str | None) -> None:
+    """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
+
+    FILTER keeps those whose name, Hugging Face id or architecture contains it.
+
+    \b
+    llmir models
+    llmir models qwen3
+    llmir models llama -o llama.csv
+    """
+    form = output.choose(output_file, form)
+    from llmir.frontends.presets import PRESETS
+    from llmir.names import suggest
+
+    rows = [_row(preset) for preset in PRESETS.values() if _matches(preset, filter_)]
+    if not rows:
+        raise click.UsageError(f"no bundled model matches {filter_!r}{suggest(filter_, PRESETS)}")
+    output.emit_rows(rows, form, output_file, _shown(rows))
+
+
+def _matches(preset: Preset, wanted: str) -> bool:
+    from llmir.names import normalize
+
+    architectures = preset.config["architectures"]
+    fields = (preset.name, preset.hf_id, *(architectures if isinstance(architectures, list) else ()))
+    # Normalized, an alias such as Distill-Qwen-32B would pass for a qwen3.
+    loose = any(normalize(wanted) in normalize(f) for f in fields)
+    return loose or any(wanted.lower() in f.lower() for f in (*fields, *preset.aliases))
+
+
+def _row(preset: Preset) -> dict[str, Any]:
+    from llmir import api
+
+    program = api.load(preset.config)
+    sizes = _sizes(program)
+    return {
+        "name": preset.name,
+        "hf_id": preset.hf_id,
+        "architecture": program.facts["architecture"],
+        "parameters": program.parameters,
+        "active_parameters": program.active_parameters,
+        "layers": program.facts["layers"],
+        "hidden": sizes["embed"],
+        "heads": sizes["kv_heads"] * sizes["heads"],
+        "kv_heads": sizes["kv_heads"],
+        "head_dim": sizes["head_dim"],
+        "experts": sizes.get("expert", 0),
+        "vocab": sizes["vocab"],
+        "positions": program.facts["positions"],
+        "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
+    }
+
+
+def _sizes(program: Program) -> dict[str, int]:
+    """The size of each logical axis of the weights."""
+    from llmir.ops.source import Weight
+
+    found: dict[str, int] = {}
+    for at in program.instances():
+        if isinstance(at.node.op, Weight):
+            pairs = zip(at.node.op.axes, at.node.results[0].shape, strict=True)
+            found |= {axis: n for axis, n in pairs if isinstance(n, int)}
+    return found
+
+
+def _shown(rows: list[dict[str, Any]]) -> Any:
+    from llmir.backends import table, units
+
+    numeric = ("params", "active", "layers", "hidden", "heads/kv", "head_dim", "KV/token")
+    shown = table.columns(("model", *numeric, "Hugging Face id"), numeric)
+    for r in rows:
+        active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
+        heads = f"{r['heads']}/{r['kv_heads']}"
+        numbers = (str(r["layers"]), str(r["hidden"]), heads, str(r["head_dim"]))
+        kv = units.bytes(r["kv_cache_bytes_per_token"])
+        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, kv, r["hf_id"]))
+    return shown

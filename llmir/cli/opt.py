@@ -1,0 +1,36 @@
+"""`llmir opt`: run passes, print IR."""
+
+from __future__ import annotations
+
+import click
+
+from . import inputs, options, output
+
+
+@click.command("opt", short_help="Run passes and print the IR.")
+@click.argument("model", metavar="MODEL|FILE.ir|-")
+@click.option(
+    "-p", "--pipeline", default="", metavar="PASSES", help="Passes to run, such as 'fuse-attention,unroll'."
+)
+@click.option(
+    "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
+)
+@click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
+@options.output("Write a file (.ir) instead of stdout.")
+def command(model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None) -> None:
+    """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
+
+    The IR is verified before the first pass and after every one. What is printed can be read again.
+
+    \b
+    llmir opt llama3.1-8b -p 'fuse-attention,fuse,dce' -o llama.ir
+    llmir opt llama.ir -p unroll
+    cat llama.ir | llmir opt - -p dce
+    """
+    output.choose(output_file, None, {".ir": "ir"})
+    from llmir import api
+    from llmir.text import print_program
+
+    program = api.run(inputs.read(model, logits, lenient=lenient), pipeline)
+    output.emit(print_program(program), output_file)
+    output.note(*program.notes)

@@ -1,0 +1,89 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from .kinds import Bytes, Count, Number
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _stack(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+MODEL_HELP = "MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file."
+
+model = _stack(
+    click.argument("model", metavar="MODEL"),
+    click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
+)
+
+lowering = _stack(
+    click.option(
+        "--attention",
+        type=click.Choice(["flash", "eager"]),
+        default="flash",
+        show_default=True,
+        help="flash fuses the attention core; eager writes the scores to memory.",
+    ),
+    click.option(
+        "-p",
+        "--pipeline",
+        metavar="PASSES",
+        help="Passes to run instead, such as 'fuse-attention,fuse'; '' for none.",
+    ),
+    click.option(
+        "--logits",
+        type=click.Choice(["last", "all"]),
+        help="Positions that lm_head runs on.  [default: last]",
+    ),
+)
+
+workload = _stack(
+    click.option(
+        "--hw", default="h100-sxm", show_default=True, metavar="DEVICE", help="A device, or a YAML file."
+    ),
+    click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences at once."),
+    click.option(
+        "--prompt", type=Count(), default=2048, show_default=True, help="Tokens in, for each sequence."
+    ),
+    click.option(
+        "--generate", type=Count(), default=128, show_default=True, help="Tokens out, for each sequence."
+    ),
+)
+
+memory = _stack(
+    click.option(
+        "--memory-utilization",
+        type=Number("SHARE", 1),
+        default=0.9,
+        show_default=True,
+        help="Share of the device's memory that may be used.",
+    ),
+    click.option(
+        "--reserve",
+        type=Bytes(),
+        default=0,
+        help="Memory kept free of that, such as 2GiB or 500MB.  [default: 0]",
+    ),
+)
+
+
+def output(what: str) -> Callable[[Function], Function]:
+    """`-o FILE`."""
+    return click.option("-o", "--output", "output_file", metavar="FILE", help=what)
+
+
+def form(*choices: str) -> Callable[[Function], Function]:
+    """`--format`, one of `choices`."""
+    return click.option("--format", "form", type=click.Choice(choices), help=f"Default: {choices[0]}.")

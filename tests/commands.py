@@ -1,0 +1,56 @@
+"""Commands as tests run them, in a folder with a tiny model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmir.cli import cli
+
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 64,
+    "torch_dtype": "bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+def runner(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs commands in `folder`, where tiny.json is."""
+    monkeypatch.chdir(folder)
+    for name in ("LLMIR_TRACEBACK", "FORCE_COLOR", "NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    (folder / "tiny.json").write_text(json.dumps(TINY))
+
+    def call(*arguments: str) -> Ran:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(arguments))
+        said = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def config(folder: Path, **changes: Any) -> str:
+    (folder / "changed.json").write_text(json.dumps({**TINY, **changes}))
+    return "changed.json"

@@ -1,0 +1,386 @@
+"""The command line: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.cli import COMMANDS
+
+from .commands import TINY, Ran, Run, config, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def analyzed(run: Run, *arguments: str) -> dict[str, Any]:
+    ran = run("analyze", "tiny.json", "--prompt", "32", "--generate", "8", "--format", "json", *arguments)
+    assert (ran.code, ran.err) == (0, "")
+    data: dict[str, Any] = json.loads(ran.out)
+    return data
+
+
+PHASE = {
+    **dict.fromkeys(("time_s",), float),
+    **dict.fromkeys(("flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes"), int),
+    **dict.fromkeys(("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes"), int),
+    "peak_at": str,
+    "bound": dict,
+    "ops": list,
+}
+OP = {
+    **dict.fromkeys(("name", "kind", "block", "bound"), str),
+    **dict.fromkeys(("repeat", "flops", "read_bytes", "write_bytes"), int),
+    **dict.fromkeys(("time_s", "intensity", "share"), float),
+    "shape": list,
+}
+REPORT = {
+    "schema_version": int,
+    "model": dict,
+    "hardware": dict,
+    "workload": dict,
+    "cost_model": str,
+    "fits": bool,
+    "max_batch": int,
+    **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"), float),
+    "phases": dict,
+}
+
+
+def has(data: dict[str, Any], keys: dict[str, type]) -> None:
+    assert {k: type(data[k]) for k in keys} == keys
+
+
+def test_the_json_has_every_key_of_the_schema_and_its_type(run: Run) -> None:
+    data = analyzed(run, "--batch", "2")
+    has(data, REPORT)
+    assert data["schema_version"] == 1
+    model = {"architecture": str, "layers": int, "parameters": int, "active_parameters": int}
+    has(data["model"], {"name": str, **model})
+    assert data["model"]["name"] == "tiny"
+    assert data["hardware"] == {"name": "H100-SXM", "devices": 1}
+    assert data["workload"] == {"batch": 2, "prompt": 32, "generate": 8}
+    assert list(data["phases"]) == ["prefill", "decode"]
+    for phase in data["phases"].values():
+        has(phase, PHASE)
+        assert set(phase["bound"]) == {"compute", "memory", "network", "launch"}
+        assert sum(phase["bound"].values()) == pytest.approx(1, rel=1e-12)
+        for op in phase["ops"]:
+            has(op, OP)
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_rows_times_repeats_are_the_phase(run: Run, attention: str) -> None:
+    for phase in analyzed(run, "--attention", attention)["phases"].values():
+        for key in ("flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes"):
+            assert phase[key] == sum(op[key] * op["repeat"] for op in phase["ops"])
+        assert phase["time_s"] == pytest.approx(
+            sum(o["time_s"] * o["repeat"] for o in phase["ops"]), rel=1e-12
+        )
+        assert sum(op["share"] for op in phase["ops"]) == pytest.approx(1, rel=1e-12)
+
+
+def test_one_token_has_no_decode(run: Run) -> None:
+    data = analyzed(run, "--generate", "1")
+    assert (data["phases"]["decode"], data["tpot_s"]) == (None, None)
+    assert data["e2e_s"] == data["ttft_s"]
+    assert run("analyze", "tiny.json", "--generate", "1").code == 0
+
+
+def test_eager_attention_is_a_pipeline_without_its_fusion(run: Run) -> None:
+    eager = analyzed(run, "--attention", "eager")
+    assert eager == analyzed(run, "--pipeline", "fuse,dce")
+    names = [op["name"] for op in eager["phases"]["prefill"]["ops"]]
+    assert "layer.softmax" in names
+    assert "layer.flash_attention" not in names
+    assert analyzed(run) == analyzed(run, "--pipeline", llmir.DEFAULT_PIPELINE)
+
+
+def test_logits_of_all_positions_cost_more(run: Run) -> None:
+    shapes = [
+        analyzed(run, "--logits", which)["phases"]["prefill"]["ops"][-1]["shape"] for which in ("last", "all")
+    ]
+    assert shapes == [[1, 100], [1, 32, 100]]
+
+
+def test_csv_holds_the_numbers_of_the_json(run: Run) -> None:
+    data = analyzed(run)
+    printed = run("analyze", "tiny.json", "--prompt", "32", "--generate", "8", "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    ops = [(phase, op) for phase, report in data["phases"].items() for op in report["ops"]]
+    assert len(rows) == len(ops)
+    for row, (phase, op) in zip(rows, ops, strict=True):
+        assert (row["phase"], row["name"], row["bound"]) == (phase, op["name"], op["bound"])
+        assert [int(n) for n in row["shape"].split("x")] == op["shape"]
+        for key in ("repeat", "flops", "read_bytes", "write_bytes"):
+            assert int(row[key]) == op[key]
+        for key in ("time_s", "intensity", "share"):
+            assert float(row[key]) == op[key]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"), [("txt", "table"), ("json", "json"), ("csv", "csv"), ("md", "md")]
+)
+def test_a_suffix_decides_the_format(run: Run, tmp_path: Path, suffix: str, form: str) -> None:
+    (tmp_path / f"out.{suffix}").write_text("old")
+    written = run("analyze", "tiny.json", "--prompt", "8", "-o", f"out.{suffix}")
+    assert (written.code, written.out) == (0, "")
+    printed = run("analyze", "tiny.json", "--prompt", "8", "--format", form)
+    assert (tmp_path / f"out.{suffix}").read_text() == printed.out
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["tiny.json", f"out.{suffix}"])
+
+
+def test_a_model_that_does_not_fit_is_analysed(run: Run) -> None:
+    ran = run("analyze", "llama3.1-70b", "--hw", "t4", "--format", "json")
+    data = json.loads(ran.out)
+    assert (ran.code, data["fits"], data["max_batch"]) == (0, False, 0)
+    assert "has no bf16" in ran.err
+    assert "NO, peak" in run("analyze", "llama3.1-70b", "--hw", "t4").out
+
+
+def test_a_prompt_beyond_the_positions_is_a_note(run: Run) -> None:
+    ran = run("analyze", "tiny.json", "--prompt", "64", "--generate", "2")
+    assert (ran.code, ran.err) == (
+        0,
+        "note: prompt 64 + generate 2 reaches beyond the model's 64 positions\n",
+    )
+
+
+def test_limits_of_the_user_decide_the_exit_code(run: Run) -> None:
+    assert run("analyze", "llama3.1-8b", "--max-ttft", "1e6", "--max-tpot", "1e6", "--require-fit").code == 0
+    ran = run("analyze", "llama3.1-70b", "--max-ttft", "1", "--max-tpot", "1", "--require-fit")
+    assert ran.code == 1
+    assert "Llama-3.1-70B" in ran.out
+    assert [line.split(":")[1].split()[0] for line in ran.err.splitlines()] == [
+        "--max-ttft",
+        "--max-tpot",
+        "--require-fit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7", 7), ("0B", 0)]
+)
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+    from llmir.cli.kinds import Bytes
+
+    assert Bytes().convert(text, None, None) == size
+
+
+def test_a_reserve_leaves_room_for_fewer(run: Run) -> None:
+    assert analyzed(run, "--reserve", "60GiB")["max_batch"] < analyzed(run)["max_batch"]
+
+
+ONE_OP = "graph @main {\n  %x = input() : bf16[B, T]\n  %y = silu(%x) : bf16[B, T]\n  return %y\n}\n"
+NAME = "<b>[red]x[/red]</b>|&"
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
+def test_markup_in_a_name_is_text(run: Run, tmp_path: Path, form: str) -> None:
+    path = config(tmp_path, _name_or_path=NAME.replace("/", "\N{DIVISION SLASH}"))
+    ran = run("analyze", path, "--prompt", "8", "--generate", "2", "--format", form)
+    name = NAME.replace("/", "\N{DIVISION SLASH}")
+    assert ran.code == 0
+    if form == "md":
+        name = re.sub(r"([<\[\]|&])", r"\\\1", name)
+        assert not re.search(r"(?<!\\)<", ran.out)
+    assert name in ran.out
+
+
+def test_a_name_cannot_drive_the_terminal(run: Run, tmp_path: Path) -> None:
+    text = 'program "a\\u001b[31m\\nb"\n' + ONE_OP
+    (tmp_path / "name.ir").write_text(text)
+    for arguments in (("analyze", "name.ir"), ("analyze", "name.ir", "--format", "md")):
+        ran = run(*arguments)
+        assert (ran.code, "\x1b" in ran.out) == (0, False)
+        assert "a [31m b" in ran.out.replace("\\", "")
+
+
+def test_notebooks_show_names_as_text() -> None:
+    job = llmir.workload(llmir.load({**TINY, "_name_or_path": "<script>"}), "cpu", prompt=8, generate=2)
+    for html in (job._repr_html_(), job.prefill._repr_html_()):
+        assert "&lt;script&gt;" in html
+        assert "<script" not in html
+        assert html.count("<table>") == html.count("</table>") > 0
+    grid = llmir.analyze(job.program, "cpu", batch=[1, 2, 3])
+    assert "grid (3,)" in grid._repr_html_()
+
+
+def test_tables_are_whole_and_plain_when_piped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("analyze", "llama3.1-8b").out.splitlines()
+    assert not [line for line in lines if "\x1b" in line or "…" in line or line != line.rstrip()]
+    assert max(map(len, lines)) <= 100
+    rows = [line for line in lines if line.startswith((" gate_up_proj", " qkv_proj", "lm_head"))]
+    assert len(rows) == 6
+    assert all(re.search(r"(memory|compute) +\d+(×\d+)+$", row) for row in rows)
+
+
+def test_colours_are_shown_if_asked_for_and_not_forbidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("analyze", "tiny.json").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = run("analyze", "tiny.json").out
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).split() == plain.split()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run("analyze", "tiny.json").out == plain
+
+
+def test_ir_is_printed_and_read_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE).out
+    assert run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE, "-o", "tiny.ir").code == 0
+    assert (tmp_path / "tiny.ir").read_text() == fused
+    assert run("opt", "tiny.ir").out == fused
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fused.encode())))
+    assert run("opt", "-", "-p", "unroll").out == run("opt", "tiny.ir", "-p", "unroll").out
+    assert json.loads(
+        run("analyze", "tiny.ir", "--prompt", "32", "--generate", "8", "--format", "json").out
+    ) == analyzed(run)
+
+
+def test_the_models_are_those_that_are_bundled(run: Run) -> None:
+    from llmir.frontends.presets import PRESETS
+
+    rows = json.loads(run("models", "--format", "json").out)
+    assert {row["name"]: row["parameters"] for row in rows} == {
+        p.name: p.parameters for p in PRESETS.values()
+    }
+    (qwen,) = (row for row in rows if row["hf_id"] == "Qwen/Qwen3-30B-A3B")
+    facts = ("layers", "hidden", "heads", "kv_heads", "head_dim", "experts", "kv_cache_bytes_per_token")
+    assert [qwen[key] for key in facts] == [48, 2048, 32, 4, 128, 128, 98304]
+    assert {row["name"][:5] for row in json.loads(run("models", "qwen3", "--format", "json").out)} == {
+        "Qwen3"
+    }
+    assert all(p.name in run("models").out for p in PRESETS.values())
+
+
+def test_the_devices_are_listed_with_sources(run: Run) -> None:
+    from llmir import hw
+
+    listed = [row["name"] for row in csv.DictReader(io.StringIO(run("hw", "--format", "csv").out))]
+    assert listed == hw.names()
+    assert all(name in run("hw").out for name in listed)
+    device = hw.load("h100-sxm")
+    rows = json.loads(run("hw", "h100", "--format", "json").out)
+    assert {row["field"]: row["source"] for row in rows} == dict(device.sources)
+    assert {row["field"]: row["value"] for row in rows}["memory_Bps"] == device.memory_Bps
+    shown = run("hw", "h100").out
+    assert "989 TFLOP/s" in shown
+    assert "80.0 GiB" in shown
+
+
+def test_draw_prints_where_the_picture_is(run: Run, tmp_path: Path) -> None:
+    ran = run("draw", "tiny.json", "--prompt", "8", "--generate", "2", "-o", "tiny.dot")
+    assert (ran.code, ran.err) == (0, "")
+    assert Path(ran.out.strip()).name == "tiny.dot"
+    assert (tmp_path / "tiny.dot").read_text().startswith(("digraph", "graph", "//", "strict"))
+
+
+def test_draw_without_graphviz_writes_the_source_and_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ran = run("draw", "tiny.json", "--prompt", "8", "--generate", "2")
+    assert ran.code == 0
+    assert Path(ran.out.strip()).name == "tiny.dot"
+    assert (tmp_path / "tiny.dot").exists()
+    assert not (tmp_path / "tiny.svg").exists()
+    assert "raphviz" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_doctor_finds_this_installation_usable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run("doctor")
+    assert (ran.code, ran.err) == (0, "")
+    assert "8,030,261,248 parameters, 8,030,261,248 are published" in ran.out
+    monkeypatch.setattr("llmir.cli.doctor.PACKAGES", ("networkx", "no-such-package"))
+    ran = run("doctor")
+    assert (ran.code, ran.err) == (1, "error: broken: no-such-package\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
+    ran = run(command, "-h")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == run(command, "--help").out
+    assert f"\n  llmir {command}" in ran.out
+
+
+def test_help_lists_the_commands(run: Run) -> None:
+    ran = run("--help")
+    assert all(re.search(rf"^  {name} +\w", ran.out, re.M) for name in COMMANDS)
+    assert run().out == ran.out
+    assert run("--version").out == f"llmir {llmir.__version__}\n"
+
+
+def test_a_traceback_is_shown_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Traceback" in run("--traceback", "analyze", "nothing").err
+    monkeypatch.setenv("LLMIR_TRACEBACK", "1")
+    ran = run("analyze", "nothing")
+    assert ran.code == 2
+    assert "Traceback" in ran.err
+    assert ran.err.splitlines()[-1].startswith("error: unknown model")
+
+
+def test_an_interrupt_and_a_bug_of_ours_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(error: BaseException) -> Ran:
+        def load(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("llmir.api.load", load)
+        return run("analyze", "tiny.json")
+
+    assert raising(KeyboardInterrupt()).code == 130
+    assert raising(KeyboardInterrupt()).err.strip() == "error: interrupted"
+    bug = raising(KeyError("x"))
+    assert (bug.code, bug.err.count("\n")) == (70, 1)
+
+
+def python(code: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment, **changes
+    )
+
+
+def test_a_pipe_that_closes_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    root = str(Path(__file__).parent.parent)
+    ran = subprocess.run(
+        [sys.executable, "-m", "llmir", "opt", "llama3.1-8b", "-p", "unroll"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+        check=False,
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    heavy = "{'numpy', 'networkx', 'rich', 'yaml', 'graphviz'}"
+    code = f"""
+import sys
+from llmir.cli import cli
+for arguments in (["--version"], ["--help"]):
+    try:
+        cli.main(arguments)
+    except SystemExit:
+        pass
+print({heavy} & set(sys.modules), file=sys.stderr)
+"""
+    assert python(code).stderr.strip() == "set()"

@@ -1,0 +1,158 @@
+"""What is wrong with the input is said in one line, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .commands import Run, config, runner
+
+DEVICE = "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 8\nmemory_GBps: 100\n"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+# What is wrong, the arguments, the exit code, and a part of the message.
+BAD: list[tuple[str, tuple[str, ...], int, str]] = [
+    ("unknown command", ("analize",), 2, "did you mean analyze?"),
+    ("unknown option", ("analyze", "tiny.json", "--promt", "3"), 2, "--prompt"),
+    ("no model", ("analyze",), 2, "missing argument 'MODEL'"),
+    ("unknown model", ("analyze", "llama3.1-8x"), 2, "did you mean Llama-3.1-8B"),
+    ("unknown device", ("analyze", "tiny.json", "--hw", "h100-xsm"), 2, "did you mean h100-sxm"),
+    ("missing config", ("analyze", "./none.json"), 2, "no such file"),
+    ("folder without a config", ("analyze", "./folder"), 2, "no config.json"),
+    ("empty config", ("analyze", "empty.json"), 2, "the file is empty"),
+    ("broken config", ("analyze", "broken.json"), 2, "broken JSON at line 1"),
+    ("config that is a list", ("analyze", "list.json"), 2, "expected a JSON object"),
+    ("config without keys", ("analyze", "keys.json"), 2, "architectures"),
+    ("zero batch", ("analyze", "tiny.json", "--batch", "0"), 2, "'--batch'"),
+    ("negative batch", ("analyze", "tiny.json", "--batch", "-1"), 2, "at least 1, got '-1'"),
+    ("fractional batch", ("analyze", "tiny.json", "--batch", "1.5"), 2, "got '1.5'"),
+    ("batch in digits that are not ASCII", ("analyze", "tiny.json", "--batch", "٣"), 2, "'--batch'"),
+    ("batch beyond reason", ("analyze", "tiny.json", "--batch", "9" * 25), 2, "at most 10,000,000"),
+    ("prompt 0", ("analyze", "tiny.json", "--prompt", "0"), 2, "'--prompt'"),
+    ("generate 0", ("analyze", "tiny.json", "--generate", "0"), 2, "'--generate'"),
+    ("utilization 0", ("analyze", "tiny.json", "--memory-utilization", "0"), 2, "above 0"),
+    ("utilization above 1", ("analyze", "tiny.json", "--memory-utilization", "1.01"), 2, "up to 1"),
+    ("utilization NaN", ("analyze", "tiny.json", "--memory-utilization", "nan"), 2, "'nan'"),
+    ("negative reserve", ("analyze", "tiny.json", "--reserve", "-1GiB"), 2, "at least 0"),
+    ("reserve in no unit", ("analyze", "tiny.json", "--reserve", "3 parsecs"), 2, "such as 2GiB"),
+    ("reserve of all there is", ("analyze", "tiny.json", "--reserve", "9999TB"), 2, "leaves nothing"),
+    ("limit that is no number", ("analyze", "tiny.json", "--max-ttft", "fast"), 2, "'fast'"),
+    ("unknown format", ("analyze", "tiny.json", "--format", "xml"), 2, "'csv'"),
+    ("unknown attention", ("analyze", "tiny.json", "--attention", "slow"), 2, "'eager'"),
+    ("unknown pass", ("analyze", "tiny.json", "-p", "fuze"), 2, "did you mean fuse"),
+    ("unknown suffix", ("analyze", "tiny.json", "-o", "out.xml"), 2, ".txt, .json, .csv, .md"),
+    ("no suffix", ("analyze", "tiny.json", "-o", "out"), 2, ".txt, .json, .csv, .md"),
+    ("suffix against format", ("analyze", "tiny.json", "-o", "out.json", "--format", "csv"), 2, "says json"),
+    ("output in no folder", ("analyze", "tiny.json", "-o", "none/out.json"), 2, "there is no folder"),
+    ("output that is a folder", ("analyze", "tiny.json", "-o", "folder.json"), 2, "is a folder"),
+    ("output with too long a name", ("analyze", "tiny.json", "-o", "a" * 300 + ".json"), 2, "name"),
+    ("device with an unknown key", ("analyze", "tiny.json", "--hw", "key.yaml"), 2, "unknown key 'speed'"),
+    ("device with a negative rate", ("analyze", "tiny.json", "--hw", "negative.yaml"), 2, "positive"),
+    ("device that runs code", ("analyze", "tiny.json", "--hw", "code.yaml"), 2, "code.yaml"),
+    ("picture of an unknown kind", ("draw", "tiny.json", "-o", "out.bmp"), 2, ".svg, .png, .pdf, .dot"),
+    ("picture in no folder", ("draw", "tiny.json", "-o", "none/out.svg"), 2, "there is no folder"),
+    (
+        "picture of no step",
+        ("draw", "tiny.json", "--phase", "decode", "--generate", "1"),
+        2,
+        "no decode step",
+    ),
+    ("missing IR", ("opt", "none.ir"), 2, "none.ir: cannot be read"),
+    ("broken IR", ("opt", "broken.ir"), 2, "broken.ir: line 3: op 'foo' does not exist"),
+    ("IR with the wrong type", ("opt", "type.ir"), 2, "fp32[B, T]) is stated"),
+    ("IR with an axis of no size", ("opt", "axis.ir"), 2, "how large axis 'z' is"),
+    ("IR with an unbound symbol", ("analyze", "symbol.ir"), 2, "symbol 'Q' has no value"),
+    ("IR that is not text", ("opt", "binary.ir"), 2, "not UTF-8"),
+    ("logits of IR", ("opt", "type.ir", "--logits", "all"), 2, "--logits"),
+    ("IR to another suffix", ("opt", "tiny.json", "-o", "out.txt"), 2, ".ir"),
+    ("unknown op", ("explain", "tiny.json", "qkv_prj"), 2, "did you mean qkv_proj"),
+    ("models that are not there", ("models", "gpt-7"), 2, "no bundled model matches 'gpt-7'"),
+    ("device that is not there", ("hw", "abacus"), 2, "unknown device 'abacus'"),
+    ("check against nothing", ("check", "tiny.json"), 2, "--index"),
+]
+FILES = {
+    "empty.json": " \n",
+    "broken.json": '{"hidden_size": }',
+    "list.json": "[1]",
+    "keys.json": "{}",
+    "key.yaml": DEVICE + "speed: 1\n",
+    "negative.yaml": DEVICE.replace("100", "-100"),
+    "code.yaml": '!!python/object/apply:os.system ["touch ran"]\n',
+    "broken.ir": 'program "x"\ngraph @main {\n  %x = foo() : bf16[2]\n  return %x\n}\n',
+    "type.ir": "graph @main {\n  %x = input() : bf16[B, T]\n  %y = silu(%x) : fp32[B, T]\n  return %y\n}\n",
+    "axis.ir": "graph @main {\n  %x = input() : bf16[B, T]\n"
+    '  %y = linear(%x, %x) {einsum="a b, a b -> a z"} : bf16[B, T]\n  return %y\n}\n',
+    "symbol.ir": "graph @main {\n  %x = input() : bf16[B, Q]\n  %y = silu(%x) : bf16[B, Q]\n  return %y\n}\n",
+}
+
+
+def bad(run: Run, folder: Path, arguments: tuple[str, ...], code: int, part: str) -> None:
+    """It ends with that code and one line that holds `part`, and leaves no file behind."""
+    before = sorted(folder.rglob("*"))
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert re.fullmatch(r"error: [^\n]+\n", ran.err)
+    assert part in ran.err
+    assert "Traceback" not in ran.err
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("arguments", "code", "part"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input_is_one_line(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, part: str
+) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "binary.ir").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.json").mkdir()
+    bad(run, tmp_path, arguments, code, part)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "part"),
+    [
+        ({"hidden_size": "64"}, 2, "$.hidden_size"),
+        ({"hidden_size": float("inf")}, 2, "Infinity"),
+        ({"num_key_value_heads": 3}, 2, "3 does not divide 4"),
+        ({"num_hidden_layers": 0}, 2, "$.num_hidden_layers"),
+        ({"intermediate_size": -1}, 2, "$.intermediate_size"),
+        ({"vocab_size": None}, 2, "$.vocab_size"),
+        ({"architectures": ["<b>ForCausalLM"]}, 3, "supported are LlamaForCausalLM"),
+    ],
+)
+@pytest.mark.parametrize("command", ["analyze", "opt"])
+def test_a_config_that_cannot_be_is_one_line(
+    run: Run, tmp_path: Path, command: str, changes: dict[str, Any], code: int, part: str
+) -> None:
+    bad(run, tmp_path, (command, config(tmp_path, **changes)), code, part)
+
+
+def test_a_file_without_permission_is_left_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out.json").write_text("old")
+    monkeypatch.setattr(os, "access", lambda path, how: Path(path).name != "out.json")
+    bad(run, tmp_path, ("analyze", "tiny.json", "-o", "out.json"), 2, "no permission")
+    assert (tmp_path / "out.json").read_text() == "old"
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "out.json").write_text("old")
+    monkeypatch.setattr(os, "replace", full)
+    bad(run, tmp_path, ("analyze", "tiny.json", "-o", "out.json"), 2, "No space left")
+    assert (tmp_path / "out.json").read_text() == "old"
