@@ -66,6 +66,12 @@ class Plan:
             unit = device.matrix_peak(name)[1] if row.work.matrix else name
             if not name.startswith(unit):
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
+        if self.program.mesh.devices > 1:
+            name, link = device.link(self.program.mesh.devices)
+            reach = f"{self.program.mesh.devices} ranks are taken to be joined by {name}"
+            found[
+                f"{reach}, {link.Bps / 1e9:g} GB/s each way for each; there is no network between nodes yet"
+            ] = None
         return tuple(found)
 
 

@@ -136,6 +136,7 @@ class Workload:
             },
             "hardware": {"name": self.device.name, "devices": program.mesh.devices},
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
+            "parallel": parallel(program),
             "cost_model": self.prefill.cost_model,
             "fits": self.fits,
             "max_batch": self.max_batch,
@@ -157,3 +158,15 @@ class Workload:
         from llmir.backends.table import workload_html
 
         return workload_html(self)
+
+
+def parallel(program: Program) -> dict[str, int | bool]:
+    """How many ways each kind of parallelism splits the program; sp is on or off."""
+    mesh, facts = program.mesh, program.facts
+    return {
+        "tp": mesh.degree("tp"),
+        "pp": len(program.entries),
+        "ep": int(facts.get("ep", 1)),
+        "dp": mesh.degree("dp"),
+        "sp": bool(facts.get("sp", 0)),
+    }

@@ -71,6 +71,7 @@ _AXES = {
     "d": "head_dim",
     "v": "vocab",
     "e": "expert",
+    "x": "route",
 }
 
 
@@ -88,7 +89,11 @@ class Blocks:
             "v": model.vocab,
         }
         if model.experts:
-            self.sizes |= {"e": model.experts.count, "f": model.experts.intermediate}
+            self.sizes |= {
+                "e": model.experts.count,
+                "x": model.experts.count,
+                "f": model.experts.intermediate,
+            }
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""
@@ -166,12 +171,12 @@ class Blocks:
             param = f"{_MLP}experts.{{expert}}.{name}.weight"
             weight = self.weight(f"e {ins} {outs}", f"{name}.weight", param)
             einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
-            how = {"einsum": einsum, "top_k": experts.chosen, "name": name}
+            how = {"einsum": einsum, "top_k": experts.chosen, "experts": experts.count, "name": name}
             result: Value = b.grouped_linear(rows, weight, chosen, **how)
             return result
 
         with b.block("router"):
-            logits = self.linear(x, "b t h", "h e", "b t e", "gate", _MLP)
+            logits = self.linear(x, "b t h", "h x", "b t x", "gate", _MLP)
             scores = b.softmax(self.cast(logits, FP32), name="route_softmax")
             weights, chosen = b.top_k(scores, k=experts.chosen, normalize=experts.normalize)
         with b.block("routed_experts"):

@@ -16,12 +16,13 @@ class Link:
     """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
 
     `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a point-to-point bridge
-    joins, None where the platform decides.
+    joins, None where the platform decides; `reduces` says that the fabric itself adds up what ranks send.
     """
 
     Bps: float
     latency_s: float = 0.0
     ranks: int | None = None
+    reduces: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,19 @@ class Device:
             if candidate in self.vector_flops:
                 return self.vector_flops[candidate], candidate
         raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
+
+    def link(self, ranks: int) -> tuple[str, Link]:
+        """The fastest link that joins so many ranks, with its name; HardwareError if there is none.
+
+        >>> from llmir import hw
+        >>> [hw.load("rtx3090").link(n)[0] for n in (2, 4)]
+        ['nvlink', 'pcie']
+        """
+        joining = {n: k for n, k in self.links.items() if k.ranks is None or k.ranks >= ranks}
+        if not joining:
+            raise HardwareError(f"{self.name} has no link that joins {ranks} ranks")
+        name = max(joining, key=lambda n: joining[n].Bps)
+        return name, joining[name]
 
     def source(self, key: str) -> str:
         """Where a constant comes from, by field or file key, of one number or a whole group of them.

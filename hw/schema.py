@@ -54,6 +54,13 @@ def count(value: object, where: str, unit: float) -> int:
     return int(number(value, where, unit))
 
 
+def flag(value: object, where: str, unit: float) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise HardwareError(f"{where} must be true or false, got {show(value)}")
+    return value
+
+
 def peaks(value: object, where: str, unit: float) -> dict[str, float]:
     """Peak rates by dtype, in FLOP/s."""
     return {_dtype(d, where): number(v, f"{where}.{d}", unit) for d, v in mapping(value, where).items()}
@@ -91,6 +98,7 @@ LINK = {
     "GBps": Key("Bps", number, 1e9, required=True),
     "latency_us": Key("latency_s", number, 1e-6),
     "ranks": Key("ranks", count),
+    "reduces": Key("reduces", flag),
 }
 FIELDS = {key: spec.field for table in (DEVICE, LINK) for key, spec in table.items()}
 

@@ -32,6 +32,7 @@ class Builder:
         self.name = name
         self._sources: list[Node] = []
         self._nodes: list[Node] = []
+        self._made: dict[str, Node] = {}
         self._types: dict[Value, Tensor] = dict(known or {})
         self._names: set[str] = {v.node for v in self._types}
         self._outputs: tuple[Value, ...] = ()
@@ -86,9 +87,14 @@ class Builder:
         """A node as it is, under the name it has."""
         (self._sources if isinstance(node.op, Source) else self._nodes).append(node)
         self._names.add(node.name)
+        self._made[node.name] = node
         values = node.values
         self._types.update(zip(values, node.results, strict=True))
         return values
+
+    def node(self, name: str) -> Node:
+        """What was added under a name."""
+        return self._made[name]
 
     def type(self, value: Value) -> Tensor:
         """The type of a value built so far."""

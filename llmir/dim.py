@@ -2,8 +2,8 @@
 
 The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
 cached. All symbols are non-negative. Besides symbols, a polynomial may hold the atoms
-`ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(E, k, n)`, the expected number of distinct
-experts touched by `n` tokens that each choose `k` of `E`.
+`ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(held, k, n, E)`, how many of `held` experts are
+expected to be touched by `n` tokens that each choose `k` of `E`.
 
 >>> B, T = Dim.symbol("B"), Dim.symbol("T")
 >>> print(2 * T * (B + 3))
@@ -44,14 +44,14 @@ def maximum(a: Number, b: Number) -> Number:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-def _distinct(experts: Number, chosen: Number, tokens: Number) -> Number:
-    # E·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
+def _distinct(held: Number, chosen: Number, tokens: Number, experts: Number) -> Number:
+    # held·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
     if chosen >= experts:
-        return experts * (tokens > 0)
+        return held * (tokens > 0)
     miss = math.log1p(-chosen / experts)
     if isinstance(tokens, np.ndarray):
-        return -experts * np.expm1(tokens * miss)
-    return -experts * math.expm1(tokens * miss)
+        return -held * np.expm1(tokens * miss)
+    return -held * math.expm1(tokens * miss)
 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -185,9 +185,12 @@ def ceildiv(a: Size, b: Size) -> Size:
     return call("ceildiv", a, b)
 
 
-def distinct(experts: int, chosen: int, tokens: Size) -> Size:
-    """Expected distinct experts: E·(1−(1−k/E)^n) for n tokens that choose k of E uniformly."""
-    return call("distinct", experts, chosen, tokens)
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None) -> Size:
+    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n).
+
+    n tokens choose k of E `experts` uniformly; by default all of them are held.
+    """
+    return call("distinct", held, chosen, tokens, experts or held)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -271,7 +274,7 @@ def _build(node: ast.expr) -> Size:
         case ast.BinOp(left=left, op=how, right=right):
             return _OPERATORS[type(how)](_build(left), _build(right))
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) != (3 if function == "distinct" else 2):
+            if function not in FUNCTIONS or len(arguments) != (4 if function == "distinct" else 2):
                 raise ValueError(function)
             return call(function, *map(_build, arguments))
     raise ValueError(ast.dump(node))

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -110,29 +110,70 @@ class Equation:
                 raise VerifyError(f'"{self.text}": ({names}) is {dimension.size(found)}, not {size}')
         return found
 
-    def placements(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Placement], Placement]:
-        """Where each axis lies, and the mesh axes over which the results are partial sums."""
-        found: dict[str, Placement] = {}
-        if not any(any(t.placements) or t.partial for t in tensors):
-            return found, ()
-        for term, tensor in zip(self.operands, tensors, strict=True):
-            if tensor.partial:
+    def layout(self, tensors: Sequence[Tensor], linear: Collection[int] = ()) -> Layout:
+        """Where the operands lie, axis by axis; operands of `linear` may be partial sums.
+
+        Raises `VerifyError` when operands lie in ways that one rank cannot work on.
+        """
+        split: dict[str, Placement] = {}
+        tokens: dict[tuple[str, ...], Placement] = {}
+        partial: set[str] = set()
+        if not any(t.spread for t in tensors):
+            return Layout({}, (), (), ())
+        for i, (term, tensor) in enumerate(zip(self.operands, tensors, strict=True)):
+            if tensor.partial and i not in linear:
                 raise VerifyError(f'"{self.text}" needs the whole sum, got {tensor}')
+            partial.update(tensor.partial)
             for dimension, placement in zip(term, tensor.placements, strict=True):
-                axis = dimension.axes[0]
-                if placement and (axis in self.whole or len(dimension.axes) > 1):
+                axis = " ".join(dimension.axes)
+                if placement and axis in self.whole:
                     raise VerifyError(f'"{self.text}": axis {axis!r} must stay whole, got {tensor}')
-                if found.setdefault(axis, placement) != placement:
+                if split.setdefault(axis, placement) != placement:
                     raise VerifyError(f'"{self.text}": axis {axis!r} lies in two ways, one is {tensor}')
-        split = {axis: p for axis, p in found.items() if p}
-        used = [name for p in split.values() for name in p]
+            pair = tuple(d.axes[0] for d in term[:2])
+            if tokens.setdefault(pair, tensor.tokens) != tensor.tokens:
+                raise VerifyError(f'"{self.text}": tokens lie in two ways, one is {tensor}')
+        return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
+
+    def _checked(
+        self, split: dict[str, Placement], tokens: dict[tuple[str, ...], Placement], partial: set[str]
+    ) -> Layout:
+        split = {axis: p for axis, p in split.items() if p}
+        pair, over = next(iter(tokens.items()), ((), ()))
+        used = [name for p in (*split.values(), over) for name in p]
         if len(set(used)) != len(used):
             raise VerifyError(f'"{self.text}": two axes are split over one mesh axis')
-        partial = tuple(n for a, p in split.items() if self.role(a) in ("contracted", "indexed") for n in p)
-        return split, partial
+        if over:
+            firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]
+            stray = any(set(f) & set(pair) and f != pair for f in firsts)
+            if len(tokens) > 1 or stray or any(a in self.whole or self.role(a) != "mapped" for a in pair):
+                raise VerifyError(f'"{self.text}": tokens must stay whole, they lie over {".".join(over)}')
+        summed = {n for a, p in split.items() if self.role(a) in ("contracted", "indexed") for n in p}
+        return Layout(split, pair, over, tuple(sorted(partial | summed)))
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the axes of an equation lie: `split` by axis, `pair` of axes together over `tokens`."""
+
+    split: dict[str, Placement]
+    pair: tuple[str, ...]
+    tokens: Placement
+    partial: Placement
+
+    def of(self, term: tuple[Dimension, ...]) -> tuple[tuple[Placement, ...], Placement]:
+        """The placements of a result's dimensions, and of its tokens."""
+        placements = []
+        for d in term:
+            own = self.split.get(" ".join(d.axes), self.split.get(d.axes[0], ()))
+            # Rows that run over the tokens are split as the tokens are.
+            rows = self.tokens if len(d.axes) > 1 and d.axes[:2] == self.pair else ()
+            placements.append((*own, *rows))
+        together = tuple(d.axes[0] for d in term[:2]) == self.pair and all(len(d.axes) == 1 for d in term[:2])
+        return tuple(placements), self.tokens if together else ()
 
 
 @lru_cache(maxsize=4096)

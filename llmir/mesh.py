@@ -30,6 +30,18 @@ class Mesh:
         """How many devices there are."""
         return prod(size for _, size in self.axes)
 
+    def atoms(self, name: str) -> tuple[str, ...]:
+        """The axes `name0`, `name1`, … whose product is the degree of parallelism `name`."""
+        return tuple(axis for axis, _ in self.axes if axis.rstrip("0123456789") == name)
+
+    def degree(self, name: str) -> int:
+        """The degree of parallelism `name`, 1 if there is none.
+
+        >>> Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2))).degree("tp")
+        4
+        """
+        return self.size(self.atoms(name))
+
     def size(self, placement: Iterable[str]) -> int:
         """Over how many devices the mesh axes of `placement` spread something."""
         sizes = dict(self.axes)

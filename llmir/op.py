@@ -12,7 +12,8 @@ import numpy as np
 
 from .dim import Size, product
 from .dtype import DType
-from .equation import Equation, equation
+from .equation import Dimension, Equation, equation
+from .mesh import Mesh
 from .tensor import Tensor
 
 OPS: dict[str, type[Op]] = {}
@@ -36,7 +37,8 @@ class Work:
     """What one execution of an op costs any device: the input of every cost model.
 
     `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
-    bytes per result, `wire` bytes that leave the rank, `dtype` what the arithmetic is done in.
+    bytes per result, `dtype` what the arithmetic is done in. `wire` are bytes that leave the rank in a ring
+    of `ranks`, and `switched` those that leave it where the fabric itself adds up.
     """
 
     dtype: DType
@@ -44,16 +46,22 @@ class Work:
     vector: Size
     reads: tuple[Size, ...]
     writes: tuple[Size, ...]
-    wire: Size = 0
     gemms: tuple[Gemm, ...] = ()
+    wire: Size = 0
+    switched: Size = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one execution stands: tokens `cached` before it, and the global `origins` of its local axes."""
+    """Where one execution stands: tokens `cached` before it, and the global `origins` of its local axes.
+
+    A partial sum is shared by several ranks, of which one `leads`: it adds what must be added once.
+    """
 
     cached: int = 0
     origins: Mapping[str, int] = field(default_factory=dict)
+    leads: bool = True
 
     def origin(self, axis: str) -> int:
         """The global index of the first element of `axis` that this rank holds."""
@@ -75,6 +83,10 @@ class Op:
     vector_flops: ClassVar[int] = 0  # per element of the first result
     # result -> the operand whose memory it is written to (if nothing else needs that operand later)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # operands in which the op is linear, so that a partial sum may pass through
+    linear: ClassVar[frozenset[int]] = frozenset()
+    # axis -> the axis that it lies with, though it is another one: rows with their experts
+    aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     block: str = field(default="", kw_only=True)
 
@@ -98,16 +110,13 @@ class Op:
         """The result types, from the equation; `VerifyError` if the operands do not fit."""
         rule = self.equation(operands)
         sizes = rule.sizes(operands, **self.new_axes(operands))
-        placed, partial = rule.placements(operands)
-        return tuple(
-            Tensor(
-                (d.size(sizes) for d in term),
-                dtype,
-                (placed.get(d.axes[0], ()) for d in term) if placed else (),
-                partial,
-            )
-            for term, dtype in zip(rule.results, self.dtypes(operands), strict=True)
-        )
+        layout = rule.layout(operands, self.linear)
+
+        def result(term: tuple[Dimension, ...], dtype: DType) -> Tensor:
+            placements, tokens = layout.of(term)
+            return Tensor((d.size(sizes) for d in term), dtype, placements, layout.partial, tokens)
+
+        return tuple(map(result, rule.results, self.dtypes(operands)))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """The matrix products inside; none unless the op says so."""
@@ -129,15 +138,16 @@ class Op:
         """Bytes written per result: each once, whole."""
         return tuple(t.bytes for t in results)
 
-    def work(self, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
-        """The cost of one execution on one rank; operands and results are local types."""
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """The cost of one execution on the fullest rank of `mesh`; the types are global."""
+        ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))
         return Work(
-            operands[0].dtype if operands else results[0].dtype,
-            self.matrix(operands),
-            self.vector(operands, results),
-            self.reads(operands, results),
-            self.writes(operands, results),
-            gemms=self.gemms(operands),
+            (ours or theirs)[0].dtype,
+            self.matrix(ours),
+            self.vector(ours, theirs),
+            self.reads(ours, theirs),
+            self.writes(ours, theirs),
+            self.gemms(ours),
         )
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
@@ -171,9 +181,9 @@ def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @lru_cache(maxsize=1 << 14)
-def work(op: Op, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
+def work(op: Op, operands: tuple[Tensor, ...], results: tuple[Tensor, ...], mesh: Mesh) -> Work:
     """`op.work`, computed once for equal arguments."""
-    return op.work(operands, results)
+    return op.work(operands, results, mesh)
 
 
 def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: int, result: int) -> Gemm:

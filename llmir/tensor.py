@@ -17,6 +17,8 @@ Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, m
 class Tensor:
     """A shape of global sizes. `placements[i]` splits dimension i; `partial` axes hold summands.
 
+    `tokens` splits the first two dimensions together, sequences × positions, as one axis of tokens.
+
     >>> print(Tensor((4, 28672), dtype("bf16"), ((), ("tp",))))
     bf16[4, 28672@tp]
     """
@@ -27,12 +29,13 @@ class Tensor:
         dtype: DType,
         placements: Iterable[Placement] = (),
         partial: Placement = (),
+        tokens: Placement = (),
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
         self.placements = tuple(placements) or ((),) * len(self.shape)
-        self.partial = partial
-        self._key = (self.shape, dtype, self.placements, partial)
+        self.partial, self.tokens = partial, tokens
+        self._key = (self.shape, dtype, self.placements, partial, tokens)
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
@@ -52,21 +55,39 @@ class Tensor:
         return self.dtype.bytes_of(self.elements)
 
     def local(self, mesh: Mesh) -> Tensor:
-        """What the fullest rank holds: each split dimension divided, rounded up."""
-        if not any(self.placements):
+        """What the fullest rank holds: each split dimension divided, rounded up.
+
+        Tokens split together are counted along the first dimension; the second is then 1.
+        """
+        if not self.spread:
             return self
         laid = zip(self.shape, self.placements, strict=True)
-        return Tensor((ceildiv(n, mesh.size(p)) if p else n for n, p in laid), self.dtype)
+        shape = [ceildiv(n, mesh.size(p)) if p else n for n, p in laid]
+        if self.tokens:
+            shape[:2] = ceildiv(shape[0] * shape[1], mesh.size(self.tokens)), 1
+        return Tensor(shape, self.dtype)
+
+    @cached_property
+    def spread(self) -> Placement:
+        """Every mesh axis that splits it, or over which it is a sum."""
+        return (*(axis for p in self.placements for axis in p), *self.tokens, *self.partial)
+
+    def laid(
+        self, placements: Iterable[Placement] = (), partial: Placement = (), tokens: Placement = ()
+    ) -> Tensor:
+        """The same tensor, lying elsewhere."""
+        return Tensor(self.shape, self.dtype, placements, partial, tokens)
 
     def __str__(self) -> str:
         laid = zip(self.shape, self.placements, strict=True)
         sizes = (f"{n}@{'.'.join(p)}" if p else str(n) for n, p in laid)
-        return f"{self.dtype}[{', '.join(sizes)}]" + "".join(f"+{axis}" for axis in self.partial)
+        tokens = f"~{'.'.join(self.tokens)}" if self.tokens else ""
+        return f"{self.dtype}[{', '.join(sizes)}]{tokens}" + "".join(f"+{axis}" for axis in self.partial)
 
     __repr__ = __str__
 
 
-_TYPE = re.compile(r"\s*(\w+)\[(.*)\]((?:\+\w+)*)\s*")
+_TYPE = re.compile(r"\s*(\w+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")
 
 
 def split_commas(text: str) -> list[str]:
@@ -90,5 +111,6 @@ def parse_tensor(text: str) -> Tensor:
         (parse(size) for size, _, _ in sizes),
         dtype(found[1]),
         tuple(tuple(p.strip().split(".")) if p else () for _, _, p in sizes),
-        tuple(found[3].split("+")[1:]),
+        tuple(found[4].split("+")[1:]),
+        tuple(found[3].split(".")) if found[3] else (),
     )

@@ -48,12 +48,9 @@ def _verify_graph(graph: Graph, mesh: Mesh) -> None:
     _inferred(graph)
     for node in graph.nodes:
         for type in node.results:
-            if not (any(type.placements) or type.partial):
-                continue
-            used = [axis for p in (*type.placements, type.partial) for axis in p]
-            if len(set(used)) != len(used):
+            if len(set(type.spread)) != len(type.spread):
                 raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")
-            mesh.size(used)
+            mesh.size(type.spread)
 
 
 def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands: tuple[Tensor, ...]) -> None:

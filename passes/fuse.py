@@ -51,7 +51,15 @@ def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, 
     (_, second, _), other = _sides(ops[1].einsum)
     einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {other[0]}"
     return b.grouped_linear(
-        x, gate, up, experts, einsum=einsum, top_k=ops[0].top_k, block=ops[0].block, name="experts_gate_up"
+        x,
+        gate,
+        up,
+        experts,
+        einsum=einsum,
+        top_k=ops[0].top_k,
+        experts=ops[0].experts,
+        block=ops[0].block,
+        name="experts_gate_up",
     )
 
 

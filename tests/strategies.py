@@ -54,3 +54,29 @@ def points(draw: st.DrawFn) -> dict[str, int]:
         "new": draw(st.integers(1, 70)),
         "context": draw(st.integers(0, 90)),
     }
+
+
+@st.composite
+def degrees(draw: st.DrawFn, config: dict[str, object]) -> str:
+    """A shard pass whose degrees divide what they must, as text."""
+    kv = int(config["num_key_value_heads"])  # type: ignore[call-overload]
+    group = int(config["num_attention_heads"]) // kv  # type: ignore[call-overload]
+    sizes = [int(config[k]) for k in ("intermediate_size", "vocab_size")]  # type: ignore[call-overload]
+    tp = draw(
+        st.sampled_from(
+            [
+                n
+                for n in (1, 2, 3, 4, 6)
+                if all(s % n == 0 for s in sizes)
+                and (kv % n == 0 or (n % kv == 0 and group % (n // kv) == 0))
+            ]
+        )
+    )
+    dp = draw(st.sampled_from((1, 2, 3)))
+    experts = int(config.get("num_experts", 1))  # type: ignore[call-overload]
+    inner = int(config.get("moe_intermediate_size", 1))  # type: ignore[call-overload]
+    routed = config["architectures"] == ["Qwen3MoeForCausalLM"]
+    eps = [n for n in range(1, dp * tp + 1) if (dp * tp) % n == 0 and experts % n == 0]
+    eps = [n for n in eps if inner % (dp * tp // n) == 0] if routed else [1]
+    ep = draw(st.sampled_from(eps or [0]))
+    return f"shard{{tp={tp}, dp={dp}, ep={ep}, sp={draw(st.integers(0, 1))}}}"

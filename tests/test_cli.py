@@ -384,3 +384,12 @@ for arguments in (["--version"], ["--help"]):
 print({heavy} & set(sys.modules), file=sys.stderr)
 """
     assert python(code).stderr.strip() == "set()"
+
+
+def test_degrees_shard_the_model(run: Run) -> None:
+    found = analyzed(run, "qwen3-30b-a3b", "--tp", "2", "--dp", "2", "--ep", "4", "--sp")
+    assert found["hardware"]["devices"] == 4
+    assert found["parallel"] == {"tp": 2, "pp": 1, "ep": 4, "dp": 2, "sp": True}
+    assert found["phases"]["decode"]["comm_bytes"] > 0
+    kinds = {op["kind"] for op in found["phases"]["decode"]["ops"]}
+    assert "collective" in kinds

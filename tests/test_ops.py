@@ -7,6 +7,7 @@ import math
 import pytest
 
 from llmir.dim import Binding, Size
+from llmir.mesh import ONE_DEVICE
 from llmir.op import KINDS, infer, work
 from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
@@ -107,7 +108,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * 16 + 4 * TOKENS * 2,
     ),
     "grouped_linear": (
-        {"einsum": "s h, [e] h f, s -> s f", "top_k": 2},
+        {"einsum": "s h, [e] h f, s -> s f", "top_k": 2, "experts": 6},
         ("bf16[2*B*T, 8]", "bf16[6, 8, 10]", "int32[2*B*T]"),
         2 * 2 * TOKENS * 80,
         0,
@@ -124,10 +125,13 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     ),
 }
 WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
+COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard
 
 
 def test_every_op_is_here() -> None:
-    assert CASES.keys() | WITHOUT_WORK == {n for n, c in OPS.items() if c.__module__.startswith("llmir.")}
+    assert CASES.keys() | WITHOUT_WORK | COLLECTIVES == {
+        n for n, c in OPS.items() if c.__module__.startswith("llmir.")
+    }
 
 
 def _total(sizes: tuple[Size, ...]) -> float:
@@ -139,7 +143,7 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     attributes, texts, matrix, vector, read, written = CASES[opcode]
     op = make(opcode, **attributes)
     operands = tuple(map(parse_tensor, texts))
-    done = work(op, operands, infer(op, operands))
+    done = work(op, operands, infer(op, operands), ONE_DEVICE)
     assert (AT(done.matrix), AT(done.vector)) == (matrix, vector)
     assert math.isclose(_total(done.reads), read)
     assert _total(done.writes) == written

@@ -61,6 +61,10 @@ class Ideal:
             rate, unit = device.vector_peak(name)
             constant = f"vector_tflops.{unit}"
             found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
+        if done.wire:
+            name, link = device.link(done.ranks)
+            amount = done.switched if link.reduces else done.wire
+            found.append(Limit("network", amount, link.Bps, f"bytes over {name}", f"links.{name}.GBps"))
         found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
         return tuple(found)
 

@@ -55,9 +55,7 @@ class Row:
 
 def _row(program: Program, at: Instance) -> Row:
     mesh, node, graph = program.mesh, at.node, at.graph
-    operands = tuple(t.local(mesh) for t in graph.operand_types(node))
-    results = tuple(t.local(mesh) for t in node.results)
-    done = work(node.op, operands, results)
+    done = work(node.op, graph.operand_types(node), node.results, mesh)
 
     def role(value_origin: Node) -> str:
         return ROLES.get(type(value_origin.op), "activation")
@@ -67,7 +65,7 @@ def _row(program: Program, at: Instance) -> Row:
         node,
         at.repeat,
         done,
-        results[0],
+        node.results[0].local(mesh),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from llmir.backends import units
 from llmir.backends.cost.ideal import BOUNDS
 from llmir.backends.report import Report
-from llmir.backends.workload import Workload
+from llmir.backends.workload import Workload, parallel
 from llmir.dim import Binding
 from llmir.dtype import DType
 from llmir.graph import Program
@@ -92,7 +92,9 @@ def step_words(report: Report) -> tuple[str, str]:
 def _where(job: Report | Workload) -> str:
     mesh = job.program.mesh
     count = f"{mesh.devices} × " if mesh.devices > 1 else ""
-    axes = [f"{name}={size}" for name, size in mesh.axes if size > 1]
+    degrees = parallel(job.program)
+    axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
+    axes += ["SP"] if degrees["sp"] else []
     return f"{count}{job.device.name} ({', '.join([*axes, *dtypes(job.program)])})"
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @options.model
 @options.workload
 @options.lowering
+@options.parallel
 @options.memory
 @click.option("--require-fit", is_flag=True, help="Exit 1 if the memory does not suffice.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
@@ -40,6 +41,7 @@ def command(**given: Any) -> int:
     program = inputs.lowered(
         given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
     )
+    program = inputs.parallel(program, given)
     job = inputs.workload(
         program,
         given["hw"],

@@ -18,6 +18,7 @@ SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot")}
 @options.model
 @options.workload
 @options.lowering
+@options.parallel
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", show_default=True)
 @click.option(
     "--level",
@@ -45,6 +46,7 @@ def command(**given: Any) -> None:
     program = inputs.lowered(
         given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
     )
+    program = inputs.parallel(program, given)
     target = target or _file_name(program.name)
     output.choose(target, None, SUFFIXES)
     job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])

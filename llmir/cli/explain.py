@@ -23,6 +23,7 @@ from . import inputs, options, output
 )
 @options.workload
 @options.lowering
+@options.parallel
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
 def command(**given: Any) -> None:
@@ -42,6 +43,7 @@ def command(**given: Any) -> None:
     program = inputs.lowered(
         given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
     )
+    program = inputs.parallel(program, given)
     job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
     from llmir.backends.explain import explain
     from llmir.backends.jsonio import to_json

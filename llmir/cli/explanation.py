@@ -34,7 +34,7 @@ def shown(e: Explanation, phase: str) -> RenderableType:
     ]
     if any("distinct(" in a.expression for a in (*e.reads, *e.flops)):
         expected = "the experts that n tokens are expected to touch"
-        parts.append(_text(f"  distinct(E, k, n) = E·(1 − (1 − k/E)^n), {expected}"))
+        parts.append(_text(f"  distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), {expected}"))
     parts += [title("Time is the largest of"), _indented(_limits(e))]
     return Group(*parts, *_total(e, phase))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, ParseError
 
@@ -73,6 +74,15 @@ def lowered(
     from llmir import api
 
     return api.run(read(model, logits, lenient=lenient), passes(model, attention, pipeline))
+
+
+def parallel(program: Program, given: Mapping[str, Any]) -> Program:
+    """The program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
+    from llmir import api
+    from llmir.passes.shard import Shard
+
+    degrees = {name: given[name] for name in ("tp", "dp", "ep")}
+    return api.run(program, Shard(**degrees, sp=int(given["sp"])))
 
 
 def workload(

@@ -49,6 +49,13 @@ lowering = _stack(
     ),
 )
 
+parallel = _stack(
+    click.option("--tp", type=Count(), default=1, help="Tensor-parallel ranks.  [default: 1]"),
+    click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
+    click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
+    click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
+)
+
 workload = _stack(
     click.option(
         "--hw", default="h100-sxm", show_default=True, metavar="DEVICE", help="A device, or a YAML file."

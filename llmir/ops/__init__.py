@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op
-from . import attention, elementwise, gather, linear, moe, norm, region, rope
+from . import attention, collective, elementwise, gather, linear, moe, norm, region, rope
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Source",
     "Weight",
     "attention",
+    "collective",
     "elementwise",
     "gather",
     "linear",

@@ -42,13 +42,14 @@ class Linear(Op):
         return sum((t.elements for t in results[:biases]), start=0) if biases > 0 else 0
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """One einsum a result, and its bias."""
+        """One einsum a result, and its bias (of a partial sum, added by one rank)."""
         rule, n = equation(self.einsum), len(results)
         products = [
             np.einsum(rule.einsum((0, 1 + i), i), operands[0], operands[1 + i], optimize=True)
             for i in range(n)
         ]
-        return tuple(map(np.add, products, operands[1 + n :])) if len(operands) > 1 + n else tuple(products)
+        biased = len(operands) > 1 + n and at.leads
+        return tuple(map(np.add, products, operands[1 + n :])) if biased else tuple(products)
 
 
 def merged_einsum(einsums: Iterable[str]) -> str:

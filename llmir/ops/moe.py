@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+from .collective import without
 from .norm import softmax
 
 
@@ -77,11 +79,21 @@ class SoftmaxTopK(TopK):
 
 @dataclass(frozen=True)
 class Dispatch(Op):
-    """Each token's row once for each expert it chose, and that expert's number."""
+    """Each token's row once for each expert it chose, and that expert's number.
+
+    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts.
+    """
 
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
+
+    over: tuple[str, ...] = ()
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows are split as tokens are, and then by expert."""
+        found = super().types(operands)
+        return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """Rows as they come, experts as they come."""
@@ -91,7 +103,7 @@ class Dispatch(Op):
         """Rows in the order of tokens."""
         x, chosen = operands
         rows = np.repeat(x, chosen.shape[-1], axis=1)
-        return rows.reshape(-1, x.shape[-1]), chosen.reshape(-1)
+        return rows.reshape(chosen.size, x.shape[-1]), chosen.reshape(chosen.size)
 
 
 @dataclass(frozen=True)
@@ -104,13 +116,23 @@ class GroupedLinear(Op):
 
     opcode = "grouped_linear"
     kind = "moe"
+    aligned = MappingProxyType({"s": "e"})
 
     einsum: str
     top_k: int
+    experts: int  # in the whole model: of these, a rank may hold only some
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
         return equation(self.einsum)
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows lie where their experts do, so the expert axis needs no sum."""
+        rows, *weights, chosen = operands
+        aligned = [
+            w.laid(((), *w.placements[1:])) if w.placements[0] == rows.placements[0] else w for w in weights
+        ]
+        return super().types((rows, *aligned, chosen))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result, over all routed rows; the expert axis is indexed."""
@@ -120,14 +142,15 @@ class GroupedLinear(Op):
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Rows once, and of each weight the expected number of distinct experts."""
-        tokens = ceildiv(operands[0].shape[0], self.top_k)
 
         def touched(weight: Tensor) -> Size:
-            experts = weight.shape[0]
-            if not isinstance(experts, int):
-                raise VerifyError(f"grouped_linear: the number of experts must be known, got {weight}")
+            held = weight.shape[0]
+            if not isinstance(held, int) or self.experts % held:
+                raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
+            # This rank's rows are its share of all: with E/held ranks, of that many times its tokens.
+            tokens = ceildiv(operands[0].shape[0] * (self.experts // held), self.top_k)
             one = Tensor(weight.shape[1:], weight.dtype).bytes
-            return one * distinct(experts, self.top_k, tokens)
+            return one * distinct(held, self.top_k, tokens, self.experts)
 
         rows, *weights, chosen = operands
         return (rows.bytes, *map(touched, weights), chosen.bytes)
@@ -148,11 +171,28 @@ class GroupedLinear(Op):
 
 @dataclass(frozen=True)
 class Combine(Op):
-    """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element."""
+    """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element.
+
+    Where `dispatch` kept rows by expert over mesh axes `over`, the result is a partial sum over them.
+    """
 
     opcode = "combine"
     kind = "moe"
     rule = "(b t k) h, b t k -> b t h"
+    linear = frozenset({0})
+
+    over: tuple[str, ...] = ()
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Tokens lie as their weights do."""
+        rows, weights = operands
+        kept = without(rows.placements[0], self.over, rows) if self.over else rows.placements[0]
+        if kept != (*weights.placements[0], *weights.tokens):
+            raise VerifyError(f"combine: rows {rows} do not lie as their weights {weights} do")
+        whole = rows.laid(((), *rows.placements[1:]))
+        (found,) = super().types((whole, weights.laid()))
+        partial = tuple(sorted({*rows.partial, *self.over}))
+        return (found.laid((*weights.placements[:2], ()), partial, weights.tokens),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """A multiply and an add."""
@@ -161,4 +201,4 @@ class Combine(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         rows, weights = operands
-        return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, -1), weights),)
+        return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, rows.shape[-1]), weights),)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..dtype import DType
 from ..equation import Equation, equation
 from ..errors import VerifyError
+from ..mesh import Mesh
 from ..op import Op, Work
 from ..tensor import Tensor
 
@@ -37,10 +38,14 @@ class Repeat(Op):
         names = [" ".join(f"x{i}_{n}" for n in range(len(t.shape))) for i, t in enumerate(operands)]
         return equation(f"{', '.join(names)} -> {', '.join(names[: self.carried])}")
 
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What goes round keeps its type."""
+        return operands[: self.carried]
+
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """What goes round keeps its element type."""
         return tuple(t.dtype for t in operands[: self.carried])
 
-    def work(self, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """None of its own: its cost is its body's."""
         return Work(results[0].dtype, 0, 0, (0,) * len(operands), (0,) * len(results))

@@ -88,7 +88,7 @@ class Rope(Rotary):
 
     opcode = "rope"
     kind = "elementwise"
-    rule = "b t * d! -> b t * d!"
+    rule = "b t! * d! -> b t! * d!"
     vector_flops = 6
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
@@ -127,7 +127,7 @@ class RopeAppend(Rotary):
 
     opcode = "rope_append"
     kind = "elementwise"
-    rule = "b t g r d!, b t g d!, b t g e, b p g d!, b p g e -> b t g r d!, b (p+t) g d!, b (p+t) g e"
+    rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
     aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:

@@ -1,0 +1,193 @@
+"""Ops that change where a value lies, not what it is.
+
+Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, which moves each payload
+(n−1)/n times for a gather, a scatter or an exchange, and twice that for an all_reduce
+(Thakur, Rabenseifner & Gropp 2005, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..dim import Size, ceildiv
+from ..equation import Equation, equation
+from ..errors import VerifyError
+from ..mesh import Mesh
+from ..op import Op, Work
+from ..tensor import Placement, Tensor
+
+TOKENS = -1  # as `dim`: the first two dimensions together
+
+
+@dataclass(frozen=True)
+class Collective(Op):
+    """Moves a value between the ranks that the mesh axes `over` join."""
+
+    over: tuple[str, ...]
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The value as it is."""
+        axes = " ".join("ijlmnopq"[: len(operands[0].shape)])
+        return equation(f"{axes} -> {axes}")
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The same tensor, lying elsewhere."""
+        return (self.moved(operands[0]),)
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Where `x` lies afterwards."""
+        return x
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """What goes round once."""
+        return x
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
+        return ceildiv((ranks - 1) * payload, ranks)
+
+    def switched(self, payload: Size, ranks: int) -> Size:
+        """Bytes that a rank sends where the fabric adds up: no fewer, unless there is a sum."""
+        return self.wire(payload, ranks)
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an op, and what goes over the wire."""
+        ranks = mesh.size(self.over)
+        payload = self.payload(operands[0], results[0]).local(mesh).bytes
+        sent: dict[str, Any] = {
+            "wire": self.wire(payload, ranks),
+            "switched": self.switched(payload, ranks),
+            "ranks": ranks,
+        }
+        return replace(super().work(operands, results, mesh), **sent)
+
+
+def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
+    """`placement` less its last axes `over`; `VerifyError` if it does not end with them."""
+    if not over or placement[len(placement) - len(over) :] != over:
+        raise VerifyError(f"{what} is not split over {'.'.join(over) or 'nothing'} innermost")
+    return placement[: len(placement) - len(over)]
+
+
+def summed(x: Tensor, over: Placement) -> Placement:
+    """The axes over which `x` is a sum, less `over`."""
+    if not over or not set(over) <= set(x.partial):
+        raise VerifyError(f"{x} is not a partial sum over {'.'.join(over) or 'nothing'}")
+    return tuple(a for a in x.partial if a not in over)
+
+
+def replaced(x: Tensor, dim: int, placement: Placement, partial: Placement) -> Tensor:
+    """`x` with the placement of one dimension (or of its tokens) replaced."""
+    if dim == TOKENS:
+        return x.laid(x.placements, partial, placement)
+    if not 0 <= dim < len(x.shape):
+        raise VerifyError(f"{x} has no dimension {dim}")
+    if x.tokens and dim < 2:
+        raise VerifyError(f"{x}: its tokens are split within dimension {dim}, which cannot move before them")
+    return x.laid((*x.placements[:dim], placement, *x.placements[dim + 1 :]), partial, x.tokens)
+
+
+def placement_of(x: Tensor, dim: int) -> Placement:
+    """Where a dimension (or the tokens) of `x` lies."""
+    return x.tokens if dim == TOKENS else x.placements[dim] if 0 <= dim < len(x.shape) else ()
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """partial → replicated."""
+
+    opcode = "all_reduce"
+    kind = "collective"
+
+    def moved(self, x: Tensor) -> Tensor:
+        """A whole sum on every rank."""
+        return x.laid(x.placements, summed(x, self.over), x.tokens)
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
+        return ceildiv(2 * (ranks - 1) * payload, ranks)
+
+    def switched(self, payload: Size, ranks: int) -> Size:
+        """The payload, once: the fabric sends the sum back."""
+        return payload
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """partial → split along `dim` (−1: along the tokens)."""
+
+    opcode = "reduce_scatter"
+    kind = "collective"
+
+    dim: int
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Each rank has the sum of its piece."""
+        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """split along `dim` (−1: along the tokens) → replicated."""
+
+    opcode = "all_gather"
+    kind = "collective"
+
+    dim: int
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Every rank has all pieces."""
+        return replaced(x, self.dim, without(placement_of(x, self.dim), self.over, x), x.partial)
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """All pieces together."""
+        return y
+
+
+@dataclass(frozen=True)
+class Slice(Collective):
+    """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
+
+    opcode = "slice"
+    kind = "collective"
+
+    dim: int
+
+    def moved(self, x: Tensor) -> Tensor:
+        """The piece."""
+        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), x.partial)
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """Nothing is sent."""
+        return 0
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied: a piece is a view."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied: a piece is a view."""
+        return (0,)
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
+
+    Rows are split over the same axes before and after, by token or by expert; on average as evenly.
+    """
+
+    opcode = "all_to_all"
+    kind = "collective"
+
+    to: str
+
+    def moved(self, x: Tensor) -> Tensor:
+        """As many rows as before."""
+        if self.to not in ("experts", "tokens"):
+            raise VerifyError(f"all_to_all: rows go to experts or tokens, not to {self.to!r}")
+        if not set(self.over) <= set(x.placements[0]):
+            raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
+        return x

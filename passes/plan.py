@@ -1,0 +1,166 @@
+"""Where each logical axis of a program lies on a mesh: all that sharding ever reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from llmir.errors import PassError
+from llmir.graph import Instance, Program
+from llmir.mesh import Mesh
+from llmir.ops.moe import GroupedLinear
+from llmir.ops.source import Source
+from llmir.tensor import Placement, Tensor
+
+
+def prime_factors(n: int) -> list[int]:
+    """In ascending order; none for 1."""
+    found, divisor = [], 2
+    while n > 1:
+        while n % divisor == 0:
+            found.append(divisor)
+            n //= divisor
+        divisor += 1
+    return found
+
+
+def mesh_of(dp: int, tp: int) -> Mesh:
+    """Axes of prime size, so that a part of a degree can be named: dp outside, tp inside.
+
+    >>> print(mesh_of(2, 4))
+    mesh(dp0=2, tp0=2, tp1=2)
+    """
+    return Mesh(
+        tuple(
+            (f"{name}{i}", p) for name, n in (("dp", dp), ("tp", tp)) for i, p in enumerate(prime_factors(n))
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """How many ways each kind of parallelism splits. Experts lie over ranks of dp and tp."""
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    sp: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The placement of each logical axis. `tokens` is that of sequences × positions together."""
+
+    mesh: Mesh
+    axes: dict[str, Placement]
+    tokens: Placement
+
+    def lay(self, op: Source) -> Tensor:
+        """The type of a source under this plan."""
+        routed = "expert" in op.axes
+        placements = [
+            self.axes.get("expert_mlp" if routed and a == "mlp" else a, ())
+            for a in op.axes or ("",) * len(op.type.shape)
+        ]
+        tokens = self.tokens if op.axes[:3] == ("batch", "seq", "embed") else ()
+        return op.type.laid(placements, (), tokens)
+
+
+def plan(program: Program, degrees: Degrees) -> Plan:
+    """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
+    mesh = mesh_of(degrees.dp, degrees.tp)
+    dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
+    kv_heads, _ = _heads(program)
+    kv = _prefix(mesh, tp, gcd(degrees.tp, kv_heads))
+    expert = _prefix(mesh, (*dp, *tp), degrees.ep)
+    found = Plan(
+        mesh,
+        {
+            "batch": dp,
+            "mlp": tp,
+            "vocab": tp,
+            "kv_heads": kv,
+            "heads": tuple(a for a in tp if a not in kv),
+            "expert": expert,
+            "expert_mlp": tuple(a for a in (*dp, *tp) if a not in expert),
+        },
+        tp if degrees.sp else (),
+    )
+    _check(program, degrees, found)
+    return found
+
+
+def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
+    """The atoms, taken in order where they fit, whose product is `degree`."""
+    taken: list[str] = []
+    left = degree
+    for atom in atoms:
+        if left % mesh.size((atom,)) == 0:
+            taken.append(atom)
+            left //= mesh.size((atom,))
+    return tuple(taken) if left == 1 else ()
+
+
+def _sources(program: Program) -> Iterator[tuple[Instance, Source]]:
+    return ((at, at.node.op) for at in program.instances() if isinstance(at.node.op, Source))
+
+
+def _heads(program: Program) -> tuple[int, int]:
+    """(key/value heads, query heads for each); ones for a program without attention."""
+    sizes = {"kv_heads": 1, "heads": 1}
+    for _, op in _sources(program):
+        sizes |= {
+            a: n for a, n in zip(op.axes, op.type.shape, strict=False) if a in sizes and isinstance(n, int)
+        }
+    return sizes["kv_heads"], sizes["heads"]
+
+
+def _check(program: Program, degrees: Degrees, found: Plan) -> None:
+    routed = any(isinstance(at.node.op, GroupedLinear) for at in program.instances())
+    if degrees.ep > 1 and not routed:
+        raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
+    ranks = degrees.dp * degrees.tp
+    if ranks % degrees.ep:
+        raise PassError(
+            f"shard: ep {degrees.ep} does not divide the {ranks} ranks of dp·tp; {_allowed(ranks)}"
+        )
+    kv_heads, group = _heads(program)
+    if degrees.tp % kv_heads and kv_heads % degrees.tp:
+        raise PassError(_refused("kv_heads", kv_heads, "tp", degrees.tp, program, degrees))
+    if degrees.tp > kv_heads and group % (degrees.tp // kv_heads):
+        raise PassError(_refused("heads", kv_heads * group, "tp", degrees.tp, program, degrees))
+    for _, op in _sources(program):
+        if op.opcode != "weight":
+            continue
+        for axis, size, placement in zip(op.axes, op.type.shape, found.lay(op).placements, strict=False):
+            split = found.mesh.size(placement)
+            if isinstance(size, int) and size % split:
+                name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in op.axes else "tp"
+                raise PassError(_refused(axis, size, name, split, program, degrees))
+
+
+def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Degrees) -> str:
+    head = f"shard: axis '{axis}' is {size} and cannot be split {split} ways over mesh axis '{name}'"
+    if name == "ep":
+        return f"{head}; {_allowed(gcd(size, degrees.dp * degrees.tp))}"
+    works = ", ".join(str(n) for n in range(1, 129) if _divides(program, n))
+    return f"{head}; tp can be {works}"
+
+
+def _divides(program: Program, tp: int) -> bool:
+    """Whether `tp` alone splits every axis that it would lie on."""
+    kv_heads, group = _heads(program)
+    if (tp % kv_heads and kv_heads % tp) or (tp > kv_heads and group % (tp // kv_heads)):
+        return False
+    sizes = [
+        n
+        for _, op in _sources(program)
+        for a, n in zip(op.axes, op.type.shape, strict=False)
+        if a in ("mlp", "vocab") and isinstance(n, int)
+    ]
+    return all(n % tp == 0 for n in sizes)
+
+
+def _allowed(n: int) -> str:
+    return f"allowed are {', '.join(str(d) for d in range(1, n + 1) if n % d == 0)}"

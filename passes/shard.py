@@ -1,0 +1,245 @@
+"""shard: tensor, sequence, data and expert parallelism from one plan and one forward walk.
+
+The plan says where weights, caches and inputs lie. The walk follows each equation: where operands lie in
+ways that one rank cannot work on, or a partial sum meets an op that is not linear, it inserts the one
+collective of the table: partial → replicated all_reduce, partial → split reduce_scatter, split →
+replicated all_gather, replicated → split slice. Megatron's pattern is what falls out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.equation import Dimension
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.op import Op
+from llmir.ops.collective import TOKENS, Collective
+from llmir.ops.moe import Combine, Dispatch
+from llmir.ops.region import Repeat
+from llmir.ops.source import Source
+from llmir.pipeline import Pass
+from llmir.tensor import Placement, Tensor
+
+from .plan import Degrees, Plan, plan
+
+
+@dataclass(frozen=True)
+class Shard(Pass):
+    """Splits a program over tp tensor-parallel, dp data-parallel and ep expert-parallel ranks.
+
+    Options: tp, dp, ep (ep divides dp·tp), and sp=1 for sequence parallelism over the tp ranks. On a program
+    that is sharded already, degrees multiply.
+    """
+
+    name: ClassVar[str] = "shard"
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    sp: int = 0
+
+    def __call__(self, program: Program) -> Program:
+        """Lay sources out anew and walk each graph once."""
+        for option in ("tp", "dp", "ep"):
+            if getattr(self, option) < 1:
+                raise PassError(f"shard: {option} is {getattr(self, option)}, expected at least 1")
+        if self == Shard():
+            return program
+        mesh, facts = program.mesh, dict(program.facts)
+        degrees = Degrees(
+            tp=self.tp * mesh.degree("tp"),
+            dp=self.dp * mesh.degree("dp"),
+            ep=self.ep * int(facts.get("ep", 1)),
+            sp=bool(self.sp or facts.get("sp", 0)),
+        )
+        found = plan(program, degrees)
+        facts |= {"ep": degrees.ep} if degrees.ep > 1 else {}
+        facts |= {"sp": 1} if degrees.sp else {}
+        graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
+        return program.replace(graphs=graphs, mesh=found.mesh, facts=facts)
+
+
+class _Walk:
+    """One graph, rebuilt with sources where the plan puts them and collectives where ops need them."""
+
+    def __init__(self, program: Program, graph: Graph, plan: Plan) -> None:
+        self.program, self.graph, self.plan = program, graph, plan
+        self.b = Builder(graph.name)
+        self.new: dict[Value, Value] = {}
+        self.moved: dict[tuple[Value, Tensor], Value] = {}
+
+    def run(self) -> Graph:
+        """The sharded graph."""
+        for node in self.graph.nodes:
+            values = self._node(node)
+            self.new.update(zip(node.values, values, strict=True))
+        self.b.output(*map(self._output, self.graph.outputs))
+        return self.b.graph()
+
+    def _node(self, node: Node) -> tuple[Value, ...]:
+        op = node.op
+        if isinstance(op, Source):
+            return self.b.insert(Node(node.name, _with(op, type=self.plan.lay(op)), (), (self.plan.lay(op),)))
+        operands = tuple(self.new[v] for v in node.operands)
+        if isinstance(op, Collective):
+            return operands[:1]  # what an earlier walk inserted
+        if isinstance(op, Dispatch):
+            return self._dispatch(node.name, op, operands)
+        if isinstance(op, Combine):
+            return self._combine(node.name, op, operands)
+        if isinstance(op, Repeat):
+            inputs = self.program[op.body].inputs
+            wanted = [self.plan.lay(n.op) for n in inputs if isinstance(n.op, Source)]
+        else:
+            wanted = self._wanted(op, operands)
+        placed = tuple(map(self.place, operands, wanted))
+        return self.b.apply(op, *placed, name=node.name)
+
+    def _output(self, value: Value) -> Value:
+        """An output: of a body, as it came in; of an entry, whole but for the batch."""
+        new = self.new[value]
+        type = self.b.type(new)
+        if self.graph.name in self.program.entries:
+            batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
+            return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
+        first = self.graph.inputs[self.graph.outputs.index(value)].op
+        return self.place(new, self.plan.lay(first)) if isinstance(first, Source) else new
+
+    def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:
+        """How the operands must lie: weights and caches stay, activations follow."""
+        types = [self.b.type(v) for v in operands]
+        rule = op.equation(types)
+        fixed = [self._fixed(v) for v in operands]
+        where: dict[str, Placement] = {}
+        for term, type, stays in zip(rule.operands, types, fixed, strict=True):
+            if stays:
+                where |= {d.axes[0]: p for d, p in zip(term, type.placements, strict=True)}
+        used = {a for p in where.values() for a in p}
+        where |= {axis: where.get(other, ()) for axis, other in op.aligned.items()}
+        for term, type, stays in zip(rule.operands, types, fixed, strict=True):
+            for d, p in zip(term, () if stays else type.placements, strict=False):
+                axis = d.axes[0]
+                if axis not in where:
+                    where[axis] = () if axis in rule.whole or used & set(p) else p
+                    used |= set(where[axis])
+        gathered = {value for value, target in self.moved if not target.tokens}
+        tokens = () if gathered & set(operands) else self._tokens(op, rule.operands, types, where)
+        return [
+            type if stays else self._target(i, op, type, tuple(where[d.axes[0]] for d in term), tokens)
+            for i, (term, type, stays) in enumerate(zip(rule.operands, types, fixed, strict=True))
+        ]
+
+    def _fixed(self, value: Value) -> bool:
+        """Whether a value is a weight or lies in a cache, and so stays where it is."""
+        node = self.b.node(value.node)
+        while value.result in node.op.aliases:
+            value = node.operands[node.op.aliases[value.result]]
+            node = self.b.node(value.node)
+        return node.op.opcode in ("weight", "cache")
+
+    def _target(
+        self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
+    ) -> Tensor:
+        partial = type.partial if i in op.linear else ()
+        if type.partial and not partial:
+            # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
+            batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])
+            placements = ((*placements[0], *batch), *placements[1:])
+        return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
+
+    def _tokens(
+        self,
+        op: Op,
+        terms: tuple[tuple[Dimension, ...], ...],
+        types: list[Tensor],
+        where: dict[str, Placement],
+    ) -> Placement:
+        """The axes over which the op can work on split tokens: all of the plan's, or none."""
+        over = self.plan.tokens
+        rule = op.equation(types)
+        pair = [d.axes[0] for d in terms[0][:2]]
+        arriving = any(t.tokens or set(over) <= set(t.partial) for t in types)
+        free = not any(set(p) & set(over) for p in where.values())
+        carried = all(
+            [d.axes[0] for d in term[:2]] == pair or not {d.axes[0] for d in term} & set(pair)
+            for term in terms
+        ) and all(rule.role(a) == "mapped" and a not in rule.whole for a in pair)
+        return over if over and arriving and free and carried and len(pair) == 2 else ()
+
+    def place(self, value: Value, target: Tensor) -> Value:
+        """`value` as `target` lies, by the collectives of the table; made once for each."""
+        type = self.b.type(value)
+        if type == target:
+            return value
+        if (value, target) not in self.moved:
+            self.moved[value, target] = self._move(value, target)
+        return self.moved[value, target]
+
+    def _move(self, value: Value, target: Tensor) -> Value:
+        def do(opcode: str, **how: Any) -> None:
+            nonlocal value
+            value = getattr(self.b, opcode)(value, name=f"{opcode}_{name}", block=block, **how)
+
+        name = value.node
+        block = self.b.node(value.node).op.block
+        dims = [*range(len(target.shape)), TOKENS]  # from the outermost split to the innermost
+        start = self.b.type(value)
+        for dim in reversed(dims):
+            extra = tuple(a for a in _at(start, dim) if a not in _at(target, dim))
+            if extra:
+                do("all_gather", over=extra, dim=dim)
+        owed = [a for a in start.partial if a not in target.partial]
+        for dim in dims:
+            missing = tuple(a for a in _at(target, dim) if a not in _at(start, dim))
+            scattered = tuple(a for a in missing if a in owed)
+            if scattered:
+                do("reduce_scatter", over=scattered, dim=dim)
+                owed = [a for a in owed if a not in scattered]
+            if kept := tuple(a for a in missing if a not in scattered):
+                do("slice", over=kept, dim=dim)
+        if owed:
+            do("all_reduce", over=tuple(owed))
+        return value
+
+    def _rows(self, value: Value) -> tuple[Tensor, Placement]:
+        """How tokens must lie to be routed, and what splits their rows: not the ranks that share experts."""
+        type, shared = self.b.type(value), self.plan.axes["expert_mlp"]
+        batch = tuple(a for a in type.placements[0] if a not in shared)
+        # What lies further in must be gathered first.
+        inner = type.tokens if batch == type.placements[0] and not set(type.tokens) & set(shared) else ()
+        return type.laid((batch, (), ()), (), inner), (*batch, *inner)
+
+    def _dispatch(self, name: str, op: Dispatch, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Gather tokens over the ranks that share experts, copy, and send rows to their experts."""
+        experts = self.plan.axes["expert"]
+        _, split = self._rows(operands[0])
+        placed = [self.place(v, self._rows(v)[0]) for v in operands]
+        sliced = tuple(a for a in experts if a not in split)
+        rows = self.b.apply(_with(op, over=sliced), *placed, name=name)
+        if exchanged := tuple(a for a in experts if a in split):
+            how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
+            rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
+        return rows
+
+    def _combine(self, name: str, op: Combine, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What dispatch did, in reverse."""
+        rows, weights = operands
+        target, split = self._rows(weights)
+        weights = self.place(weights, target)
+        placed, experts = self.b.type(rows).placements[0], self.plan.axes["expert"]
+        if exchanged := tuple(a for a in placed if a in split and a in experts):
+            how: dict[str, Any] = {"over": exchanged, "to": "tokens", "block": op.block}
+            rows = self.b.all_to_all(rows, name=f"all_to_all_{name}", **how)
+        kept = tuple(a for a in placed if a not in split)
+        return self.b.apply(_with(op, over=kept), rows, weights, name=name)
+
+
+def _at(type: Tensor, dim: int) -> Placement:
+    return type.tokens if dim == TOKENS else type.placements[dim]
+
+
+def _with(op: Any, **changes: Any) -> Any:
+    return type(op)(**{f.name: getattr(op, f.name) for f in fields(op)} | changes)
