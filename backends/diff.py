@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -196,6 +197,28 @@ def steps(before: Report, after: Report) -> StepDiff:
         else:
             changes.append(Change(*one))
     return StepDiff(before, after, tuple(changes), tuple(same))
+
+
+def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
+    """Changes that several bodies have alike, as one, and those bodies: alternating layers need one line."""
+    found: dict[Any, dict[str, Change]] = {}
+    for change in changes:
+        parts = change.after or change.before
+        inside = parts[0].name.rpartition(".")[0]
+        alike = [[(p.name.rpartition(".")[2], p.opcode) for p in s] for s in (change.before, change.after)]
+        found.setdefault((bool(inside), *map(tuple, alike)), {})[inside] = change
+    return [(tuple(of), _together([*of.values()])) for of in found.values()]
+
+
+def _together(changes: list[Change]) -> Change:
+    """Changes with as many ops on either side, added up."""
+
+    def added(parts: tuple[Part, ...]) -> Part:
+        sums: dict[str, Any] = {f: sum(getattr(p, f) for p in parts) for f in ("repeat", *FIGURES)}
+        return replace(parts[0], **sums)
+
+    sides = [c.before for c in changes], [c.after for c in changes]
+    return Change(*(tuple(map(added, zip(*side, strict=True))) for side in sides))
 
 
 def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:

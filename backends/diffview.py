@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends import facts, table, units
-from llmir.backends.diff import Change, Pair, Part, StepDiff, WorkloadDiff
+from llmir.backends.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
 from llmir.dim import Number
 
 if TYPE_CHECKING:
@@ -58,22 +58,20 @@ def times(parts: tuple[Part, ...]) -> str:
     return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
 
 
-def body(change: Change) -> tuple[str, str]:
-    """The body that repeats the ops of a change, and how often."""
-    sides = [side for side in (change.before, change.after) if side]
-    shown = " → ".join(dict.fromkeys(map(times, sides)))
-    return sides[-1][0].name.rpartition(".")[0], "" if shown == "×1" else shown
+def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
+    """The bodies that repeat the ops of a change, and how often."""
+    shown = dict.fromkeys(times(side) for side in (change.before, change.after) if side)
+    first, *more = bodies
+    inside = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(bodies)
+    often = " → ".join(shown)
+    return inside, "" if often == "×1" else often
 
 
 def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
-    """The changes by body, the largest change of time first."""
-
-    def weight(change: Change) -> float:
-        return -abs(float(change.figure("time_s").delta or 0))
-
+    """The changes by bodies, the largest change of time first."""
     found: dict[tuple[str, str], list[Change]] = {}
-    for change in sorted(step.changes, key=weight):
-        found.setdefault(body(change), []).append(change)
+    for bodies, change in sorted(folded(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
+        found.setdefault(body(bodies, change), []).append(change)
     return list(found.items())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.diff import FIGURES, StepDiff, WorkloadDiff
+from llmir.backends.diff import FIGURES, StepDiff, WorkloadDiff, folded
 from llmir.errors import InputError
 from llmir.graph import Graph, Node, Value
 from llmir.op import OPS, Op
@@ -213,6 +213,19 @@ def test_one_layer_more_changes_the_layers_and_nothing_else() -> None:
         [old], [new] = c.before, c.after
         assert (old.repeat, new.repeat, old.flops * 4) == (3, 4, new.flops * 3)
     assert {p.name for p in found.same} == {"embedding", "final_norm", "last_token", "lm_head"}
+
+
+@given(configs(("Qwen3MoeForCausalLM",)), PIPELINES, PIPELINES)
+def test_folding_equal_layers_loses_nothing(config: dict[str, object], before: str, after: str) -> None:
+    model = llmir.load(config)
+    found = diff(passed(model, before), passed(model, after))
+    lines = folded(found.changes)
+    assert sorted(b for bodies, _ in lines for b in bodies) == sorted(
+        (c.after or c.before)[0].name.rpartition(".")[0] for c in found.changes
+    )
+    for name in FIGURES:
+        due = sum(c.figure(name).delta for c in found.changes)
+        assert sum(c.figure(name).delta for _, c in lines) == pytest.approx(due, rel=1e-9, abs=1e-9)
 
 
 def test_another_device_changes_times_only() -> None:
