@@ -113,32 +113,34 @@ def report_html(report: Report) -> str:
     if report.shape:
         figures = ("time_s", "flops", "read_bytes", "write_bytes", "peak_memory_bytes")
         rows = [(f, f"{getattr(report, f).min():.4g}", f"{getattr(report, f).max():.4g}") for f in figures]
-        return _title(f"{title}, grid {report.shape}") + _html(("figure", "least", "most"), rows)
-    return _title(title) + _html(("", ""), facts.step_lines(report)) + _ops_html(report)
+        return caption(f"{title}, grid {report.shape}") + html(("figure", "least", "most"), rows)
+    return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
 
 
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
-    parts = [_title(f"{workload.program.name} on {workload.device.name}")]
-    parts.append(_html(("", ""), [*facts.head(workload), *facts.result(workload)]))
+    parts = [caption(f"{workload.program.name} on {workload.device.name}")]
+    parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
     for name, report in facts.phases(workload):
         parts += [
-            _title(f"{facts.TITLES[name]}: {facts.step_title(report)}"),
-            _html(("", ""), facts.step_lines(report)),
+            caption(f"{facts.TITLES[name]}: {facts.step_title(report)}"),
+            html(("", ""), facts.step_lines(report)),
         ]
         parts.append(_ops_html(report))
     return "".join(parts)
 
 
 def _ops_html(report: Report) -> str:
-    return _html(*facts.flat(report))
+    return html(*facts.flat(report))
 
 
-def _title(text: str) -> str:
-    return f"<p><b>{escape(facts.plain(text))}</b></p>"
+def caption(text: str, tag: str = "b") -> str:
+    """A line above a table, as HTML."""
+    return f"<p><{tag}>{escape(facts.plain(text))}</{tag}></p>"
 
 
-def _html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A table as HTML; columns `right` hold numbers."""
     numeric = set(right)
 
     def row(cells: Sequence[str], tag: str) -> str:

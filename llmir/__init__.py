@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import analyze, draw, load, run, workload
+    from .api import analyze, diff, draw, load, run, workload
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
     "analyze": "api",
+    "diff": "api",
     "draw": "api",
     "load": "api",
     "run": "api",
@@ -42,6 +43,7 @@ __all__ = [
     "Program",
     "__version__",
     "analyze",
+    "diff",
     "draw",
     "load",
     "parse_program",

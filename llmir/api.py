@@ -12,6 +12,7 @@ from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
 if TYPE_CHECKING:
+    from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
     from .backends.workload import Workload
 
@@ -70,6 +71,22 @@ def workload(
     from .hw import load as device
 
     return Workload(_program(program), device(hw), batch, prompt, generate, memory_utilization, reserve_bytes)
+
+
+def diff(
+    before: Any, after: Any, hw: Any = None, *, batch: int = 1, new: int = 1, context: int = 0
+) -> StepDiff | WorkloadDiff:
+    """What one step of two programs on a device differs in, op by op; with `to_dict()`.
+
+    Also of two reports, or of two workloads, which know their device (so it may differ) and their step:
+    then `hw` is left out.
+    """
+    from .backends.diff import diff
+
+    if hw is not None:
+        at = {"batch": batch, "new": new, "context": context}
+        before, after = (analyze(p, hw, **at) for p in (before, after))
+    return diff(before, after)
 
 
 def draw(

@@ -77,6 +77,18 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("unknown op", ("explain", "tiny.json", "qkv_prj"), 2, "did you mean qkv_proj"),
     ("models that are not there", ("models", "gpt-7"), 2, "no bundled model matches 'gpt-7'"),
     ("device that is not there", ("hw", "abacus"), 2, "unknown device 'abacus'"),
+    ("one pass and both sides", ("diff", "tiny.json", "--pass", "fuse", "--before", "dce"), 2, "both sides"),
+    ("one pass and two models", ("diff", "tiny.json", "tiny.json", "--pass", "fuse"), 2, "MODEL2"),
+    ("two passes as one", ("diff", "tiny.json", "--pass", "fuse,dce"), 2, "got 'fuse,dce'"),
+    ("a pass that is not there", ("diff", "tiny.json", "--pass", "fuze"), 2, "did you mean fuse"),
+    ("unknown pass before", ("diff", "tiny.json", "--before", "fuze"), 2, "did you mean fuse"),
+    ("unknown pass after", ("diff", "tiny.json", "--after", "fuse{x=1}"), 2, "option 'x'"),
+    ("unknown second model", ("diff", "tiny.json", "llama3.1-8x"), 2, "did you mean Llama-3.1-8B"),
+    ("unknown second device", ("diff", "tiny.json", "--hw-after", "h100-xsm"), 2, "did you mean h100-sxm"),
+    ("no model to compare", ("diff",), 2, "missing argument 'MODEL'"),
+    ("difference to another suffix", ("diff", "tiny.json", "-o", "out.svg"), 2, ".txt, .json, .csv, .md"),
+    ("passes to another suffix", ("passes", "-o", "out.ir"), 2, ".txt, .json, .csv, .md"),
+    ("passes of something", ("passes", "fuse"), 2, "unexpected extra argument"),
     ("check against nothing", ("check", "tiny.json"), 2, "--index"),
 ]
 FILES = {

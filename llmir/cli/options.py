@@ -28,6 +28,10 @@ model = _stack(
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
 )
 
+logits = click.option(
+    "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
+)
+
 lowering = _stack(
     click.option(
         "--attention",
@@ -42,11 +46,7 @@ lowering = _stack(
         metavar="PASSES",
         help="Passes to run instead, such as 'fuse-attention,fuse'; '' for none.",
     ),
-    click.option(
-        "--logits",
-        type=click.Choice(["last", "all"]),
-        help="Positions that lm_head runs on.  [default: last]",
-    ),
+    logits,
 )
 
 parallel = _stack(

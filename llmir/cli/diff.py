@@ -1,0 +1,104 @@
+"""`llmir diff`: what a pipeline, a pass, another model or another device changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import inputs, options, output
+
+if TYPE_CHECKING:
+    from llmir.backends.diff import WorkloadDiff
+
+
+@click.command("diff", short_help="What passes, another model or another device change.")
+@options.model
+@click.argument("other", metavar="[MODEL2]", required=False)
+@click.option("--before", metavar="PASSES", help="Passes on the one side; '' for none, as eager code runs.")
+@click.option("--after", metavar="PASSES", help="Passes on the other side.")
+@click.option(
+    "--pass", "step", metavar="PASS", help="Instead of both: one pass, at its place in the default."
+)
+@options.workload
+@click.option("--hw-after", metavar="DEVICE", help="Another device on the other side.")
+@options.logits
+@options.form("table", "json", "csv", "md")
+@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+def command(**given: Any) -> None:
+    """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
+
+    MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
+    passes, after is the default pipeline. With MODEL2 or --hw-after, both sides run the default pipeline
+    (.ir as it is). A fused op is shown with the ops that it replaced.
+
+    \b
+    llmir diff llama3.1-8b --batch 8
+    llmir diff qwen3-30b-a3b --pass fuse --batch 8 -o fuse.json
+    llmir diff llama3.1-8b --before fuse-attention --after 'fuse-attention,fuse'
+    llmir diff llama3.1-8b qwen3-8b
+    llmir diff llama3.1-8b --hw a100 --hw-after h100-sxm
+    """
+    form = output.choose(given["output_file"], given["form"])
+    models = given["model"], given["other"] or given["model"]
+    pipelines = _pipelines(given, models)
+    from llmir import api
+    from llmir.backends.diff import WorkloadDiff
+
+    lenient = given["lenient"]
+    read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
+    jobs = []
+    devices = given["hw"], given["hw_after"] or given["hw"]
+    for model, passes, hw in zip(models, pipelines, devices, strict=True):
+        program = api.run(read[model], passes)
+        jobs.append(inputs.workload(program, hw, given["batch"], given["prompt"], given["generate"]))
+    _emit(WorkloadDiff(*jobs), pipelines, form, given["output_file"])
+    output.note(*(note for job in jobs for note in job.notes))
+
+
+def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> tuple[str, str]:
+    """The passes of either side."""
+    from llmir.passes import DEFAULT_PIPELINE
+
+    two = given["other"] is not None or given["hw_after"] is not None
+    before, after = given["before"], given["after"]
+    if given["step"] is None:
+        if two:
+            usual = [inputs.passes(m, "flash", None) for m in models]
+            return usual[0] if before is None else before, usual[1] if after is None else after
+        return before or "", DEFAULT_PIPELINE if after is None else after
+    if two or before is not None or after is not None:
+        raise click.UsageError(
+            "--pass: says both sides already, with --before, --after, MODEL2 or --hw-after"
+        )
+    return _around(given["step"], DEFAULT_PIPELINE)
+
+
+def _around(step: str, pipeline: str) -> tuple[str, str]:
+    """The pipeline up to where a pass stands, without it and with it; at the end if it is not in there."""
+    from llmir.passes import PASSES
+    from llmir.pipeline import parse_pipeline
+
+    asked = parse_pipeline(step, PASSES)
+    if len(asked) != 1:
+        raise click.UsageError(f"--pass: expected one pass, got {step!r}; use --before and --after")
+    usual = parse_pipeline(pipeline, PASSES)
+    names = [p.name for p in usual]
+    sooner = usual[: names.index(asked[0].name)] if asked[0].name in names else usual
+    return ",".join(map(str, sooner)), ",".join(map(str, [*sooner, *asked]))
+
+
+def _emit(diff: WorkloadDiff, pipelines: tuple[str, str], form: str, target: str | None) -> None:
+    from llmir.backends import difftext, diffview, jsonio
+
+    if form == "table":
+        output.emit_table(diffview.workload(diff, pipelines), target)
+    elif form == "json":
+        data = diff.to_dict()
+        for side, passes in zip(("before", "after"), pipelines, strict=True):
+            data[side]["pipeline"] = passes
+        output.emit(jsonio.to_json(data), target)
+    elif form == "csv":
+        output.emit(jsonio.to_csv(difftext.to_rows(diff)), target)
+    else:
+        output.emit(difftext.to_markdown(diff, pipelines), target)
