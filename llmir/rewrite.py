@@ -164,6 +164,22 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
                 yield found
 
 
+def _keeps(draft: _Draft, cast: Node) -> bool:
+    """Whether values survive a cast: it widens, or only undoes what another cast widened."""
+    value = cast.operands[0]
+    node = draft.by_name[value.node]
+    before, after = draft.types[value].dtype, cast.results[0].dtype
+    if before.bits <= after.bits:
+        return True
+    # fp32 inside a bf16 block: the way back, through whatever computes in between, ends where it began.
+    while node.operands and draft.types[node.values[0]].dtype == before:
+        value = node.operands[0]
+        node = draft.by_name[value.node]
+        if draft.types[value].dtype == after:
+            return True
+    return False
+
+
 def _bound(operand: Any, match: Match) -> Value | None:
     """The value that an operand of a pattern has met, if it has met one."""
     if isinstance(operand, _Variable):
@@ -178,7 +194,7 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
         return match if match.values.setdefault(pattern.name, value) == value else None
     wanted, index = _op(pattern), _index(pattern)
     node = draft.by_name[value.node]
-    while node.op.opcode == "cast" and wanted.opcode != "cast":
+    while node.op.opcode == "cast" and wanted.opcode != "cast" and _keeps(draft, node):
         match.casts.append(node)
         value = node.operands[0]
         node = draft.by_name[value.node]

@@ -7,14 +7,21 @@ from typing import ClassVar
 
 import networkx as nx
 
-from llmir.graph import Graph, Program
+from llmir.graph import Graph, Program, Value
 from llmir.ops.region import Repeat
+from llmir.ops.source import Cache
 from llmir.pipeline import Pass
+
+
+def _cached(graph: Graph, value: Value) -> bool:
+    """Whether a value is what the next step finds in a cache."""
+    return isinstance(graph.origin(value).op, Cache)
 
 
 def _live(graph: Graph) -> Graph:
     kept = {n.name for n in graph.inputs}  # the signature of the graph stays
-    for value in graph.outputs:
+    written = [v for n in graph.nodes for v in n.values if n.operands and _cached(graph, v)]
+    for value in (*graph.outputs, *written):
         if value.node not in kept:
             kept |= {value.node, *nx.ancestors(graph.nx, value.node)}
     nodes = [n for n in graph.nodes if n.name in kept]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dtype import FP32
 from llmir.graph import Program, Value
 from llmir.ops.linear import merged_einsum
 from llmir.pipeline import Pass
@@ -32,8 +33,12 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
-    """One product for several with the same x, block, and number of biases; else None."""
-    if len({(n.op.block, len(n.operands)) for n in nodes}) > 1:
+    """One product for several that are alike: same block, same spelling of x, as many biases; else None."""
+    spelled = {_sides(n.op.einsum)[0][0] for n in nodes}
+    if (
+        len({(n.op.block, len(n.operands), len(n.results)) for n in nodes} | spelled) != 2
+        or nodes[0].results[1:]
+    ):
         return None
     weights = [n.operands[1] for n in nodes]
     biases = [v for n in nodes for v in n.operands[2:]]
@@ -46,21 +51,13 @@ def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -
 
 
 def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
-    ops: list[Any] = [match["gate"].op, match["up"].op]
-    (rows, first, chosen), result = _sides(ops[0].einsum)
-    (_, second, _), other = _sides(ops[1].einsum)
-    einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {other[0]}"
-    return b.grouped_linear(
-        x,
-        gate,
-        up,
-        experts,
-        einsum=einsum,
-        top_k=ops[0].top_k,
-        experts=ops[0].experts,
-        block=ops[0].block,
-        name="experts_gate_up",
-    )
+    one, other = match["gate"].op, match["up"].op
+    (rows, first, chosen), result = _sides(getattr(one, "einsum", ""))
+    (same_rows, second, same_chosen), results = _sides(getattr(other, "einsum", ""))
+    if (rows, chosen) != (same_rows, same_chosen) or one != replace(other, einsum=getattr(one, "einsum", "")):
+        return None
+    einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {results[0]}"
+    return b.apply(replace(one, einsum=einsum), x, gate, up, experts, name="experts_gate_up")
 
 
 def _sides(einsum: str) -> tuple[list[str], list[str]]:
@@ -117,6 +114,8 @@ def _route_fp32(p: Any, logits: Value) -> Any:
 
 def _routed(b: Builder, match: Match, logits: Value) -> Any:
     top_k: Any = match["top_k"].op
+    if match["top_k"].results[0].dtype != FP32:
+        return None  # engines route in fp32
     how = {"k": top_k.k, "normalize": top_k.normalize, "block": top_k.block}
     return b.softmax_top_k(logits, name="softmax_top_k", **how)
 

@@ -8,7 +8,7 @@ replicated all_gather, replicated → split slice. Megatron's pattern is what fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
@@ -82,7 +82,9 @@ class _Walk:
     def _node(self, node: Node) -> tuple[Value, ...]:
         op = node.op
         if isinstance(op, Source):
-            return self.b.insert(Node(node.name, _with(op, type=self.plan.lay(op)), (), (self.plan.lay(op),)))
+            return self.b.insert(
+                Node(node.name, replace(op, type=self.plan.lay(op)), (), (self.plan.lay(op),))
+            )
         operands = tuple(self.new[v] for v in node.operands)
         if isinstance(op, Collective):
             return operands[:1]  # what an earlier walk inserted
@@ -218,7 +220,7 @@ class _Walk:
         _, split = self._rows(operands[0])
         placed = [self.place(v, self._rows(v)[0]) for v in operands]
         sliced = tuple(a for a in experts if a not in split)
-        rows = self.b.apply(_with(op, over=sliced), *placed, name=name)
+        rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):
             how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
             rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
@@ -234,12 +236,8 @@ class _Walk:
             how: dict[str, Any] = {"over": exchanged, "to": "tokens", "block": op.block}
             rows = self.b.all_to_all(rows, name=f"all_to_all_{name}", **how)
         kept = tuple(a for a in placed if a not in split)
-        return self.b.apply(_with(op, over=kept), rows, weights, name=name)
+        return self.b.apply(replace(op, over=kept), rows, weights, name=name)
 
 
 def _at(type: Tensor, dim: int) -> Placement:
     return type.tokens if dim == TOKENS else type.placements[dim]
-
-
-def _with(op: Any, **changes: Any) -> Any:
-    return type(op)(**{f.name: getattr(op, f.name) for f in fields(op)} | changes)

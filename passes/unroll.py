@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from llmir.graph import Graph, Node, Program, Value
@@ -16,8 +16,7 @@ def _numbered(op: Op, layer: int) -> Op:
     """The op with `{layer}` of its checkpoint name filled in."""
     if not isinstance(op, Weight) or "{layer}" not in op.param:
         return op
-    attributes = {f.name: getattr(op, f.name) for f in fields(op)}
-    return Weight(**{**attributes, "param": op.param.replace("{layer}", str(layer))})
+    return replace(op, param=op.param.replace("{layer}", str(layer)))
 
 
 def _flatten(program: Program, graph: Graph) -> Graph:

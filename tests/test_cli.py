@@ -387,7 +387,11 @@ print({heavy} & set(sys.modules), file=sys.stderr)
 
 
 def test_degrees_shard_the_model(run: Run) -> None:
-    found = analyzed(run, "qwen3-30b-a3b", "--tp", "2", "--dp", "2", "--ep", "4", "--sp")
+    degrees = ("--tp", "2", "--dp", "2", "--ep", "4", "--sp")
+    ran = run("analyze", "qwen3-30b-a3b", *degrees, "--format", "json")
+    assert ran.code == 0
+    assert "note: 4 ranks are taken to be joined by nvlink" in ran.err
+    found = json.loads(ran.out)
     assert found["hardware"]["devices"] == 4
     assert found["parallel"] == {"tp": 2, "pp": 1, "ep": 4, "dp": 2, "sp": True}
     assert found["phases"]["decode"]["comm_bytes"] > 0
