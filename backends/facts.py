@@ -13,6 +13,8 @@ from llmir.dim import Number
 
 COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launch or latency)"}
 
+_NONE = "–"
+
 
 class OpLine(NamedTuple):
     """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
@@ -54,9 +56,9 @@ def _line(op: OpCost) -> OpLine:
         f"×{op.repeat}" if op.repeat > 1 else "",
         units.time(op.time_s),
         units.percent(op.share),
-        units.flops(op.flops) if op.flops else "–",
+        units.flops(op.flops) if op.flops else _NONE,
         units.bytes(op.read_bytes + op.write_bytes),
-        units.digits(op.intensity) if op.flops else "–",
+        units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
         "×".join(str(n) for n in op.shape) or "scalar",
     )
@@ -74,8 +76,8 @@ def total_line(report: Report) -> OpLine:
         "100%",
         units.flops(report.flops),
         units.bytes(moved),
-        units.digits(report.flops / moved),
-        max(report.bound, key=lambda b: report.bound[b]),
+        units.digits(report.flops / moved) if moved else _NONE,
+        max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
         "",
     )
 
@@ -91,7 +93,7 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 def bounds(report: Report) -> str:
     """What the time goes to, largest share first."""
     shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
-    return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares)
+    return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
 
 def step_title(report: Report) -> str:
@@ -173,6 +175,18 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
     ]
+
+
+def ranges(report: Report) -> list[tuple[str, str, str]]:
+    """What the figures of a grid are, at least and at most."""
+    figures = (
+        ("time", report.time_s, units.time),
+        ("FLOPs", report.flops, units.flops),
+        ("read", report.read_bytes, units.bytes),
+        ("written", report.write_bytes, units.bytes),
+        ("peak memory", report.peak_memory_bytes, units.bytes),
+    )
+    return [(name, shown(np.min(at)), shown(np.max(at))) for name, at, shown in figures]
 
 
 TITLES = {"prefill": "prefill", "decode": "last decode step"}

@@ -47,7 +47,7 @@ class _Run:
                 results = [inputs[node.name]]
             elif isinstance(op, Weight):
                 name = op.param.replace("{layer}", str(layer)) or path
-                results = [self.ranks.spread(self.weights(name, node.results[0]), node.results[0])]
+                results = [self.weight(name, node.results[0])]
             elif isinstance(op, Cache):
                 results = [self.cache(path, node.results[0])]
             elif isinstance(op, Repeat):
@@ -91,6 +91,13 @@ class _Run:
             operands[: op.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
         return operands[: op.carried]
 
+    def weight(self, name: str, type: Tensor) -> Spread:
+        """What the caller gives for a weight; `InputError` if it has another shape."""
+        found, shape = self.weights(name, type), tuple(map(self.at, type.shape))
+        if found.shape != shape:
+            raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
+        return self.ranks.spread(found, type)
+
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""
         shape = tuple(map(self.at, type.shape))
@@ -117,7 +124,10 @@ def interpret(
     for node in graph.inputs:
         if node.name not in inputs:
             raise InputError(f"input %{node.name} of @{entry} is not given")
-        for size, length in zip(node.results[0].shape, inputs[node.name].shape, strict=True):
+        shape = inputs[node.name].shape
+        if len(shape) != len(node.results[0].shape):
+            raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
+        for size, length in zip(node.results[0].shape, shape, strict=True):
             symbols |= {str(size): length} if str(size) in symbols else {}
     for cache in (caches or {}).values():
         symbols["C"] = cache[0].shape[1]

@@ -1,21 +1,16 @@
-"""Reports as JSON, CSV and Markdown, and files written whole or not at all."""
+"""Reports as JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from llmir.backends import facts
 from llmir.backends.workload import Workload
-from llmir.errors import OutputError
 
 
 def to_json(data: object) -> str:
@@ -96,40 +91,3 @@ def workload_markdown(workload: Workload) -> str:
             to_markdown(headings, rows, right),
         ]
     return "\n".join(p for p in parts if p)
-
-
-def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The file that writing to `path` replaces; `OutputError` if it cannot be written."""
-    shown = facts.plain(os.fspath(path))
-    try:
-        target = Path(os.path.realpath(path))
-        if target.is_dir():
-            raise OutputError(f"{shown}: is a folder, a file is needed")
-        if not target.parent.is_dir():
-            raise OutputError(f"{shown}: there is no folder {facts.plain(target.parent)}")
-        needed = [(target, os.W_OK)] if target.exists() else []
-        writable = all(os.access(p, how) for p, how in (*needed, (target.parent, os.W_OK | os.X_OK)))
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL
-        raise OutputError(f"{shown}: not a file name ({getattr(error, 'strerror', None) or error})") from None
-    if not writable:
-        raise OutputError(f"{shown}: no permission to write")
-    return target
-
-
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file so that no reader, and no failure, ever sees half of it. Raises `OutputError`."""
-    target = check_writable(path)
-    data = text.encode("utf-8", "backslashreplace")
-    try:
-        if target.exists() and not target.is_file():  # a device or a pipe cannot be replaced
-            target.write_bytes(data)
-            return
-        with tempfile.TemporaryDirectory(prefix=".llmir-", dir=target.parent) as folder:
-            whole = Path(folder) / "whole"
-            whole.write_bytes(data)
-            if target.exists():
-                shutil.copymode(target, whole)
-            os.replace(whole, target)
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror or error})"
-        raise OutputError(f"{facts.plain(os.fspath(path))}: {reason}") from None

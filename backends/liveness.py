@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from llmir.dim import Binding, Number, Size, at_most, maximum
 from llmir.graph import Graph, Node, Program, Value
 from llmir.mesh import Mesh
 from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
+from llmir.tensor import Tensor
 
 
 class Held(NamedTuple):
@@ -61,6 +64,20 @@ class Memory:
                 kept = [k for k in kept if not at_most(k, size)] + [size]
         return tuple(kept)
 
+    @cached_property
+    def distinct(self) -> tuple[Moment, ...]:
+        """The first moment of each size."""
+        return tuple({m.bytes: m for m in reversed(self.moments)}.values())[::-1]
+
+    def fullest_index(self, at: Binding) -> Number:
+        """Which of `distinct` is the fullest, on a grid."""
+        peak, index = np.full(at.shape, -1.0), np.zeros(at.shape)
+        for i, moment in enumerate(self.distinct):
+            size = at(moment.bytes)
+            index = np.where(size > peak, i, index)
+            peak = np.maximum(peak, size)
+        return index
+
     def transient(self, at: Binding) -> Number:
         """Bytes of activations at the fullest moment."""
         peak: Number = 0
@@ -81,7 +98,7 @@ class Memory:
 
 @lru_cache(maxsize=256)
 def memory(program: Program) -> Memory:
-    """The memory of one rank of `program`; stages are apart, so the fullest entry counts."""
+    """The memory of one rank of `program`."""
     weights: Size = 0
     caches: Size = 0
     for at in program.instances():
@@ -105,13 +122,14 @@ def _grown(graph: Graph, mesh: Mesh) -> dict[str, Size]:
     return sizes
 
 
-def _needed(program: Program, node: Node) -> tuple[Value, ...]:
-    """The operands that `node` needs: of a `repeat`, those that its body does something with."""
+def _needed(program: Program, node: Node) -> dict[str, Value]:
+    """The operands that `node` needs, by slot: of a `repeat`, by those inputs that its body reads."""
     if not isinstance(node.op, Repeat):
-        return node.operands
+        return {str(slot): v for slot, v in enumerate(node.operands)}
     body = program[node.op.body]
-    used = {*body.outputs, *(v for inner in body.nodes for v in _needed(program, inner))}
-    return tuple(v for i, v in zip(body.inputs, node.operands, strict=True) if i.values[0] in used)
+    used = {*body.outputs, *(v for inner in body.nodes for v in _needed(program, inner).values())}
+    taken = zip(body.inputs, node.operands, strict=True)
+    return {i.name: v for i, v in taken if i.values[0] in used}
 
 
 def _iterations(times: int) -> list[tuple[bool, bool]]:
@@ -143,7 +161,7 @@ class _Walk:
     def _uses(self) -> dict[Value, int]:
         uses: dict[Value, int] = {}
         for position, node in enumerate(self.graph.nodes):
-            for value in _needed(self.program, node):
+            for value in _needed(self.program, node).values():
                 uses[value] = position
         uses.update(dict.fromkeys(self.graph.outputs, len(self.graph.nodes)))
         return uses
@@ -167,15 +185,18 @@ class _Walk:
         return [p for p in pieces if p in self.live and self.last[p] <= position]
 
     def _compute(self, position: int, node: Node) -> None:
+        def local(type: Tensor) -> Size:
+            return type.local(self.program.mesh).bytes
+
         dying = self._dying(node, position)
         for value, type in zip(node.values, node.results, strict=True):
             slot = node.op.aliases.get(value.result)
             piece = None if slot is None else self.home.get(node.operands[slot])
-            if piece is not None and piece in dying:
+            if piece is not None and piece in dying and self.live[piece].bytes == local(type):
                 self._share(value, piece)
             elif not isinstance(self.graph.origin(value).op, Cache):
                 label = node.name if len(node.results) == 1 else str(value)[1:]
-                self._hold(value, label, type.local(self.program.mesh).bytes)
+                self._hold(value, label, local(type))
         self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:
@@ -184,12 +205,9 @@ class _Walk:
     def _repeat(self, position: int, node: Node, op: Repeat) -> None:
         body = self.program[op.body]
         dying = self._dying(node, position)
-        pieces = [self.home.get(v) for v in node.operands]
-        own = {
-            i.name: piece
-            for i, piece in zip(body.inputs, pieces, strict=True)
-            if piece is not None and piece in dying and pieces.count(piece) == 1
-        }
+        pieces = {name: self.home.get(v) for name, v in _needed(self.program, node).items()}
+        shared = list(pieces.values())
+        own = {n: p for n, p in pieces.items() if p is not None and p in dying and shared.count(p) == 1}
         carried = {i.name for i in body.inputs[: op.carried]}
         captured = own.keys() - carried
         given = {name for name in own if name in carried}  # let go in the first iteration
@@ -202,8 +220,6 @@ class _Walk:
             for moment in walk.moments:
                 inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
                 self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))
-        for piece in dying:
-            self._free(piece)
         made: dict[Value, Value] = {}  # body's piece -> our value
         for value, piece, type in zip(node.values, walk.outputs, node.results, strict=True):
             if piece in made:
@@ -211,6 +227,6 @@ class _Walk:
             else:
                 self._hold(value, str(value)[1:], type.local(self.program.mesh).bytes)
                 made[piece] = value
-        for value in node.values:
-            if value in self.live and self.last[value] <= position:
-                self._free(value)
+        for piece in [*dying, *(v for v in node.values if v in self.live)]:
+            if self.last[piece] <= position:
+                self._free(piece)

@@ -14,6 +14,7 @@ from llmir.backends.liveness import Memory, memory
 from llmir.dim import Binding, Number
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 14
@@ -63,8 +64,8 @@ class Plan:
         found: dict[str, None] = {}
         for row in self.rows:
             name = row.work.dtype.name
-            unit = device.matrix_peak(name)[1] if row.work.matrix else name
-            if not name.startswith(unit):
+            unit = device.matrix_peak(name)[1] if row.work.matrix else ""
+            if row.work.matrix and unit != unit_of(name):
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
         if self.program.mesh.devices > 1:
             name, link = device.link(self.program.mesh.devices)
@@ -88,7 +89,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
         return figure(at)
     size = int(np.prod(shape))
     if size <= 2 * BLOCK:
-        return np.broadcast_to(figure(at), shape).copy()
+        return np.broadcast_to(figure(at), shape).astype(np.float64)
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,16 +56,27 @@ class OpCost:
     shape: tuple[Any, ...]  # of the local first result
 
 
-def count(name: str, value: object, minimum: int) -> Number:
-    """`value` if it is an integer of at least `minimum`, or an array of such; `InputError` if not."""
-    if type(value) is int and value >= minimum:
+def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
+    """`value` if it is an integer from `least` to `most`, or an array of such; `InputError` if not.
+
+    Integers come back as Python's own, arrays as float64.
+    """
+    if type(value) is int and least <= value <= most:
         return value
-    array = np.asarray(value)
-    floats = array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0))
-    whole = array.dtype.kind in "iu" or floats
-    if not whole or not array.size or array.min() < minimum:
-        raise InputError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
-    return array.astype(np.float64) if array.ndim else int(array)
+    try:
+        array = np.asarray(value)
+        floats = array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0))
+        if (
+            (array.dtype.kind in "iu" or floats)
+            and array.size
+            and least <= array.min()
+            and array.max() <= most
+        ):
+            return array.astype(np.float64) if array.ndim else int(array)
+    except (ValueError, TypeError):  # a ragged list, say
+        pass
+    shown = " ".join(reprlib.repr(value).split())
+    raise InputError(f"{name}: expected an integer from {least} to {most}, got {shown}")
 
 
 class Report:
@@ -175,9 +187,8 @@ class Report:
         """The op at which memory is fullest; an array of names on a grid."""
         if not self.shape:
             return self.peak.op
-        moments = self.plan.memory.moments
-        sizes = np.stack([np.broadcast_to(self.at(m.bytes), self.shape) for m in moments])
-        return np.array([m.op for m in moments])[sizes.argmax(axis=0)]
+        memory = self.plan.memory
+        return np.array([m.op for m in memory.distinct])[sweep(memory.fullest_index, self.at).astype(int)]
 
     @cached_property
     def bound(self) -> dict[str, Number]:
@@ -194,10 +205,12 @@ class Report:
         return tuple(map(self._op, self.plan.rows, self.plan.limits))
 
     def _op(self, row: Row, limits: tuple[Limit, ...]) -> OpCost:
-        at = self.at
+        def at(size: Size) -> Number:
+            value = self.at(size)
+            return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
+
         times = [at(x.amount) / x.rate for x in limits]
         if self.shape:
-            times = [np.broadcast_to(t, self.shape) for t in times]
             slowest = np.argmax(times, axis=0)
             bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
         else:

@@ -33,7 +33,9 @@ def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
     )
     right = set(numeric)
     for heading in headings:
-        table.add_column(Text(heading), justify="right" if heading in right else "left", no_wrap=True)
+        table.add_column(
+            Text(facts.plain(heading)), justify="right" if heading in right else "left", no_wrap=True
+        )
     return table
 
 
@@ -111,9 +113,8 @@ def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
     title = f"{report.program.name} on {report.device.name}: {facts.step_title(report)}"
     if report.shape:
-        figures = ("time_s", "flops", "read_bytes", "write_bytes", "peak_memory_bytes")
-        rows = [(f, f"{getattr(report, f).min():.4g}", f"{getattr(report, f).max():.4g}") for f in figures]
-        return caption(f"{title}, grid {report.shape}") + html(("figure", "least", "most"), rows)
+        table = html(("figure", "least", "most"), facts.ranges(report))
+        return caption(f"{title}, grid {report.shape}") + table
     return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
 
 

@@ -15,6 +15,8 @@ from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
+_MOST = 1 << 40
+LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 _STEPS = 1 << 20  # decode steps priced at once
 
 
@@ -36,10 +38,16 @@ class Workload:
     reserve_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name, minimum in (("batch", 1), ("prompt", 1), ("generate", 1), ("reserve_bytes", 0)):
-            value = count(name, getattr(self, name), minimum)
+        for name, least, most in (
+            ("batch", 1, _MOST),
+            ("prompt", 1, LONGEST),
+            ("generate", 1, LONGEST),
+            ("reserve_bytes", 0, 1 << 60),
+        ):
+            value = count(name, getattr(self, name), least, most)
             if np.ndim(value):
                 raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
+            object.__setattr__(self, name, value)
         share = self.memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
@@ -80,7 +88,7 @@ class Workload:
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens that come out, over all requests and the whole time."""
-        return self.batch * self.generate / self.e2e_s
+        return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
 
     @property
     def capacity_bytes(self) -> float:
@@ -102,10 +110,12 @@ class Workload:
 
     @cached_property
     def max_batch(self) -> int:
-        """The largest batch that fits; 0 if none does."""
+        """The largest batch that fits; 0 if none does, and at most 2⁴⁰ (where batch takes no memory)."""
         low, high = 0, 1
-        while self.peak_bytes(high) <= self.capacity_bytes:
+        while high < _MOST and self.peak_bytes(high) <= self.capacity_bytes:
             low, high = high, 2 * high
+        if high >= _MOST:
+            return _MOST
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.peak_bytes(middle) <= self.capacity_bytes else (low, middle)
@@ -143,7 +153,7 @@ class Workload:
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
-            "output_tokens_per_s": self.output_tokens_per_s,
+            "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
             "notes": list(self.notes),
             "phases": {"prefill": self.prefill.to_dict(), "decode": decode.to_dict() if decode else None},
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from llmir.errors import InputError, UnsupportedError
 from llmir.graph import Program
+from llmir.names import plain
 
 from . import blocks
 from .blocks import Decoder
@@ -44,10 +45,13 @@ def _family(config: Config) -> Callable[[Config], Decoder]:
     known = ", ".join(FAMILIES)
     for named in config.texts("architectures")[:1]:
         if named not in FAMILIES:
-            fact = f"{named} is not supported; supported are {known}"
+            fact = f"{plain(named)} is not supported; supported are {known}"
             raise config.error("architectures", fact, UnsupportedError)
         return FAMILIES[named][1]
     if "model_type" not in config:
+        if "_class_name" in config:  # diffusers' way to say what a config is of
+            fact = f"{plain(config.text('_class_name'))} is not supported; supported are {known}"
+            raise config.error("_class_name", fact, UnsupportedError)
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
     for model_type, reader in FAMILIES.values():

@@ -51,7 +51,7 @@ class Decoder:
     moe: tuple[bool, ...]
     rope: Rope
     eps: float
-    positions: int
+    positions: int | None
     tied: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
@@ -239,7 +239,7 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
         facts={
             "architecture": model.architecture,
             "layers": len(model.moe),
-            "positions": model.positions,
+            **({"positions": model.positions} if model.positions is not None else {}),
         },
         notes=notes,
     )

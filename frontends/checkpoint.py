@@ -15,8 +15,9 @@ from pathlib import Path
 
 from llmir.dtype import DTYPES
 from llmir.errors import ConfigError
+from llmir.names import plain
 
-from .source import plain, show
+from .source import show
 
 INDEX = "model.safetensors.index.json"
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.source import locate, plain, show
+from llmir.frontends.source import locate, show
+from llmir.names import plain
 
 # Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
 _ABSURD = 2**48
@@ -56,9 +57,15 @@ class Config:
     def __contains__(self, key: str) -> bool:
         return key in self.fields
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """An integer from `minimum` to 2**48."""
-        return self._integer(key, self._get(key, default), minimum)
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _ABSURD) -> int:
+        """An integer from `minimum` to `maximum`, which is 2**48 unless stated."""
+        return self._integer(key, self._get(key, default), minimum, maximum)
+
+    def assumed(self, key: str, default: int) -> int:
+        """An integer; where the field is absent, the family's `default`, with a note."""
+        if key not in self.fields:
+            self.note(f"config names no {key}; {default} assumed")
+        return self.integer(key, default)
 
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
         """An integer, or None where the field is absent or null."""
@@ -182,13 +189,14 @@ class Config:
             raise self.error(key, "missing")
         return default
 
-    def _integer(self, key: str, value: object, minimum: int) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= _ABSURD:
+    def _integer(self, key: str, value: object, minimum: int, maximum: int = _ABSURD) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
         kind = {0: "a non-negative integer", 1: "a positive integer"}.get(
             minimum, f"an integer of at least {minimum}"
         )
-        limit = " up to 2**48" if isinstance(value, int) and value > _ABSURD else ""
+        most = "2**48" if maximum == _ABSURD else f"{maximum:,}"
+        limit = f" up to {most}" if isinstance(value, int) and value > maximum else ""
         raise self.error(key, f"expected {kind}{limit}, got {show(value)}")
 
 

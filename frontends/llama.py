@@ -20,9 +20,33 @@ ROPE_FACTORS = {
     "yarn": ("factor", _TRAINED, "beta_fast", "beta_slow", "attention_factor"),
 }
 
+# Fields of kindred families that change the computation, and the values with which they do not.
+_SOFTCAP, _SCALED = "soft-capped logits", "scaled activations"
+_ACTING: dict[str, tuple[tuple[object, ...], str]] = {
+    "attn_logit_softcapping": ((None,), _SOFTCAP),  # Gemma 2
+    "final_logit_softcapping": ((None,), _SOFTCAP),
+    "kv_lora_rank": ((None, 0), "latent attention"),  # DeepSeek
+    "attention_chunk_size": ((None,), "chunked attention"),  # Llama 4
+    "no_rope_layers": ((None,), "layers without positions"),
+    "embedding_multiplier": ((None, 1.0), _SCALED),  # Granite
+    "residual_multiplier": ((None, 1.0), _SCALED),
+    "logits_scaling": ((None, 1.0), _SCALED),
+    "shared_expert_intermediate_size": ((None, 0), "a shared expert"),  # Qwen2 MoE
+}
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_MOST_LAYERS = 10_000
 
-def rope(config: Config) -> Rope:
-    """Rotary positions, in either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`."""
+
+def layers(config: Config) -> int:
+    """How many layers there are; the deepest published models have some hundred."""
+    return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
+
+
+def rope(config: Config, positions: int) -> Rope:
+    """Rotary positions, in either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+
+    `positions` is the family's default for `max_position_embeddings`.
+    """
     inner = config.nested("rope_parameters") or config.nested("rope_scaling")
     theta = config.number("rope_theta", 10000.0)
     if inner is None:
@@ -34,7 +58,7 @@ def rope(config: Config) -> Rope:
     inner.ignore("type")
     defaults: dict[str, float] = {}
     if kind in ("dynamic", "yarn"):
-        defaults[_TRAINED] = config.integer("max_position_embeddings", 2048)
+        defaults[_TRAINED] = config.optional_integer("max_position_embeddings") or positions
     if kind == "yarn":  # arXiv:2309.00071, and its eq. 22 for the attention factor
         amplitude = 0.1 * math.log(max(inner.number("factor"), 1.0)) + 1.0
         defaults |= {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": amplitude}
@@ -45,11 +69,10 @@ def rope(config: Config) -> Rope:
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:
     """(heads, key/value heads, head size); null means one key/value head a head, and hidden / heads."""
     hidden, count = config.integer("hidden_size"), config.integer("num_attention_heads")
-    given = "num_key_value_heads" in config
-    kv = (config.optional_integer("num_key_value_heads") if given else kv_default) or count
+    kv = _given(config, "num_key_value_heads", kv_default) or count
     if count % kv:
         raise config.error("num_key_value_heads", f"{kv} does not divide {count} attention heads")
-    size = config.optional_integer("head_dim") if "head_dim" in config else head_dim_default
+    size = _given(config, "head_dim", head_dim_default)
     if size is None and hidden % count:
         fact = f"{count} does not divide hidden_size {hidden}, and there is no head_dim"
         raise config.error("num_attention_heads", fact)
@@ -59,24 +82,44 @@ def heads(config: Config, kv_default: int | None, head_dim_default: int | None) 
     return count, kv, size
 
 
+def _given(config: Config, key: str, default: int | None) -> int | None:
+    """An integer or null; where absent, the family's default, which is noted."""
+    if default is None or key in config:
+        return config.optional_integer(key)
+    return config.assumed(key, default)
+
+
+def _refuse_unmodelled(config: Config, head_dim: int, *, qk_norm: bool, experts: bool) -> None:
+    """An error for each field that would change what a llama-like layer computes."""
+    config.unmodelled("hidden_act", ("silu", "swish"), "activation")
+    config.unmodelled("quantization_config", (None,), "quantized checkpoint")
+    config.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
+    for key, (neutral, reason) in _ACTING.items():
+        config.unmodelled(key, neutral, reason)
+    for key, usual in (("query_pre_attn_scalar", head_dim), ("attention_multiplier", head_dim**-0.5)):
+        config.unmodelled(key, (None, usual), "another scale of the attention scores")
+    # Qwen3's own configs state the norm that they have anyway.
+    config.unmodelled("use_qk_norm", (None, qk_norm), "normalized q and k, as in Llama 4")
+    for key in () if experts else _EXPERTS:
+        config.unmodelled(key, (None, 0), "experts in a dense family")
+    for i, kind in enumerate(config.texts("layer_types")):
+        if kind != "full_attention":
+            config.unmodelled("layer_types", (), f"layer {i} is {kind}")
+
+
 def decoder(
     config: Config,
     architecture: str,
     *,
+    positions_default: int = 2048,
     kv_default: int | None = None,
     head_dim_default: int | None = None,
     **differences: object,
 ) -> Decoder:
     """What llama-like configs have in common; `differences` are the family's own fields of `Decoder`."""
-    config.unmodelled("hidden_act", ("silu", "swish"), "activation")
-    config.unmodelled("quantization_config", (None,), "quantized checkpoint")
-    config.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
-    config.ignore("sliding_window")  # acts only with use_sliding_window or layer_types, which are looked at
-    for i, kind in enumerate(config.texts("layer_types")):
-        if kind != "full_attention":
-            config.unmodelled("layer_types", (), f"layer {i} is {kind}")
     count, kv, head_dim = heads(config, kv_default, head_dim_default)
-    layers = config.integer("num_hidden_layers")
+    normed, routed = bool(differences.get("qk_norm")), "experts" in differences
+    _refuse_unmodelled(config, head_dim, qk_norm=normed, experts=routed)
     common: dict[str, object] = {
         "name": config.name,
         "architecture": architecture,
@@ -87,10 +130,10 @@ def decoder(
         "kv_heads": kv,
         "head_dim": head_dim,
         "intermediate": config.integer("intermediate_size"),
-        "moe": (False,) * layers,
-        "rope": rope(config),
+        "moe": (False,) * layers(config),
+        "rope": rope(config, positions_default),
         "eps": config.number("rms_norm_eps", 1e-6),
-        "positions": config.integer("max_position_embeddings", 2048),
+        "positions": config.optional_integer("max_position_embeddings"),
         "tied": config.flag("tie_word_embeddings", False),
     }
     make: Callable[..., Decoder] = Decoder
@@ -99,6 +142,12 @@ def decoder(
 
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
+    config.unmodelled("sliding_window", (None,), "sliding-window attention")
     bias = config.flag("attention_bias", False)
-    mlp_bias = config.flag("mlp_bias", False)
-    return decoder(config, "LlamaForCausalLM", qkv_bias=bias, out_bias=bias, mlp_bias=mlp_bias)
+    return decoder(
+        config,
+        "LlamaForCausalLM",
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=config.flag("mlp_bias", False),
+    )

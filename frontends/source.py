@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmir.errors import ConfigError
 from llmir.frontends import presets
-from llmir.names import suggest
+from llmir.names import plain, suggest
 
 Source = tuple[Mapping[str, object], str]
 """The fields of a config, and what to call the model."""
@@ -34,12 +34,6 @@ def locate(model: object) -> Source:
         raise ConfigError(f"a model is a name, a path, a dict or has .to_dict(); got {show(model)}")
     kind = model.get("model_type")
     return model, _own_name(model) or (kind if isinstance(kind, str) else "")
-
-
-def plain(text: str, limit: int = 100) -> str:
-    """`text` on one line: without control characters, and cut to `limit`."""
-    kept = "".join(c for c in text if c.isprintable()).strip()
-    return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
 
 
 def show(value: object) -> str:

@@ -18,7 +18,7 @@ def parse(path: Path) -> dict[Any, Any]:
     # The C parser is several times faster, and not everywhere.
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-    class Loader(base):  # type: ignore[misc]
+    class Loader(base):  # type: ignore[misc] # one of two bases, known only here
         """A safe loader to which a repeated key is a mistake, not a silent overwrite."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

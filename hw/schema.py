@@ -11,7 +11,7 @@ from typing import Any
 
 from llmir.errors import HardwareError
 from llmir.hw.dtypes import WIDER
-from llmir.names import suggest
+from llmir.names import plain, suggest
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ def text(value: object, where: str, unit: float) -> str:
     if not isinstance(value, str) or not value.strip():
         raise HardwareError(f"{where} must be text, got {show(value)}")
     return value
+
+
+def label(value: object, where: str, unit: float) -> str:
+    """A name that headers show: one line, whatever is in it."""
+    shown = plain(text(value, where, unit))
+    if not shown:
+        raise HardwareError(f"{where} must be text that can be shown, got {show(value)}")
+    return shown
 
 
 def number(value: object, where: str, unit: float) -> float:
@@ -79,9 +87,9 @@ def links(value: object, where: str, unit: float) -> dict[str, dict[str, Any]]:
 
 
 DEVICE = {
-    "name": Key("name", text, required=True),
-    "vendor": Key("vendor", text),
-    "architecture": Key("architecture", text),
+    "name": Key("name", label, required=True),
+    "vendor": Key("vendor", label),
+    "architecture": Key("architecture", label),
     "matrix_tflops": Key("matrix_flops", peaks, 1e12),
     "vector_tflops": Key("vector_flops", peaks, 1e12, required=True),
     "memory_GiB": Key("memory_bytes", size, 2**30, required=True),
@@ -100,6 +108,8 @@ LINK = {
     "ranks": Key("ranks", count),
     "reduces": Key("reduces", flag),
 }
+# What a file may say besides: what it builds on, and where its numbers come from.
+ABOUT = ("extend", "sources")
 FIELDS = {key: spec.field for table in (DEVICE, LINK) for key, spec in table.items()}
 
 
@@ -108,7 +118,8 @@ def read(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in mapping(doc, where).items():
         if key not in table:
-            near = suggest(str(key), table) or f", known are {', '.join(table)}"
+            known = (*table, *ABOUT) if table is DEVICE else tuple(table)
+            near = suggest(str(key), known) or f", known are {', '.join(known)}"
             raise HardwareError(f"{where}: unknown key {show(key)}{near}")
         spec = table[key]
         if spec.field in found:

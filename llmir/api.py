@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
+from .errors import InputError, PassError
 from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
     from .backends.workload import Workload
-
-Hardware = "str | os.PathLike[str] | Device"
 
 
 def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
@@ -38,11 +36,15 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     """
     from .passes import PASSES
 
-    steps = [pipeline] if isinstance(pipeline, (str, Pass)) or callable(pipeline) else list(pipeline)
+    steps: list[Any] = [pipeline]
+    if isinstance(pipeline, Iterable) and not isinstance(pipeline, str):
+        steps = list(pipeline)
     passes: list[Pass | Callable[[Program], Program]] = []
     for step in steps:
+        if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
+            raise PassError(f"a pass is a name, a Pass, or a function from program to program, got {step!r}")
         passes += parse_pipeline(step, PASSES) if isinstance(step, str) else [step]
-    return run_passes(program, passes)
+    return run_passes(_program(program), passes)
 
 
 def analyze(program: Program, hw: Any, *, batch: Any = 1, new: Any = 1, context: Any = 0) -> Report:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .errors import VerifyError
-from .graph import Graph, Node, Value
+from .graph import Graph, Node, Value, checked_name
 from .op import Op, infer
 from .ops import OPS, Source, make
 from .tensor import Tensor, parse_tensor
@@ -53,8 +53,10 @@ class Builder:
     def block(self, name: str) -> Iterator[None]:
         """Ops added inside belong to this block of the model."""
         outer, self._block = self._block, name
-        yield
-        self._block = outer
+        try:
+            yield
+        finally:
+            self._block = outer
 
     def input(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
         """A value that the caller passes."""
@@ -70,11 +72,13 @@ class Builder:
 
     def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
         stated = parse_tensor(type) if isinstance(type, str) else type
+        if not isinstance(stated, Tensor):
+            raise VerifyError(f"%{name}: expected a type such as bf16[B, T, 8], got {type!r}")
         return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
         """Any op, such as one of a class of your own; its results."""
-        name = self._unique(name or op.opcode)
+        name = self._unique(checked_name(name or op.opcode))
         try:
             types = infer(op, tuple(self._types[v] for v in operands))
         except KeyError as missing:
@@ -98,10 +102,14 @@ class Builder:
 
     def type(self, value: Value) -> Tensor:
         """The type of a value built so far."""
+        if value not in self._types:
+            raise VerifyError(f"{value} is not a value of graph @{self.name}")
         return self._types[value]
 
     def output(self, *values: Value) -> None:
         """What the graph returns."""
+        for value in values:
+            self.type(value)
         self._outputs = values
 
     @property

@@ -23,7 +23,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from .errors import InputError, ParseError
+from .errors import InputError, ParseError, VerifyError
 
 Size = Union[int, "Dim"]
 Atom = Union[str, "Call"]
@@ -104,16 +104,16 @@ class Dim:
         return self is other or (isinstance(other, Dim) and self.terms == other.terms)
 
     def __add__(self, other: Size) -> Size:
-        return _add(self, other)
+        return _add(self, _whole(other))
 
     def __mul__(self, other: Size) -> Size:
-        return _multiply(self, other)
+        return _multiply(self, _whole(other))
 
     def __sub__(self, other: Size) -> Size:
-        return _add(self, _multiply(other, -1))
+        return _add(self, _multiply(_whole(other), -1))
 
     def __rsub__(self, other: Size) -> Size:
-        return _add(other, _multiply(self, -1))
+        return _add(_whole(other), _multiply(self, -1))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -128,6 +128,11 @@ class Dim:
 
 
 B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
+
+
+def _whole(size: Size) -> Size:
+    """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
+    return size if type(size) is int or isinstance(size, Dim) else operator.index(size)
 
 
 def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
@@ -171,6 +176,9 @@ def product(sizes: Iterable[Size]) -> Size:
 @lru_cache(maxsize=1 << 14)
 def call(function: str, *arguments: Size) -> Size:
     """An atom of `FUNCTIONS`, folded when its arguments are integers (`distinct` stays symbolic)."""
+    divisors = {"ceildiv": arguments[1:], "distinct": (*arguments[:2], *arguments[3:])}.get(function, ())
+    if not all(isinstance(d, int) and d > 0 for d in divisors):
+        raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
     if function == "ceildiv" and isinstance(by := arguments[1], int):
         terms = _terms(arguments[0])
         if all(c % by == 0 for _, c in terms):
@@ -251,7 +259,7 @@ def parse(text: str) -> Size:
     """
     try:
         return _build(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError, ZeroDivisionError, KeyError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
         allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
         raise ParseError(f"size {text!r}: expected {allowed}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,16 @@ class Node:
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
+_NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
+
+
+def checked_name(name: object) -> str:
+    """`name` if IR can spell it; `VerifyError` if not."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise VerifyError(f'name {name!r}: expected no spaces, and none of # , ( ) = [ ] {{ }} " @ % :')
+    return name
+
+
 class Graph:
     """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
 
@@ -54,7 +65,9 @@ class Graph:
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
         self.name, self.outputs = name, tuple(outputs)
         self.nx = nx.MultiDiGraph(name=name)
+        checked_name(name)
         for node in nodes:
+            checked_name(node.name)
             if node.name in self.nx:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
             self.nx.add_node(node.name, node=node)
@@ -120,7 +133,7 @@ class Graph:
 class Instance(NamedTuple):
     """A node where it runs: `path` is unique in the program, `repeat` how often a step runs it.
 
-    `first` and `times` are the layer numbers it runs as: `first`, …, `first + times − 1`.
+    In a body it runs as the layers from `first` on.
     """
 
     path: str

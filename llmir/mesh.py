@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +23,8 @@ class Mesh:
     def __post_init__(self) -> None:
         if len({name for name, _ in self.axes}) != len(self.axes):
             raise VerifyError(f"mesh {self}: two axes have the same name")
+        if not all(re.fullmatch(r"\w+", name) for name, _ in self.axes):
+            raise VerifyError(f"mesh {self}: axes are named in letters and digits")
         if any(size < 1 for _, size in self.axes):
             raise VerifyError(f"mesh {self}: each axis needs at least one device")
 

@@ -1,4 +1,4 @@
-"""Names people type: matched without case, dashes or organisation, with near misses suggested."""
+"""Names people type: matched without case, dashes or organisation, suggested when near, shown on one line."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     spellings = {normalize(k): k for k in known}
     near = difflib.get_close_matches(normalize(name), spellings, n=limit, cutoff=0.55)
     return f"; did you mean {', '.join(spellings[n] for n in near)}?" if near else ""
+
+
+def plain(text: str, limit: int = 100) -> str:
+    """`text` on one line: without control characters, and cut to `limit`.
+
+    >>> plain("my\\nmodel\\x1b[31m"), plain("a long name", limit=5)
+    ('mymodel[31m', 'a lo…')
+    """
+    kept = "".join(c for c in text if c.isprintable()).strip()
+    return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"

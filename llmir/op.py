@@ -92,6 +92,8 @@ class Op:
 
     def __init_subclass__(cls) -> None:
         if cls.opcode:
+            if cls.kind not in KINDS:
+                raise TypeError(f"{cls.__name__}: kind is {cls.kind!r}, expected one of {', '.join(KINDS)}")
             OPS[cls.opcode] = cls
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -155,8 +157,8 @@ class Op:
 
         Arrays are global or local like the types; `at` says where local ones begin.
         """
-        shapes = [Tensor(a.shape, results[0].dtype) for a in operands]
-        return (np.einsum(self.equation(shapes).einsum(), *operands, optimize=True),)
+        ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
+        return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
 
 def type_name(attribute: Field[Any]) -> str:

@@ -62,13 +62,20 @@ def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
     return table[name](**options)
 
 
-def _option(name: str, key: str, value: str, stated: str) -> int | str:
-    if stated != "int":
-        return value
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "an integer"),
+    "float": (float, "a number"),
+    "bool": ({"true": True, "false": False, "True": True, "False": False}.__getitem__, "true or false"),
+    "str": (str, "text"),
+}
+
+
+def _option(name: str, key: str, value: str, stated: str) -> Any:
+    read, expected = _READERS.get(stated, _READERS["str"])
     try:
-        return int(value)
-    except ValueError:
-        raise PassError(f"pass {name}: option {key} is {value!r}, expected an integer") from None
+        return read(value)
+    except (ValueError, KeyError):
+        raise PassError(f"pass {name}: option {key} is {value!r}, expected {expected}") from None
 
 
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from functools import cached_property
+from typing import SupportsIndex
 
-from .dim import Size, ceildiv, parse, product
+from .dim import Dim, Size, ceildiv, parse, product
 from .dtype import DType, dtype
-from .errors import ParseError
+from .errors import ParseError, VerifyError
 from .mesh import Mesh
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
@@ -31,7 +33,7 @@ class Tensor:
         partial: Placement = (),
         tokens: Placement = (),
     ) -> None:
-        self.shape = tuple(shape)
+        self.shape = tuple(map(_checked, shape))
         self.dtype = dtype
         self.placements = tuple(placements) or ((),) * len(self.shape)
         self.partial, self.tokens = partial, tokens
@@ -85,6 +87,15 @@ class Tensor:
         return f"{self.dtype}[{', '.join(sizes)}]{tokens}" + "".join(f"+{axis}" for axis in self.partial)
 
     __repr__ = __str__
+
+
+def _checked(size: object) -> Size:
+    """A size of a dimension: a positive integer of Python's own, or a polynomial that can be positive."""
+    if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
+        return size
+    if isinstance(size, SupportsIndex) and not isinstance(size, bool) and operator.index(size) > 0:
+        return operator.index(size)
+    raise VerifyError(f"a dimension of size {size!r}: expected a positive integer or a size in symbols")
 
 
 _TYPE = re.compile(r"\s*(\w+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")

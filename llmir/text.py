@@ -18,7 +18,7 @@ from typing import Any
 from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
-from .op import Op, type_name
+from .op import Op
 from .ops import OPS, Source, make
 from .tensor import parse_tensor, split_commas
 
@@ -35,14 +35,15 @@ def _print(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_print, value))}{',' if len(value) == 1 else ''})"
-    return repr(value) if isinstance(value, (int, float)) else str(value)
+    return repr(float(value)) if isinstance(value, float) else str(value)
 
 
 def _attributes(op: Op) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(op)
-        if f.name != "type" and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
+        if not (isinstance(op, Source) and f.name == "type")
+        and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
     }
 
 
@@ -106,8 +107,11 @@ def _commas(text: str) -> list[str]:
 
 
 def _parse_block(text: str | None) -> dict[str, Any]:
-    pairs = (p.partition("=") for p in _commas(text.strip()[1:-1])) if text else ()
-    return {k.strip(): _parse(v) for k, _, v in pairs}
+    pairs = [p.partition("=") for p in _commas(text.strip()[1:-1])] if text else []
+    found = {k.strip(): _parse(v) for k, _, v in pairs}
+    if len(found) != len(pairs):
+        raise ParseError("an attribute is given twice")
+    return found
 
 
 def _parse_values(text: str) -> tuple[Value, ...]:
@@ -126,30 +130,9 @@ def parse_node(text: str) -> Node:
     name, opcode, operands, attributes, types = found.groups()
     given = _parse_block(attributes)
     results = tuple(parse_tensor(t) for t in split_commas(types))
-    if opcode in OPS:
-        _check(opcode, given)
-        if issubclass(OPS[opcode], Source):
-            given["type"] = results[0]
+    if opcode in OPS and issubclass(OPS[opcode], Source):
+        given["type"] = results[0]
     return Node(name, make(opcode, **given), _parse_values(operands), results)
-
-
-_FIELD_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (float, int),
-    "str": (str,),
-    "bool": (bool,),
-    "tuple": (tuple,),
-}
-
-
-def _check(opcode: str, given: dict[str, Any]) -> None:
-    """Attributes that the op has must be of the type it states."""
-    stated = {f.name: type_name(f) for f in fields(OPS[opcode])}
-    for name, value in given.items():
-        wanted = _FIELD_TYPES.get(stated.get(name, ""), (object,))
-        boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
-        if boolean or not isinstance(value, wanted):
-            raise ParseError(f"{opcode}: attribute {name} is {value!r}, expected {stated[name]}")
 
 
 class _Reader:
@@ -180,10 +163,14 @@ class _Reader:
         known[word[0]](line)
 
     def _op(self, line: str) -> None:
+        if self.graph in self.graphs:
+            raise ParseError(f"graph @{self.graph} has returned already")
         self.nodes.append(parse_node(line))
 
     def _return(self, line: str) -> None:
         name = str(self.graph)
+        if name in self.graphs:
+            raise ParseError(f"graph @{name} has returned already")
         self.graphs[name] = Graph(name, self.nodes, _parse_values(line.removeprefix("return")))
 
     def _close(self, line: str) -> None:
@@ -193,6 +180,8 @@ class _Reader:
 
     def _program(self, line: str) -> None:
         name, facts = _fields(r'program\s+("(?:[^"\\]|\\.)*")\s*(\{.*\})?', line)
+        if self.name or self.graphs:
+            raise ParseError("a program is named once, at the start")
         self.name, self.facts = json.loads(name), _parse_block(facts)
 
     def _graph(self, line: str) -> None:
@@ -221,6 +210,8 @@ def _fields(pattern: str, line: str) -> tuple[str, ...]:
 
 def parse_program(text: str) -> Program:
     """The program that prints as `text`; `ParseError` names the line that is wrong."""
+    if not isinstance(text, str):
+        raise ParseError(f"IR is text, got {type(text).__name__}")
     reader = _Reader()
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()

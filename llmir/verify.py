@@ -14,6 +14,8 @@ from .tensor import Tensor
 
 def verify(program: Program) -> Program:
     """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
+    if len(program.entries) != 1:
+        raise VerifyError(f"a program has one entry, got {', '.join(program.entries) or 'none'}")
     for entry in program.entries:
         graph = program[entry]
         for value in graph.outputs:
@@ -58,6 +60,9 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands
     where = f"@{graph.name}: %{name} (repeat @{op.body})"
     takes = tuple(n.results[0] for n in body.inputs)
     gives = tuple(body.type(v) for v in body.outputs)
+    handed = next((v for v in body.outputs if body[v.node].op.opcode == "input"), None)
+    if handed:
+        raise VerifyError(f"{where}: the body hands {handed} through; let it be captured, not carried")
     if takes != operands:
         raise VerifyError(f"{where}: the body takes {_list(takes)}, got {_list(operands)}")
     if gives != takes[: op.carried]:

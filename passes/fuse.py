@@ -9,6 +9,7 @@ from llmir.build import Builder
 from llmir.dtype import FP32
 from llmir.graph import Program, Value
 from llmir.ops.linear import merged_einsum
+from llmir.ops.moe import GroupedLinear
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule
 
@@ -52,9 +53,11 @@ def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -
 
 def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
     one, other = match["gate"].op, match["up"].op
-    (rows, first, chosen), result = _sides(getattr(one, "einsum", ""))
-    (same_rows, second, same_chosen), results = _sides(getattr(other, "einsum", ""))
-    if (rows, chosen) != (same_rows, same_chosen) or one != replace(other, einsum=getattr(one, "einsum", "")):
+    if not isinstance(one, GroupedLinear) or not isinstance(other, GroupedLinear):
+        return None
+    (rows, first, chosen), result = _sides(one.einsum)
+    (same_rows, second, same_chosen), results = _sides(other.einsum)
+    if (rows, chosen) != (same_rows, same_chosen) or one != replace(other, einsum=one.einsum):
         return None
     einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {results[0]}"
     return b.apply(replace(one, einsum=einsum), x, gate, up, experts, name="experts_gate_up")
@@ -81,6 +84,10 @@ def _silu_mul(p: Any, gate: Value, up: Value) -> Any:
 
 def _fused_silu_mul(b: Builder, match: Match, gate: Value, up: Value) -> Any:
     return b.silu_mul(gate, up, block=match["mul"].op.block, name="silu_mul")
+
+
+def _mul_silu(p: Any, gate: Value, up: Value) -> Any:
+    return p.mul(up, p.silu(gate), label="mul")
 
 
 def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
@@ -127,6 +134,7 @@ RULES = (
     Rule("route-fp32", _route_fp32, _routed),
     Rule("route", _route, _routed),
     Rule("silu-mul", _silu_mul, _fused_silu_mul),
+    Rule("mul-silu", _mul_silu, _fused_silu_mul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
 )

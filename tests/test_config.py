@@ -114,6 +114,21 @@ def test_absurd_sizes_are_errors(value: int) -> None:
     assert "2**48" in message(error) and len(message(error)) < 160
 
 
+def test_a_field_may_have_a_largest_value_of_its_own() -> None:
+    assert config(num_hidden_layers=10_000).integer("num_hidden_layers", maximum=10_000) == 10_000
+    with pytest.raises(ConfigError) as error:
+        config(num_hidden_layers=2**47).integer("num_hidden_layers", maximum=10_000)
+    assert message(error) == f"$.num_hidden_layers: expected a positive integer up to 10,000, got {2**47}"
+
+
+def test_what_is_assumed_of_an_absent_field_is_noted() -> None:
+    absent, given = config(), config(num_experts=4)
+    assert (absent.assumed("num_experts", 128), given.assumed("num_experts", 128)) == (128, 4)
+    assert (absent.notes, given.notes) == (["config names no num_experts; 128 assumed"], [])
+    with pytest.raises(ConfigError, match="got null"):
+        config(num_experts=None).assumed("num_experts", 128)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1.0, "1", True, None, 10**400])
 def test_a_number_is_positive_and_finite(value: object) -> None:
     with pytest.raises(ConfigError) as error:

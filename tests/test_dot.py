@@ -17,9 +17,11 @@ import pytest
 import llmir
 from llmir.backends import units
 from llmir.backends.dot.label import fit, width
+from llmir.backends.dot.render import SUFFIXES
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.build import Builder
+from llmir.cli import draw as cli_draw
 from llmir.errors import InputError, LlmirError, OutputError
 from llmir.graph import Program
 from llmir.hw import load as device
@@ -276,7 +278,11 @@ def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
         ("x", {}, InputError, "suffix '' is not one of"),
         ("x.svg", {"level": "ops"}, InputError, "level: 'ops' is not one of overview, layer, full"),
         ("x.svg", {"phase": "train"}, InputError, "phase: 'train' is not one of prefill, decode, both"),
-        ("none/x.svg", {}, OutputError, "does not exist"),
+        ("x.svg", {"level": []}, InputError, "level: [] is not one of"),
+        ("x.svg", {"phase": 5}, InputError, "phase: 5 is not one of"),
+        ("none/x.svg", {}, OutputError, "there is no folder"),
+        ("a\0b.svg", {}, OutputError, "not a file name"),
+        ("a" * 300 + ".svg", {}, OutputError, "name"),
         (".", {}, OutputError, "is a folder"),
     ],
 )
@@ -288,6 +294,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(
         llmir.draw(report, tmp_path / name, **options)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", [None, 123, b"x.svg"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    report = llmir.analyze(program_of("x"), "h100-sxm", new=8)
+    with pytest.raises(InputError, match=f"^path: expected the name of a file, got {type(path).__name__}$"):
+        llmir.draw(report, path)
+
+
+def test_both_faces_draw_the_same_formats() -> None:
+    assert tuple(SUFFIXES) == tuple(cli_draw.SUFFIXES)
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(

@@ -59,6 +59,11 @@ def test_a_file_is_enough_and_units_become_si(write: Write) -> None:
     assert found.source("memory_GBps") == "user file mine.yaml"
 
 
+def test_names_in_headers_are_one_line(write: Write) -> None:
+    found = hw.load(write(MINIMAL.replace("name: X", 'name: "X\\n1\\e[31m"\nvendor: "A\\tB"')))
+    assert (found.name, found.vendor) == ("X1[31m", "AB")
+
+
 def test_an_extending_file_wins_key_by_key_and_cites_itself(write: Write) -> None:
     path = write(
         "extend: H100_SXM\nmemory_GB: 94\nmatrix_tflops: {fp8: 1500}\n"
@@ -126,6 +131,9 @@ def swap(key: str, value: str) -> str:
         (MINIMAL + "links: {nvlink: {Gbps: 1}}\n", "links.nvlink: unknown key 'Gbps'; did you mean GBps"),
         (MINIMAL + "links: {nvlink: 450}\n", "links.nvlink must be a mapping"),
         (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be a whole number, got 1.5"),
+        (MINIMAL + "zzz: 1\n", "board_power_W, extend, sources"),
+        (MINIMAL + "source: {name: x}\n", "did you mean sources"),
+        (swap("name", '"\\e\\n"'), "name must be text"),
         (MINIMAL + "sources: {memory_GBpz: x}\n", "sources names 'memory_GBpz'"),
         (MINIMAL + "sources: {'name, name': x}\n", "sources names 'name' twice"),
         (MINIMAL + "sources: 5\n", "sources must be a mapping"),

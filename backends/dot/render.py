@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmir.backends.files import check_writable, write
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.errors import InputError, OutputError
+from llmir.names import plain
 
 from . import full, layer, overview
 from .outline import Outline, outline
@@ -34,7 +36,7 @@ def draw(
     That is another one, ending in `.dot`, when Graphviz's `dot` is not installed: then with a warning.
     """
     target = _target(path)
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         raise InputError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
@@ -42,13 +44,13 @@ def draw(
         raise InputError(f"program {job.program.name!r} has no ops to draw")
     graph = LEVELS[level](job, panels)
     if target.suffix.lower() in _TEXT:
-        return _write(target, graph.source.encode())
+        return _write(target, graph.source)
     if target.suffix.lower() == ".png" and level != "full":
         graph.attr(dpi="144")
     picture = _render(graph, target.suffix.lower()[1:])
     if picture is not None:
         return _write(target, picture)
-    text = _write(target.with_suffix(".dot"), graph.source.encode())
+    text = _write(target.with_suffix(".dot"), graph.source)
     warnings.warn(
         f"Graphviz's `dot` is not installed (apt install graphviz, or brew install graphviz): "
         f"wrote its input to {text} instead of {target.name}",
@@ -58,19 +60,22 @@ def draw(
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
+    check_writable(path)
     target = Path(path)
-    if target.is_dir():
-        raise OutputError(f"{target}: is a folder, not a file")
     if target.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{target}: suffix {target.suffix!r} is not one of {', '.join(SUFFIXES)}")
-    if not target.parent.is_dir():
-        raise OutputError(f"{target}: folder {target.parent} does not exist")
+        shown = f"{plain(str(target), limit=1000)}: suffix {target.suffix!r}"
+        raise InputError(f"{shown} is not one of {', '.join(SUFFIXES)}")
+    return target
+
+
+def _write(target: Path, content: str | bytes) -> Path:
+    write(target, content)
     return target
 
 
 def _steps(job: object, phase: str) -> list[Report]:
     """The steps to draw."""
-    if phase not in PHASES:
+    if not isinstance(phase, str) or phase not in PHASES:
         raise InputError(f"phase: {phase!r} is not one of {', '.join(PHASES)}")
     if isinstance(job, Report):
         if job.shape:
@@ -96,17 +101,3 @@ def _render(graph: Any, kind: str) -> bytes | None:
         said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
         raise OutputError(f"dot could not draw {kind}: {said[0] if said else error}") from None
     return picture
-
-
-def _write(target: Path, content: bytes) -> Path:
-    """Write all of a file or nothing."""
-    part = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
-    try:
-        try:
-            part.write_bytes(content)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"{target}: {error.strerror or error}") from None
-    return target

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmir.frontends.presets import Preset
+from llmir.frontends.presets.preset import Preset
 
 # parameters, layers, hidden, heads, key/value heads, mlp
 _LLAMA_2 = {

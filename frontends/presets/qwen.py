@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from llmir.frontends.presets import Preset
+from llmir.frontends.presets.preset import Preset
 
 _SHAPE = (
     "num_hidden_layers",

@@ -11,7 +11,7 @@ import click
 
 from . import inputs, options, output
 
-SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot")}
+SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot", "gv")}
 
 
 @click.command("draw", short_help="An annotated diagram of the model.")
@@ -27,7 +27,7 @@ SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot")}
     show_default=True,
     help="overview: blocks; layer: each op, layers folded; full: every layer written out.",
 )
-@options.output("The file to write: .svg, .png, .pdf or .dot.  [default: the model's name, .svg]")
+@options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
 def command(**given: Any) -> None:
     """Draw the model: each op with its time, share, FLOPs, bytes and what bounds it.
 
@@ -39,6 +39,8 @@ def command(**given: Any) -> None:
     llmir draw qwen3-30b-a3b --phase decode --level overview -o qwen.png
     """
     target = given["output_file"]
+    if target == "-":
+        raise click.UsageError(f"-o -: a picture goes to a file that ends in {', '.join(SUFFIXES)}")
     if target is not None:
         output.choose(target, None, SUFFIXES)
     if given["phase"] == "decode" and given["generate"] == 1:

@@ -123,7 +123,8 @@ def _human(value: Any, unit: str) -> str:
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
     from llmir.backends import table
 
-    title = f"{device.name} ({device.vendor} {device.architecture})"
+    made = " ".join(filter(None, (device.vendor, device.architecture)))
+    title = f"{device.name} ({made})" if made else device.name
     shown = table.columns((title, "value", "source"), ("value",))
     for row in rows:
         if not isinstance(row["value"], str):

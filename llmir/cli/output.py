@@ -22,18 +22,22 @@ SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "md"}
 def choose(output: str | None, form: str | None, suffixes: Mapping[str, str] = SUFFIXES) -> str:
     """The format of the result, and an early error if `output` cannot be written.
 
-    A file's suffix decides; `--format` must not say otherwise. On stdout it is `form`, or the first one.
+    A file's suffix decides; `--format` must not say otherwise, and decides where there is none. On
+    stdout it is `form`, or the first one.
     """
     if output is None or output == "-":
         return form or next(iter(suffixes.values()))
+    from llmir.backends.files import check_writable
+
     suffix = os.path.splitext(output)[1].lower()
+    if form and not suffix:
+        check_writable(output)
+        return form
     if suffix not in suffixes:
         got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
         raise InputError(f"{output}: {got}; allowed are {', '.join(suffixes)}")
     if form not in (None, suffixes[suffix]):
         raise InputError(f"{output}: the suffix says {suffixes[suffix]}, --format says {form}")
-    from llmir.backends.jsonio import check_writable
-
     check_writable(output)
     return suffixes[suffix]
 
@@ -43,7 +47,7 @@ def emit(text: str, output: str | None = None) -> None:
     if output is None or output == "-":
         click.echo(text, nl=not text.endswith("\n"))
         return
-    from llmir.backends.jsonio import write
+    from llmir.backends.files import write
 
     write(output, text)
     line("wrote", output)

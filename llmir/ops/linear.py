@@ -9,6 +9,7 @@ import numpy as np
 
 from ..dim import Size
 from ..equation import Equation, equation
+from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 
@@ -29,6 +30,21 @@ class Linear(Op):
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
         return equation(self.einsum)
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One for each weight; `VerifyError` unless there is a weight, and none or one bias, for each."""
+        rule = equation(self.einsum)
+        n = len(rule.results)
+        stray = [
+            axis
+            for term, result in zip(rule.operands[1 + n :], rule.results, strict=False)
+            for axis in set(rule.axes([term])) - set(rule.axes([result]))
+        ]
+        if len(rule.operands) not in (1 + n, 1 + 2 * n) or stray:
+            raise VerifyError(
+                f'"{self.einsum}": expected x, a weight for each result, and biases for all or none'
+            )
+        return super().types(operands)
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result."""

@@ -128,6 +128,11 @@ class GroupedLinear(Op):
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows lie where their experts do, so the expert axis needs no sum."""
+        rule = equation(self.einsum)
+        if len(rule.operands) != 2 + len(rule.results):
+            raise VerifyError(
+                f'"{self.einsum}": expected rows, a weight for each result, and the rows\' experts'
+            )
         rows, *weights, chosen = operands
         aligned = [
             w.laid(((), *w.placements[1:])) if w.placements[0] == rows.placements[0] else w for w in weights

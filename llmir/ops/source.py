@@ -11,9 +11,6 @@ from ..equation import Equation, equation
 from ..op import Op
 from ..tensor import Tensor
 
-# Reads HF checkpoint names: `{layer}` is the layer's number, `{expert}` runs over axis `expert`.
-CheckpointName = str
-
 
 @dataclass(frozen=True)
 class Source(Op):
@@ -49,12 +46,15 @@ class Input(Source):
 
 @dataclass(frozen=True)
 class Weight(Source):
-    """A parameter; `param` is its name in an HF checkpoint."""
+    """A parameter; `param` is its name in an HF checkpoint.
+
+    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`.
+    """
 
     opcode = "weight"
     kind = "gather"
 
-    param: CheckpointName = ""
+    param: str = ""
 
 
 @dataclass(frozen=True)

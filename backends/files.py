@@ -1,0 +1,60 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from llmir.errors import InputError, OutputError
+from llmir.names import plain
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """The file that writing to `path` replaces.
+
+    `OutputError` if it cannot be written, `InputError` if it is no path.
+    """
+    if not isinstance(path, str) and not (isinstance(path, os.PathLike) and isinstance(os.fspath(path), str)):
+        raise InputError(f"path: expected the name of a file, got {type(path).__name__}")
+    shown = plain(os.fspath(path), limit=1000)
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise OutputError(f"{shown}: is a folder, a file is needed")
+        if not target.parent.is_dir():
+            raise OutputError(f"{shown}: there is no folder {plain(str(target.parent), limit=1000)}")
+        needed = [(target, os.W_OK)] if target.exists() else []
+        if not _is_device(target):  # which is written in place
+            needed.append((target.parent, os.W_OK | os.X_OK))
+        writable = all(os.access(p, how) for p, how in needed)
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL
+        raise OutputError(f"{shown}: not a file name ({getattr(error, 'strerror', None) or error})") from None
+    if not writable:
+        raise OutputError(f"{shown}: no permission to write")
+    return target
+
+
+def write(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file so that no reader, and no failure, ever sees half of it. Raises `OutputError`."""
+    target = check_writable(path)
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+    try:
+        if _is_device(target):
+            target.write_bytes(data)
+            return
+        with tempfile.TemporaryDirectory(prefix=".llmir-", dir=target.parent) as folder:
+            whole = Path(folder) / "whole"
+            whole.write_bytes(data)
+            if target.exists():
+                shutil.copymode(target, whole)
+            os.replace(whole, target)
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error})"
+        raise OutputError(f"{plain(os.fspath(path), limit=1000)}: {reason}") from None
+
+
+def _is_device(target: Path) -> bool:
+    """Whether it is a device or a pipe, which cannot be replaced."""
+    return target.exists() and not target.is_file()

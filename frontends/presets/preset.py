@@ -1,0 +1,28 @@
+"""What is kept of a published model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmir.names import normalize
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One published model.
+
+    `parameters` is the total its publisher states, counted over weights only (not over buffers such
+    as rotary tables). `aliases` are releases with the same weight shapes: they may differ in how long
+    a context they were tuned for.
+    """
+
+    name: str
+    hf_id: str
+    config: Mapping[str, object]
+    parameters: int
+    aliases: tuple[str, ...] = ()
+
+    def spellings(self) -> set[str]:
+        """Every name that finds this preset, normalized."""
+        return {normalize(name) for name in (self.name, self.hf_id, *self.aliases)}

@@ -1,0 +1,58 @@
+"""`llmir models` and `llmir hw`: what is bundled, and a device of one's own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .commands import Run, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def test_the_models_are_those_that_are_bundled(run: Run) -> None:
+    from llmir.frontends.presets import PRESETS
+
+    rows = json.loads(run("models", "--format", "json").out)
+    assert {row["name"]: row["parameters"] for row in rows} == {
+        p.name: p.parameters for p in PRESETS.values()
+    }
+    (qwen,) = (row for row in rows if row["hf_id"] == "Qwen/Qwen3-30B-A3B")
+    facts = ("layers", "hidden", "heads", "kv_heads", "head_dim", "experts", "kv_cache_bytes_per_token")
+    assert [qwen[key] for key in facts] == [48, 2048, 32, 4, 128, 128, 98304]
+    assert {row["name"][:5] for row in json.loads(run("models", "qwen3", "--format", "json").out)} == {
+        "Qwen3"
+    }
+    assert all(p.name in run("models").out for p in PRESETS.values())
+
+
+def test_the_devices_are_listed_with_sources(run: Run) -> None:
+    from llmir import hw
+
+    listed = [row["name"] for row in csv.DictReader(io.StringIO(run("hw", "--format", "csv").out))]
+    assert listed == hw.names()
+    assert all(name in run("hw").out for name in listed)
+    device = hw.load("h100-sxm")
+    rows = json.loads(run("hw", "h100", "--format", "json").out)
+    assert {row["field"]: row["source"] for row in rows} == dict(device.sources)
+    assert {row["field"]: row["value"] for row in rows}["memory_Bps"] == device.memory_Bps
+    shown = run("hw", "h100").out
+    assert "989 TFLOP/s" in shown
+    assert "80.0 GiB" in shown
+
+
+def test_a_device_with_only_a_name_has_no_empty_brackets(run: Run, tmp_path: Path) -> None:
+    text = "vector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n"
+    for more, title in (("", "X1"), ("vendor: V\n", "X1 (V)"), ("vendor: V\narchitecture: A\n", "X1 (V A)")):
+        (tmp_path / "my.yaml").write_text(f'name: "X\\n1\\e"\n{text}{more}')
+        ran = run("hw", "my.yaml")
+        assert (ran.code, ran.err) == (0, "")
+        assert re.match(rf"{re.escape(title)} +value +source\n", ran.out)
