@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -116,6 +117,22 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
         return step.time_s, step.peak_memory_bytes
 
     yield "a million unrelated points", 0.2, points
+
+    experts = llmir.run(llmir.load("Qwen3-235B-A22B"), llmir.DEFAULT_PIPELINE)
+    for name, base, how in (
+        ("shard and price, 405B, tp 8", program, "shard{tp=8}"),
+        ("shard and price, 235B, tp 8 ep 8", experts, "shard{tp=8, ep=8}"),
+    ):
+        yield name, 6e-3, partial(sharded, base, how)
+
+
+def sharded(program: object, how: str) -> object:
+    """Both phases of a program that is sharded first: time and peak memory."""
+    import llmir
+
+    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2)
+    steps = [job.prefill, job.decode]
+    return [(step.time_s, step.peak_memory_bytes) for step in steps if step]
 
 
 def drawing(folder: Path) -> Callable[[], object]:

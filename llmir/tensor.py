@@ -91,6 +91,8 @@ class Tensor:
 
 def _checked(size: object) -> Size:
     """A size of a dimension: a positive integer of Python's own, or a polynomial that can be positive."""
+    if type(size) is int and size > 0:
+        return size
     if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
         return size
     if isinstance(size, SupportsIndex) and not isinstance(size, bool) and operator.index(size) > 0:
