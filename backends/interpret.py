@@ -16,6 +16,7 @@ from llmir.errors import InputError
 from llmir.graph import Graph, Program, Value
 from llmir.op import Array, Place
 from llmir.ops.region import Repeat
+from llmir.ops.rounding import rounded
 from llmir.ops.source import Cache, Weight
 from llmir.tensor import Tensor
 
@@ -40,7 +41,7 @@ class _Run:
                 results: tuple[Array, ...] = (inputs[node.name],)
             elif isinstance(op, Weight):
                 name = op.param.replace("{layer}", str(layer)) or path
-                results = (self.weights(name, node.results[0]),)
+                results = (rounded(self.weights(name, node.results[0]), node.results[0].dtype),)
             elif isinstance(op, Cache):
                 results = (self.cache(path, node.results[0]),)
             elif isinstance(op, Repeat):
@@ -82,7 +83,7 @@ def interpret(
 
     `inputs` are by name; their shapes say how many sequences and new tokens there are, and `caches` how many
     tokens came before. `weights` gives the array of a checkpoint name (or of a path, for weights without
-    one) and a type. Shapes are llmir's own, with heads apart.
+    one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with heads apart.
     """
     (entry,) = program.entries
     symbols = {"B": 1, "T": 1, "C": 0}

@@ -14,6 +14,7 @@ from llmir.backends.liveness import Memory, memory
 from llmir.dim import Binding, Number
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 14
@@ -62,9 +63,11 @@ class Plan:
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
-            name = row.work.dtype.name
-            unit = device.matrix_peak(name)[1] if row.work.matrix else name
-            if not name.startswith(unit):
+            if not row.work.matrix:
+                continue
+            name = unit_of(row.work.dtype.name)
+            unit = device.matrix_peak(name)[1]
+            if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
         return tuple(found)
 

@@ -109,6 +109,10 @@ class Op:
             for term, dtype in zip(rule.results, self.dtypes(operands), strict=True)
         )
 
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """The element type that it computes in: by default that of the first operand."""
+        return operands[0].dtype.plain
+
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """The matrix products inside; none unless the op says so."""
         return ()
@@ -132,7 +136,7 @@ class Op:
     def work(self, operands: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> Work:
         """The cost of one execution on one rank; operands and results are local types."""
         return Work(
-            operands[0].dtype if operands else results[0].dtype,
+            self.arithmetic(operands) if operands else results[0].dtype,
             self.matrix(operands),
             self.vector(operands, results),
             self.reads(operands, results),

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from .dim import Size, ceildiv, parse, product
 from .dtype import DType, dtype
-from .errors import ParseError
+from .errors import ParseError, VerifyError
 from .mesh import Mesh
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
@@ -32,6 +32,8 @@ class Tensor:
         self.dtype = dtype
         self.placements = tuple(placements) or ((),) * len(self.shape)
         self.partial = partial
+        if dtype.roles and len(dtype.roles) != len(self.shape):
+            raise VerifyError(f"{dtype} has scales over {len(dtype.roles)} dimensions, got {self}")
         self._key = (self.shape, dtype, self.placements, partial)
         self._hash = hash(self._key)
 
@@ -49,7 +51,11 @@ class Tensor:
     @cached_property
     def bytes(self) -> Size:
         """How many bytes they take, scales included."""
-        return self.dtype.bytes_of(self.elements)
+        return self.dtype.bytes_of(*self.shape)
+
+    def to(self, dtype: DType) -> Tensor:
+        """The same values in another element type."""
+        return Tensor(self.shape, dtype, self.placements, self.partial)
 
     def local(self, mesh: Mesh) -> Tensor:
         """What the fullest rank holds: each split dimension divided, rounded up."""
@@ -66,7 +72,7 @@ class Tensor:
     __repr__ = __str__
 
 
-_TYPE = re.compile(r"\s*(\w+)\[(.*)\]((?:\+\w+)*)\s*")
+_TYPE = re.compile(r"\s*([\w.]+)\[(.*)\]((?:\+\w+)*)\s*")
 
 
 def split_commas(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
@@ -32,13 +32,14 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
-    """One product for several with the same x, block, and number of biases; else None."""
-    if len({(n.op.block, len(n.operands)) for n in nodes}) > 1:
-        return None
+    """One product for several with the same x, block, types, and number of biases; else None."""
     weights = [n.operands[1] for n in nodes]
+    schemes = [b.type(w).dtype.scheme for w in weights]
+    if len({(n.op.block, n.op.to, len(n.operands), s) for n, s in zip(nodes, schemes, strict=True)}) > 1:
+        return None
     biases = [v for n in nodes for v in n.operands[2:]]
     einsum = merged_einsum(n.op.einsum for n in nodes)
-    return b.linear(x, *weights, *biases, einsum=einsum, block=nodes[0].op.block, name=name)
+    return b.apply(replace(nodes[0].op, einsum=einsum), x, *weights, *biases, name=name)
 
 
 def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -> Any:
@@ -47,12 +48,12 @@ def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -
 
 def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
     ops: list[Any] = [match["gate"].op, match["up"].op]
+    if ops[0].to != ops[1].to or len({b.type(w).dtype.scheme for w in (gate, up)}) > 1:
+        return None
     (rows, first, chosen), result = _sides(ops[0].einsum)
     (_, second, _), other = _sides(ops[1].einsum)
     einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {other[0]}"
-    return b.grouped_linear(
-        x, gate, up, experts, einsum=einsum, top_k=ops[0].top_k, block=ops[0].block, name="experts_gate_up"
-    )
+    return b.apply(replace(ops[0], einsum=einsum), x, gate, up, experts, name="experts_gate_up")
 
 
 def _sides(einsum: str) -> tuple[list[str], list[str]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op
-from . import attention, elementwise, gather, linear, moe, norm, region, rope
+from . import attention, elementwise, gather, linear, moe, norm, quant, region, rope
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "make",
     "moe",
     "norm",
+    "quant",
     "region",
     "rope",
 ]

@@ -12,10 +12,12 @@ import numpy as np
 
 from ..dim import Size, ceildiv, distinct
 from ..dtype import FP32, INT32, DType
+from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+from .linear import common
 from .norm import softmax
 
 
@@ -99,7 +101,8 @@ class GroupedLinear(Op):
     """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
     Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
-    has. Reads the weights of the experts that are touched: E·(1−(1−k/E)^tokens) are expected.
+    has, `to` the type of the results if not that of the rows. Reads the weights of the experts that are
+    touched: E·(1−(1−k/E)^tokens) are expected.
     """
 
     opcode = "grouped_linear"
@@ -107,10 +110,19 @@ class GroupedLinear(Op):
 
     einsum: str
     top_k: int
+    to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
         return equation(self.einsum)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """`to`, or that of the rows."""
+        return (named(self.to) if self.to else operands[0].dtype,) * len(self.equation(operands).results)
+
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """That of the rows, or of a weight that holds more."""
+        return common(operands[0].dtype, *(w.dtype for w in operands[1:-1]))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result, over all routed rows; the expert axis is indexed."""
@@ -126,7 +138,7 @@ class GroupedLinear(Op):
             experts = weight.shape[0]
             if not isinstance(experts, int):
                 raise VerifyError(f"grouped_linear: the number of experts must be known, got {weight}")
-            one = Tensor(weight.shape[1:], weight.dtype).bytes
+            one = Tensor((1, *weight.shape[1:]), weight.dtype).bytes
             return one * distinct(experts, self.top_k, tokens)
 
         rows, *weights, chosen = operands
