@@ -69,7 +69,6 @@ def decoder(
 ) -> Decoder:
     """What llama-like configs have in common; `differences` are the family's own fields of `Decoder`."""
     config.unmodelled("hidden_act", ("silu", "swish"), "activation")
-    config.unmodelled("quantization_config", (None,), "quantized checkpoint")
     config.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
     config.ignore("sliding_window")  # acts only with use_sliding_window or layer_types, which are looked at
     for i, kind in enumerate(config.texts("layer_types")):
