@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, ParseError
+
+from . import precision
 
 if TYPE_CHECKING:
     from llmir import Program
@@ -66,13 +69,13 @@ def passes(model: str, attention: str, pipeline: str | None) -> str:
     return ",".join(kept)
 
 
-def lowered(
-    model: str, attention: str, pipeline: str | None, logits: str | None, *, lenient: bool
-) -> Program:
-    """The program after its passes."""
+def lowered(given: Mapping[str, Any]) -> Program:
+    """The program that a command's options name, after its passes: first quantized, then the pipeline."""
     from llmir import api
 
-    return api.run(read(model, logits, lenient=lenient), passes(model, attention, pipeline))
+    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    steps = passes(given["model"], given["attention"], given["pipeline"])
+    return api.run(program, [*precision.quantize(given), steps])
 
 
 def workload(

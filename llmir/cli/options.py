@@ -28,7 +28,24 @@ model = _stack(
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
 )
 
+precision = _stack(
+    click.option(
+        "--weights",
+        metavar="DTYPE",
+        help="fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or mxfp4. "
+        "Narrow ones leave lm_head, router, norms and embeddings as they are.",
+    ),
+    click.option(
+        "--activations",
+        metavar="DTYPE",
+        help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+    ),
+    click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
+    click.option("--plan", metavar="FILE", help="YAML of modules (or patterns with *) and their dtypes."),
+)
+
 lowering = _stack(
+    precision,
     click.option(
         "--attention",
         type=click.Choice(["flash", "eager"]),
