@@ -14,8 +14,10 @@ from llmir.ops import make
 from llmir.ops.attention import AttentionMix, AttentionScores, FlashAttention
 from llmir.ops.elementwise import Cast
 from llmir.ops.gather import Embedding
+from llmir.ops.moe import Dispatch
 from llmir.ops.quant import Dequantize, Quantize
 from llmir.ops.source import Cache, Input, Source, Weight
+from llmir.rewrite import Match, Rule, rewrite
 
 from . import formats
 
@@ -35,7 +37,43 @@ def retyped(
     """`graph` with these types of weights, of activations (so far `model`), and of caches."""
     walk = _Walk(graph, weights, model, activations, kv)
     built = walk.run()
+    if any(isinstance(n.op, Dispatch) for n in built.nodes):
+        built = _shared(rewrite(built, [_BEFORE_DISPATCH]))
     return Retyped(graph if built == graph else built, walk.quantized, walk.caches)
+
+
+def _dispatched(p: Any, x: Value, chosen: Value) -> Any:
+    rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
+    return p.quantize(rows, label="quantize"), experts
+
+
+def _quantized_first(b: Builder, match: Match, x: Value, chosen: Value) -> Any:
+    dispatch, quantize = match["dispatch"], match["quantize"]
+    roles = "m" * (len(b.type(x).shape) - 1) + "k"
+    to: Any = quantize.op
+    narrow = b.apply(replace(to, to=dtype(to.to).laid(roles).name), x, name=f"quantize_{x.node}")
+    return b.apply(dispatch.op, *narrow, chosen, name=dispatch.name)
+
+
+# A token is quantized once, not once for each of its experts, and its copies are narrow.
+_BEFORE_DISPATCH = Rule("quantize-before-dispatch", _dispatched, _quantized_first)
+
+
+def _shared(graph: Graph) -> Graph:
+    """One `quantize` for all that take the same value in the same type."""
+    first: dict[tuple[Value, str], Value] = {}
+    instead: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node.op, Quantize):
+            [value] = node.values
+            kept = first.setdefault((node.operands[0], node.op.to), value)
+            if kept != value:
+                instead[value] = kept
+                continue
+        operands = tuple(instead.get(v, v) for v in node.operands)
+        nodes.append(node if operands == node.operands else Node(node.name, node.op, operands, node.results))
+    return Graph(graph.name, nodes, graph.outputs) if instead else graph
 
 
 class _Walk:
@@ -102,6 +140,8 @@ class _Walk:
             return
         if formats.is_product(op):
             operands = self._product(node, operands)
+        elif isinstance(op, Dispatch):
+            operands = (self._narrowed(operands[0], Quantize), *operands[1:])
         elif isinstance(op, AttentionScores | AttentionMix):
             operands = (operands[0], self._widened(operands[1], operands[0]))
         elif isinstance(op, FlashAttention):
@@ -118,7 +158,7 @@ class _Walk:
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         """The operands of a product: x is narrow if the matrices are and it was asked for, now or before."""
-        x, before = self._narrowed(operands[0], Quantize), self.new.type(operands[0]).dtype
+        x, before = self._narrowed(operands[0], Quantize), self.old.type(node.operands[0]).dtype
         matrices = [self.new.type(operands[slot]).dtype for slot in formats.matrix_slots(node)]
         wanted = self.narrow or (before.plain if before.low else None)
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):

@@ -70,7 +70,14 @@ _PAIRS = (
     ),
     *(("nvfp4", "nvfp4"), ("mxfp4", ""), ("mxfp4", "fp8"), ("mxfp4", "mxfp4"), ("nvfp4", ""), ("", "")),
 )
-_PLANS = ("", "(lm_head:int8)", "(down_proj:keep)", "(q_proj:int4_g6, attention:fp8_t)", "(embedding:fp8)")
+_PLANS = (
+    "",
+    "(lm_head:int8)",
+    "(down_proj:keep)",
+    "(q_proj:int4_g6, attention:fp8_t)",
+    "(embedding:fp8)",
+    "(*_norm:fp32, lm_head:nvfp4)",
+)
 
 
 @st.composite

@@ -103,6 +103,24 @@ def test_one_quantize_serves_all_users() -> None:
     assert dtypes["quantize_input_norm"] == "fp8_e4m3_c.mmk"
 
 
+def test_a_token_is_quantized_once_and_not_for_each_of_its_experts() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), "quantize{weights=fp8, activations=fp8}")
+    types = {n.name: str(n.results[0]) for n in program["layer"].nodes}
+    assert types["quantize_post_norm"] == "fp8_e4m3_c.mmk[B, T, 2048]"
+    assert types["dispatch"] == "fp8_e4m3_c.mk[8*B*T, 2048]"
+    assert types["gate"] == "bf16[B, T, 128]"  # the router takes the token as it was
+    assert ops(program).count("quantize") == 4
+
+
+def test_the_router_and_the_experts_share_a_quantized_token() -> None:
+    step = Quantize("fp8", "fp8", plan={"router": "fp8"})
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), step)
+    assert ops(program).count("quantize") == 4
+    takes = {n.name: n.operands[0].node for n in program["layer"].nodes if n.name in ("gate", "dispatch")}
+    assert set(takes.values()) == {"quantize_post_norm"}
+    assert llmir.run(program, step) is program
+
+
 def test_weights_alone_change_no_op() -> None:
     program = llmir.load("qwen3-30b-a3b")
     assert ops(llmir.run(program, "quantize{weights=int4}")) == ops(program)

@@ -86,8 +86,8 @@ class Dispatch(Op):
     rule = "b t h, b t k -> (b t k) h, (b t k)"
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Rows as they come, experts as they come."""
-        return (operands[0].dtype, operands[1].dtype)
+        """Rows as they come, with scales of their own if they are narrow; experts as they come."""
+        return (operands[0].dtype.laid("mk"), operands[1].dtype)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Rows in the order of tokens."""
