@@ -37,7 +37,7 @@ def retyped(
     """`graph` with these types of weights, of activations (so far `model`), and of caches."""
     walk = _Walk(graph, weights, model, activations, kv)
     built = walk.run()
-    if any(isinstance(n.op, Dispatch) for n in built.nodes):
+    if walk.quantized and any(isinstance(n.op, Dispatch) for n in built.nodes):
         built = _shared(rewrite(built, [_BEFORE_DISPATCH]))
     return Retyped(graph if built == graph else built, walk.quantized, walk.caches)
 
@@ -88,6 +88,7 @@ class _Walk:
         kv: DType | None,
     ) -> None:
         self.old, self.weights, self.kv = graph, weights, kv
+        self.said = activations is not None
         self.narrow = activations if activations and activations.low else None
         # A wide type of activations takes the place of the model's own.
         self.wide = {model: activations} if activations and not activations.low else {}
@@ -160,7 +161,7 @@ class _Walk:
         """The operands of a product: x is narrow if the matrices are and it was asked for, now or before."""
         x, before = self._narrowed(operands[0], Quantize), self.old.type(node.operands[0]).dtype
         matrices = [self.new.type(operands[slot]).dtype for slot in formats.matrix_slots(node)]
-        wanted = self.narrow or (before.plain if before.low else None)
+        wanted = self.narrow or (before.plain if before.low and not self.said else None)
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
             return (x, *operands[1:])
         roles = formats.activation_roles(node.op.equation(self.old.operand_types(node)).text)

@@ -260,6 +260,14 @@ def test_scales_that_do_not_fit_are_no_type(text: str) -> None:
         parse_tensor(text)
 
 
+def test_wide_activations_undo_narrow_ones() -> None:
+    program = llmir.load("qwen3-30b-a3b")
+    narrow = llmir.run(program, "quantize{weights=fp8, activations=fp8}")
+    undone = llmir.run(narrow, "quantize{activations=bf16}")
+    assert undone == llmir.run(program, "quantize{weights=fp8}")
+    assert llmir.run(undone, "quantize{weights=bf16}") == program
+
+
 def test_another_wide_type_is_that_of_the_whole_model() -> None:
     program = llmir.load("llama3.1-8b")
     half = llmir.run(program, "quantize{weights=fp16, activations=fp16, kv=fp16}")
@@ -317,7 +325,10 @@ def test_twice_is_once_and_the_last_one_counts(
     assert llmir.run(once, last) is once
     plans = first.plan or last.plan  # `keep` keeps what the first one gave
     if last.weights and last.kv and not plans and (last.activations or not first.activations):
-        assert bytes_of(llmir.run(program, [first, last])) == bytes_of(once)
+        both = llmir.run(program, [first, last])
+        one, other = (llmir.analyze(p, "h100", batch=2, new=3, context=5) for p in (both, once))
+        assert bytes_of(both) == bytes_of(once)
+        assert (one.time_s, one.flops, one.notes) == (other.time_s, other.flops, other.notes)
 
 
 @given(configs(), FUSIONS)
