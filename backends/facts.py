@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends import units
+from llmir.backends import precision, units
 from llmir.backends.report import OpCost, Report
 from llmir.backends.workload import Workload
 from llmir.dim import Number
@@ -127,6 +127,7 @@ def head(workload: Workload) -> list[tuple[str, str]]:
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
+        ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{count}{plain(device.name)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
         ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),

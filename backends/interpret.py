@@ -19,6 +19,7 @@ from llmir.graph import Graph, Node, Program, Value
 from llmir.op import Array, Place
 from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
+from llmir.ops.rounding import rounded
 from llmir.ops.source import Cache, Weight
 from llmir.tensor import Tensor
 
@@ -96,7 +97,7 @@ class _Run:
         found, shape = self.weights(name, type), tuple(map(self.at, type.shape))
         if found.shape != shape:
             raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
-        return self.ranks.spread(found, type)
+        return self.ranks.spread(rounded(found, type.dtype), type)
 
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""
@@ -116,7 +117,8 @@ def interpret(
 
     `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
     how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
-    weights without one) and a type. Shapes are llmir's own, with heads apart.
+    weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
+    heads apart.
     """
     (entry,) = program.entries
     graph = program[entry]

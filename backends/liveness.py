@@ -9,6 +9,7 @@ last: they differ in which of its inputs may be let go inside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -138,9 +139,13 @@ def _iterations(times: int) -> list[tuple[bool, bool]]:
 
 
 class _Walk:
-    """One pass over a graph's schedule. `owned` are the inputs that may be let go inside (None: all)."""
+    """One pass over a graph's schedule.
 
-    def __init__(self, program: Program, graph: Graph, owned: frozenset[str] | None) -> None:
+    `owned` are the inputs that may be let go inside, each with the piece that it lies in (None: all inputs,
+    each in one of its own).
+    """
+
+    def __init__(self, program: Program, graph: Graph, owned: Mapping[str, Value | None] | None) -> None:
         self.program, self.graph = program, graph
         self.moments: list[Moment] = []
         self.live: dict[Value, Held] = {}  # by the value that a piece was made for
@@ -148,14 +153,19 @@ class _Walk:
         self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
         self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
         self.uses = self._uses()
-        ours = {n.name for n in graph.inputs} if owned is None else owned
+        ours = {n.name: n.values[0] for n in graph.inputs} if owned is None else owned
+        first: dict[Value | None, Value] = {}  # the input that a piece was first met as
         for position, node in enumerate(graph.nodes):
             if isinstance(node.op, Repeat):
                 self._repeat(position, node, node.op)
             elif not isinstance(node.op, Source):
                 self._compute(position, node)
             elif node.name in ours and node.values[0] in self.uses:
-                self._hold(node.values[0], node.name, node.results[0].local(program.mesh).bytes)
+                met = first.setdefault(ours[node.name], node.values[0])
+                if met == node.values[0]:
+                    self._hold(met, node.name, node.results[0].local(program.mesh).bytes)
+                else:
+                    self._share(node.values[0], met)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
 
     def _uses(self) -> dict[Value, int]:
@@ -205,18 +215,18 @@ class _Walk:
     def _repeat(self, position: int, node: Node, op: Repeat) -> None:
         body = self.program[op.body]
         dying = self._dying(node, position)
-        pieces = {name: self.home.get(v) for name, v in _needed(self.program, node).items()}
-        shared = list(pieces.values())
-        own = {n: p for n, p in pieces.items() if p is not None and p in dying and shared.count(p) == 1}
         carried = {i.name for i in body.inputs[: op.carried]}
-        captured = own.keys() - carried
-        given = {name for name in own if name in carried}  # let go in the first iteration
+        pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
+        kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
+        given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        captured = {n: p for n, p in pieces.items() if n not in carried}
         for first, last in _iterations(op.times):
-            inside = (given if first else carried) | (captured if last else set())
-            away = given | (captured if last else set())
-            walk = _Walk(self.program, body, frozenset(inside))
-            outer = [h for p, h in self.live.items() if p not in {own[name] for name in away}]
-            base = self.total - sum((self.live[own[name]].bytes for name in away), start=0)
+            ours = pieces if first and last else given if first else captured if last else {}
+            fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
+            walk = _Walk(self.program, body, {**ours, **fresh})
+            away = {*given.values(), *ours.values()}
+            outer = [h for p, h in self.live.items() if p not in away]
+            base = self.total - sum((self.live[p].bytes for p in away), start=0)
             for moment in walk.moments:
                 inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
                 self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))

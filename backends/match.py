@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from llmir.graph import Program, Value
+from llmir.ops.quant import Dequantize, Quantize
 from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
 
@@ -42,15 +43,15 @@ def key(path: str, opcode: str) -> Key:
 class Flow:
     """Who feeds whom in a step: ops in schedule order, by slot what feeds them, and the weights they read.
 
-    Collectives only move what they are given: their users are fed by what feeds them, and nothing else
-    does a collective's work.
+    Collectives and quantization only move or re-type what they are given: their users are fed by what feeds
+    them, and nothing else does their work.
     """
 
     feeds: dict[Key, list[set[Key]]] = field(default_factory=dict)
     held: dict[Key, set[str]] = field(default_factory=dict)
     users: dict[Key, set[Key]] = field(default_factory=dict)
     outputs: list[set[Key]] = field(default_factory=list)
-    collectives: set[Key] = field(default_factory=set)
+    moves: set[Key] = field(default_factory=set)
 
     def add(self, op: Key, operands: Sequence[Iterable[Key | str]]) -> None:
         """An op, or a copy of one; a `str` is a weight or a cache."""
@@ -91,8 +92,8 @@ def flow(program: Program) -> Flow:
                 if node.op.times > 1:
                     carried = [a | b for a, b in zip(operands, results, strict=False)]
                     results = walk(node.op.body, inside, [*carried, *operands[len(carried) :]])
-            elif node.op.kind == "collective":
-                found.collectives.add(op)
+            elif node.op.kind == "collective" or isinstance(node.op, (Quantize, Dequantize)):
+                found.moves.add(op)
                 found.add(op, [])
                 results = [frozenset[Key | str]().union(*operands)] * len(node.values)
             else:
@@ -134,7 +135,7 @@ class _Grouping:
     def lone(self, side: int) -> list[Key]:
         """The ops that only this side has, and that something on the other may stand for."""
         flow = self.sides[side]
-        return [op for op in flow.feeds if op not in self.pairs and op not in flow.collectives]
+        return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
 
     def join(self, mine: int, other: int) -> None:
         """Make two groups one."""

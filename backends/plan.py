@@ -63,9 +63,11 @@ class Plan:
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
-            name = row.work.dtype.name
-            unit = device.matrix_peak(name)[1] if row.work.matrix else ""
-            if row.work.matrix and unit != unit_of(name):
+            if not row.work.matrix:
+                continue
+            name = unit_of(row.work.dtype.name)
+            unit = device.matrix_peak(name)[1]
+            if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
         if self.program.mesh.devices > 1:
             name, link = device.link(self.program.mesh.devices)

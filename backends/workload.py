@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.plan import plan
+from llmir.backends.precision import precision
 from llmir.backends.report import Report, count
 from llmir.dim import Binding
 from llmir.errors import InputError
@@ -145,6 +146,7 @@ class Workload:
                 "active_parameters": program.active_parameters,
             },
             "hardware": {"name": self.device.name, "devices": program.mesh.devices},
+            "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": parallel(program),
             "cost_model": self.prefill.cost_model,

@@ -8,7 +8,7 @@ from llmir.errors import InputError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
-from . import blocks
+from . import blocks, quantization
 from .blocks import Decoder
 from .config import Config, read
 from .llama import llama
@@ -36,9 +36,11 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
         raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
     config = read(model, lenient=lenient)
     family = _family(config)
-    decoder = family(config)
+    program = blocks.decoder(family(config), logits, ())
+    stored = quantization.scheme(config, program)
     config.finish()
-    return blocks.decoder(decoder, logits, tuple(config.notes))
+    facts = {**program.facts, "quantization": stored} if stored else program.facts
+    return program.replace(facts=facts, notes=tuple(config.notes))
 
 
 def _family(config: Config) -> Callable[[Config], Decoder]:

@@ -92,7 +92,6 @@ def _given(config: Config, key: str, default: int | None) -> int | None:
 def _refuse_unmodelled(config: Config, head_dim: int, *, qk_norm: bool, experts: bool) -> None:
     """An error for each field that would change what a llama-like layer computes."""
     config.unmodelled("hidden_act", ("silu", "swish"), "activation")
-    config.unmodelled("quantization_config", (None,), "quantized checkpoint")
     config.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
     for key, (neutral, reason) in _ACTING.items():
         config.unmodelled(key, neutral, reason)

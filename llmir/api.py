@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
-    """The unfused, unsharded program of a model.
+    """The unfused, unsharded program of a model, quantized if its config says that its checkpoint is.
 
     `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
     `.to_dict()`; `logits` is `last` (one position a sequence) or `all`. `lenient` turns config fields that
@@ -26,7 +26,9 @@ def load(model: object, logits: str = "last", *, lenient: bool = False) -> Progr
     """
     from .frontends import load as read
 
-    return read(model, logits=logits, lenient=lenient)
+    program = read(model, logits=logits, lenient=lenient)
+    stored = program.facts.get("quantization")
+    return run(program, stored) if isinstance(stored, str) else program
 
 
 def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:

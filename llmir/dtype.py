@@ -1,33 +1,95 @@
-"""Element types as values: their bits, and the scales that travel with a block of them."""
+"""Element types as values: their bits, and the scales that travel with a tile of them.
+
+A name says all of it. `fp8_e4m3_c.kn` is e4m3 with one scale a channel, on a matrix whose first dimension
+is contracted (`k`) and whose second one is kept (`n`):
+
+- `_c` one fp32 scale for each row along `k` (`_c16`: of 16 bits), `_t` one fp32 scale for each matrix
+- `_g128` one 16-bit scale for each 128 elements along `k`; `_g128z` with a zero point beside it
+- `_b128x128` one fp32 scale for each tile of 128 rows × 128 elements along `k`
+- `mxfp4` and `nvfp4` have the scales that their standards say
+
+After the dot stands one letter a dimension: `k` along which scales run, `n` (of weights) and `m` (of
+activations) the rows, `b` matrices apart, such as experts. Dimensions of one letter are taken together.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Literal
 
-from .dim import Size, ceildiv
-from .errors import ParseError
+from .dim import Size, ceildiv, product
+from .errors import ParseError, VerifyError
 from .names import suggest
 
 
 @dataclass(frozen=True)
 class DType:
-    """`bits` per element; with `block`, one scale of `scale_bits` for each `block` elements."""
+    """`bits` an element, and `scale_bits` for each tile of `block` = (rows, elements along `k`).
+
+    0 rows or elements are all there are. `matrix_bits` more belong to each matrix, and `zeros` says that
+    a tile has a zero point (which `scale_bits` includes). Without `roles`, a tensor is one long row, and
+    no matrix.
+    """
 
     name: str
     bits: int
     kind: Literal["float", "int"] = "float"
-    block: int = 0
+    block: tuple[int, int] = (0, 0)
     scale_bits: int = 0
+    matrix_bits: int = 0
+    zeros: bool = False
+    roles: str = ""
 
-    def bytes_of(self, elements: Size) -> Size:
-        """Bytes of `elements` of them, scales included.
+    @property
+    def low(self) -> bool:
+        """Whether it is a float or integer so narrow that values are lost in it."""
+        return self.bits <= 8
 
-        >>> INT4.bytes_of(256), MXFP4.bytes_of(64)
-        (128, 34)
+    @cached_property
+    def plain(self) -> DType:
+        """How its elements are multiplied: itself, without scales of its own choice."""
+        return DTYPES.get(self.scheme) or dtype(_SCALED.sub("", self.scheme))
+
+    @cached_property
+    def scheme(self) -> str:
+        """Its name without the roles of dimensions: equal for matrices of one format."""
+        return self.name.partition(".")[0]
+
+    def laid(self, roles: str) -> DType:
+        """The same with its scales laid out by the roles of dimensions; itself if it has no scales."""
+        return dtype(f"{self.scheme}.{roles}") if self.scale_bits else self
+
+    def sizes(self, shape: Iterable[Size]) -> tuple[Size, Size, Size]:
+        """(matrices, rows, elements along `k`) of a tensor of this shape."""
+        sizes = tuple(shape)
+        if not self.roles:
+            return 1, 1, product(sizes)
+        if len(self.roles) != len(sizes):
+            raise VerifyError(
+                f"{self} has scales over {len(self.roles)} dimensions, the shape has {len(sizes)}"
+            )
+        found: dict[str, Size] = {"b": 1, "n": 1, "k": 1}
+        for role, size in zip(self.roles.replace("m", "n"), sizes, strict=True):
+            found[role] = found[role] * size
+        return found["b"], found["n"], found["k"]
+
+    def bytes_of(self, *shape: Size) -> Size:
+        """Bytes of a tensor of this shape, scales included.
+
+        >>> INT4.bytes_of(256), MXFP4.bytes_of(64), dtype("fp8_e4m3_c.kn").bytes_of(100, 7)
+        (128, 34, 728)
         """
-        data = ceildiv(elements * self.bits, 8)
-        return data + ceildiv(ceildiv(elements, self.block) * self.scale_bits, 8) if self.block else data
+        data = ceildiv(product(shape) * self.bits, 8)
+        if not self.scale_bits:
+            return data
+        matrices, rows, along = self.sizes(shape)
+        across, length = self.block
+        tiles = (ceildiv(rows, across) if across else 1) * (ceildiv(along, length) if length else 1)
+        scales = ceildiv(matrices * tiles * self.scale_bits, 8)
+        return data + scales + (ceildiv(matrices * self.matrix_bits, 8) if self.roles else 0)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -38,6 +100,8 @@ class DType:
 
 FP64 = DType("fp64", 64)
 FP32 = DType("fp32", 32)
+# What tensor cores make of fp32: stored in 32 bits, multiplied with 10 bits of mantissa.
+TF32 = DType("tf32", 32)
 BF16 = DType("bf16", 16)
 FP16 = DType("fp16", 16)
 FP8_E4M3 = DType("fp8_e4m3", 8)
@@ -47,20 +111,42 @@ INT32 = DType("int32", 32, "int")
 INT8 = DType("int8", 8, "int")
 INT4 = DType("int4", 4, "int")
 # OCP Microscaling Formats v1.0: 32 elements share one 8-bit exponent.
-MXFP4 = DType("mxfp4", 4, "float", block=32, scale_bits=8)
-# NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale.
-NVFP4 = DType("nvfp4", 4, "float", block=16, scale_bits=8)
+MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8)
+# NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
+NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32)
 
-DTYPES = {
-    d.name: d for d in (FP64, FP32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
-}
+_ALL = (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
+DTYPES = {d.name: d for d in _ALL}
+
+_SCALED = re.compile(r"_(?:c(?P<c>16)?|t|g(?P<g>[1-9]\d*)(?P<z>z)?|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*))$")
 
 
+@lru_cache(maxsize=4096)
 def dtype(name: str) -> DType:
-    """The element type called `name`; `ParseError` if there is none."""
-    try:
-        return DTYPES[name]
-    except KeyError:
-        raise ParseError(
-            f"dtype {name!r} is unknown; known: {', '.join(DTYPES)}{suggest(name, DTYPES)}"
-        ) from None
+    """The element type called `name`; `ParseError` if there is none.
+
+    >>> dtype("int4_g128.kn").bytes_of(4096, 256) == 4096 * 256 // 2 + 32 * 256 * 2
+    True
+    """
+    scheme, _, roles = name.partition(".")
+    found = DTYPES.get(scheme) or _scaled(scheme)
+    if found and not roles and name == scheme:
+        return found
+    if found and found.scale_bits and re.fullmatch("[bmnk]+", roles):
+        return replace(found, name=name, roles=roles)
+    raise ParseError(f"dtype {name!r} is unknown; known: {', '.join(DTYPES)}{suggest(name, DTYPES)}")
+
+
+def _scaled(scheme: str) -> DType | None:
+    """`int4_g128` and its like: a narrow type with scales."""
+    part = _SCALED.search(scheme)
+    base = DTYPES.get(scheme[: part.start()]) if part else None
+    if part is None or base is None or not base.low or base.scale_bits:
+        return None
+    if part["g"]:
+        bits = 16 + (base.bits if part["z"] else 0)
+        return replace(base, name=scheme, block=(1, int(part["g"])), scale_bits=bits, zeros=bool(part["z"]))
+    if part["n"]:
+        return replace(base, name=scheme, block=(int(part["n"]), int(part["k"])), scale_bits=32)
+    rows = 0 if part[0] == "_t" else 1
+    return replace(base, name=scheme, block=(rows, 0), scale_bits=int(part["c"] or 32))

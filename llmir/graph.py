@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import networkx as nx
@@ -205,7 +206,7 @@ class Program:
             if isinstance(op, GroupedLinear):
                 for weight in at.graph.operand_types(at.node)[1:-1]:
                     experts, *rest = map(Binding(), weight.shape)
-                    idle += at.repeat * (experts - op.top_k) * Binding()(Tensor(rest, weight.dtype).elements)
+                    idle += at.repeat * (experts - op.top_k) * prod(rest)
         return self.parameters - idle
 
     @property

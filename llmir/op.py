@@ -120,6 +120,10 @@ class Op:
 
         return tuple(map(result, rule.results, self.dtypes(operands)))
 
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """The element type that it computes in: by default that of the first operand."""
+        return operands[0].dtype.plain
+
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """The matrix products inside; none unless the op says so."""
         return ()
@@ -144,7 +148,7 @@ class Op:
         """The cost of one execution on the fullest rank of `mesh`; the types are global."""
         ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))
         return Work(
-            (ours or theirs)[0].dtype,
+            self.arithmetic(ours) if ours else theirs[0].dtype,
             self.matrix(ours),
             self.vector(ours, theirs),
             self.reads(ours, theirs),

@@ -37,6 +37,8 @@ class Tensor:
         self.dtype = dtype
         self.placements = tuple(placements) or ((),) * len(self.shape)
         self.partial, self.tokens = partial, tokens
+        if dtype.roles and len(dtype.roles) != len(self.shape):
+            raise VerifyError(f"{dtype} has scales over {len(dtype.roles)} dimensions, got {self}")
         self._key = (self.shape, dtype, self.placements, partial, tokens)
         self._hash = hash(self._key)
 
@@ -54,7 +56,11 @@ class Tensor:
     @cached_property
     def bytes(self) -> Size:
         """How many bytes they take, scales included."""
-        return self.dtype.bytes_of(self.elements)
+        return self.dtype.bytes_of(*self.shape)
+
+    def to(self, dtype: DType) -> Tensor:
+        """The same values in another element type."""
+        return Tensor(self.shape, dtype, self.placements, self.partial, self.tokens)
 
     def local(self, mesh: Mesh) -> Tensor:
         """What the fullest rank holds: each split dimension divided, rounded up.
@@ -100,7 +106,7 @@ def _checked(size: object) -> Size:
     raise VerifyError(f"a dimension of size {size!r}: expected a positive integer or a size in symbols")
 
 
-_TYPE = re.compile(r"\s*(\w+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")
+_TYPE = re.compile(r"\s*([\w.]+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")
 
 
 def split_commas(text: str) -> list[str]:

@@ -34,17 +34,16 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
 
 
 def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
-    """One product for several that are alike: same block, same spelling of x, as many biases; else None."""
-    spelled = {_sides(n.op.einsum)[0][0] for n in nodes}
-    if (
-        len({(n.op.block, len(n.operands), len(n.results)) for n in nodes} | spelled) != 2
-        or nodes[0].results[1:]
-    ):
+    """One product for several that are alike: block, types, spelling of x, number of biases; else None."""
+    if any(len(n.results) > 1 for n in nodes) or len({_sides(n.op.einsum)[0][0] for n in nodes}) > 1:
         return None
     weights = [n.operands[1] for n in nodes]
+    schemes = [b.type(w).dtype.scheme for w in weights]
+    if len({(n.op.block, n.op.to, len(n.operands), s) for n, s in zip(nodes, schemes, strict=True)}) > 1:
+        return None
     biases = [v for n in nodes for v in n.operands[2:]]
     einsum = merged_einsum(n.op.einsum for n in nodes)
-    return b.linear(x, *weights, *biases, einsum=einsum, block=nodes[0].op.block, name=name)
+    return b.apply(replace(nodes[0].op, einsum=einsum), x, *weights, *biases, name=name)
 
 
 def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -> Any:
@@ -57,7 +56,9 @@ def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, 
         return None
     (rows, first, chosen), result = _sides(one.einsum)
     (same_rows, second, same_chosen), results = _sides(other.einsum)
-    if (rows, chosen) != (same_rows, same_chosen) or one != replace(other, einsum=one.einsum):
+    schemes = {b.type(w).dtype.scheme for w in (gate, up)}
+    alike = one == replace(other, einsum=one.einsum) and (rows, chosen) == (same_rows, same_chosen)
+    if not alike or len(schemes) > 1:
         return None
     einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {results[0]}"
     return b.apply(replace(one, einsum=einsum), x, gate, up, experts, name="experts_gate_up")

@@ -29,9 +29,24 @@ def _flash(opcode: str) -> Any:
     return replacement
 
 
+def _widened(opcode: str) -> Any:
+    def pattern(p: Any, q: Value, k: Value, v: Value) -> Any:
+        return getattr(p, opcode)(q, p.dequantize(k), p.dequantize(v), label="flash")
+
+    return pattern
+
+
+def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
+    flash = match["flash"]
+    return b.apply(flash.op, q, k, v, name=flash.name)[0]
+
+
+# Flash kernels widen a narrow cache as they read it.
 RULES = (
     Rule("flash-attention", _masked, _flash("causal_flash_attention")),
     Rule("flash-attention-unmasked", _unmasked, _flash("flash_attention")),
+    Rule("narrow-cache", _widened("causal_flash_attention"), _reads_narrow),
+    Rule("narrow-cache-unmasked", _widened("flash_attention"), _reads_narrow),
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from llmir.passes.quantize import Quantize
+
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -43,7 +45,47 @@ def configs(draw: st.DrawFn, architectures: tuple[str, ...] = ()) -> dict[str, o
 
 
 LOGITS = st.sampled_from(("last", "all"))
-PIPELINES = st.sampled_from(("", "fuse-attention", "fuse", "fuse-attention,fuse", "fuse-attention,fuse,dce"))
+_FUSIONS = ("", "fuse-attention", "fuse", "fuse-attention,fuse", "fuse-attention,fuse,dce")
+FUSIONS = st.sampled_from(_FUSIONS)
+PIPELINES = st.sampled_from(
+    (
+        *_FUSIONS,
+        "quantize{weights=fp8, activations=fp8, kv=fp8},fuse-attention,fuse",
+        "fuse,quantize{weights=int4_g8, kv=int8}",
+        "quantize{weights=fp8_b4x6, activations=fp8, kv=fp16, plan=(lm_head:fp8)},fuse-attention",
+        "fuse-attention,fuse,dce,quantize{weights=nvfp4, activations=nvfp4, plan=(down_proj:keep)}",
+    )
+)
+
+
+_PAIRS = (
+    *(("fp8", ""), ("fp8", "fp8"), ("fp8_b128x128", "fp8"), ("fp8_b4x6", "fp8"), ("fp8_e5m2", "fp8_e5m2")),
+    *(
+        ("int8", ""),
+        ("int8", "int8"),
+        ("int4", ""),
+        ("int4_g4", "int8"),
+        ("int4_g8z", ""),
+        ("int4_g4", "fp8"),
+    ),
+    *(("nvfp4", "nvfp4"), ("mxfp4", ""), ("mxfp4", "fp8"), ("mxfp4", "mxfp4"), ("nvfp4", ""), ("", "")),
+)
+_PLANS = (
+    "",
+    "(lm_head:int8)",
+    "(down_proj:keep)",
+    "(q_proj:int4_g6, attention:fp8_t)",
+    "(embedding:fp8)",
+    "(*_norm:fp32, lm_head:nvfp4)",
+)
+
+
+@st.composite
+def quantizations(draw: st.DrawFn) -> Quantize:
+    """A `quantize` of some of weights, activations and cache, with or without a plan."""
+    weights, activations = draw(st.sampled_from(_PAIRS))
+    kv = draw(st.sampled_from(("", "fp8", "fp8_e5m2", "int8", "fp16")))
+    return Quantize(weights, activations, kv, draw(st.sampled_from(_PLANS)))
 
 
 @st.composite

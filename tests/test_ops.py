@@ -123,6 +123,22 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * 2 * TOKENS * 8 + 4 * TOKENS * 2,
         2 * TOKENS * 8,
     ),
+    "quantize": (
+        {"to": "fp8_e4m3_c.mmk"},
+        ("bf16[B, T, 8]",),
+        0,
+        2 * TOKENS * 8,
+        2 * TOKENS * 8,
+        TOKENS * (8 + 4),
+    ),
+    "dequantize": (
+        {"to": "bf16"},
+        ("int4_g4z.mmk[B, T, 10]",),
+        0,
+        TOKENS * 10,
+        TOKENS * 5 + math.ceil(TOKENS * 3 * 20 / 8),
+        2 * TOKENS * 10,
+    ),
 }
 WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard

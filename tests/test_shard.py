@@ -16,7 +16,17 @@ from llmir.graph import Program
 from .strategies import LOGITS, configs, degrees
 from .test_interpret import ids, logits, same
 
-BEFORE = st.sampled_from(("", "fuse-attention", "fuse-attention,fuse", "fuse-attention,fuse,unroll"))
+# Weights and caches are rounded once, wherever they lie; activations would be scaled rank by rank.
+BEFORE = st.sampled_from(
+    (
+        "",
+        "fuse-attention",
+        "fuse-attention,fuse",
+        "fuse-attention,fuse,unroll",
+        "fuse-attention,fuse,quantize{weights=fp8, kv=fp8_e5m2}",
+        "quantize{weights=int4_g4},fuse-attention",
+    )
+)
 
 
 def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:

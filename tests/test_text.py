@@ -38,6 +38,7 @@ GOLDEN = {
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),
     "tiny-moe.fused.ir": (TINY_MOE, llmir.DEFAULT_PIPELINE),
+    "tiny-moe.quantized.ir": (TINY_MOE, "fuse-attention,quantize{weights=fp8, activations=fp8, kv=fp8}"),
 }
 
 

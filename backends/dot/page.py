@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmir.backends import units
+from llmir.backends import precision, units
 from llmir.backends.cost.ideal import BOUNDS
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload, parallel
-from llmir.dim import Binding
-from llmir.dtype import DType
-from llmir.graph import Program
-from llmir.ops.source import Weight
 
 from .label import FONT, INK, MUTED, PAINT, fit, font, label, left, table, width
 from .outline import Outline
@@ -95,16 +90,7 @@ def _where(job: Report | Workload) -> str:
     degrees = parallel(job.program)
     axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
     axes += ["SP"] if degrees["sp"] else []
-    return f"{count}{job.device.name} ({', '.join([*axes, *dtypes(job.program)])})"
-
-
-def dtypes(program: Program) -> list[str]:
-    """The name of the type that most bytes of weights have; none if there are no weights."""
-    held: Counter[DType] = Counter()
-    for at in program.instances():
-        if isinstance(at.node.op, Weight):
-            held[at.node.results[0].dtype] += at.repeat * Binding()(at.node.results[0].bytes)
-    return [held.most_common(1)[0][0].name] if held else []
+    return f"{count}{job.device.name} ({', '.join([*axes, *precision.words(job.program)])})"
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:

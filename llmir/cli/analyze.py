@@ -35,13 +35,11 @@ def command(**given: Any) -> int:
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256
     llmir analyze qwen3-30b-a3b --hw my-gpu.yaml --attention eager -o qwen.json
+    llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --weights fp8 --activations fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit --reserve 2GiB
     """
     form = output.choose(given["output_file"], given["form"])
-    program = inputs.lowered(
-        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
-    )
-    program = inputs.parallel(program, given)
+    program = inputs.lowered(given)
     job = inputs.workload(
         program,
         given["hw"],

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.errors import UnsupportedError
+
 from . import inputs, options, output
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ def command(model: str, index: str, form: str | None, output_file: str | None, l
     form = output.choose(output_file, form, {".txt": "table", ".json": "json"})
     from llmir.frontends import checkpoint, weights
 
-    program = inputs.lowered(model, "flash", "", None, lenient=lenient)
+    program = inputs.read(model, lenient=lenient)
+    if stored := program.facts.get("quantization"):
+        raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
     found = checkpoint.read(index)
     compared = weights.compare(program, found)
     if form == "json":

@@ -37,6 +37,7 @@ def command(**given: Any) -> None:
     \b
     llmir draw llama3.1-8b --hw h100-sxm --batch 8 -o llama.svg
     llmir draw qwen3-30b-a3b --phase decode --level overview -o qwen.png
+    llmir draw llama3.1-8b --hw rtx4090 --weights int4 -o llama-int4.svg
     """
     target = given["output_file"]
     if target == "-":
@@ -45,10 +46,7 @@ def command(**given: Any) -> None:
         output.choose(target, None, SUFFIXES)
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
-    program = inputs.lowered(
-        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
-    )
-    program = inputs.parallel(program, given)
+    program = inputs.lowered(given)
     target = target or _file_name(program.name)
     output.choose(target, None, SUFFIXES)
     job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])

@@ -40,10 +40,7 @@ def command(**given: Any) -> None:
     form = output.choose(given["output_file"], given["form"], {".txt": "table", ".json": "json"})
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
-    program = inputs.lowered(
-        given["model"], given["attention"], given["pipeline"], given["logits"], lenient=given["lenient"]
-    )
-    program = inputs.parallel(program, given)
+    program = inputs.lowered(given)
     job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
     from llmir.backends.explain import explain
     from llmir.backends.jsonio import to_json

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, ParseError
 
+from . import precision
+
 if TYPE_CHECKING:
-    from llmir import Program
+    from llmir import Pass, Program
     from llmir.backends.workload import Workload
 
 _LARGEST_IR = 2**26
@@ -67,22 +69,21 @@ def passes(model: str, attention: str, pipeline: str | None) -> str:
     return ",".join(kept)
 
 
-def lowered(
-    model: str, attention: str, pipeline: str | None, logits: str | None, *, lenient: bool
-) -> Program:
-    """The program after its passes."""
+def lowered(given: Mapping[str, Any]) -> Program:
+    """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
     from llmir import api
 
-    return api.run(read(model, logits, lenient=lenient), passes(model, attention, pipeline))
+    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    steps = passes(given["model"], given["attention"], given["pipeline"])
+    return api.run(program, [*precision.quantize(given), steps, *_shard(given)])
 
 
-def parallel(program: Program, given: Mapping[str, Any]) -> Program:
-    """The program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
-    from llmir import api
+def _shard(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
     from llmir.passes.shard import Shard
 
-    degrees = {name: given[name] for name in ("tp", "dp", "ep")}
-    return api.run(program, Shard(**degrees, sp=int(given["sp"])))
+    degrees = {name: given.get(name, 1) for name in ("tp", "dp", "ep")}
+    return [Shard(**degrees, sp=int(given.get("sp", False)))]
 
 
 def workload(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from . import inputs, options, output
+from . import inputs, options, output, precision
 
 
 @click.command("opt", short_help="Run passes and print the IR.")
@@ -15,9 +17,12 @@ from . import inputs, options, output
 @click.option(
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
 )
+@options.precision
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @options.output("Write a file (.ir) instead of stdout.")
-def command(model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None) -> None:
+def command(
+    model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None, **given: Any
+) -> None:
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
 
     The IR is verified before the first pass and after every one. What is printed can be read again.
@@ -25,12 +30,13 @@ def command(model: str, pipeline: str, logits: str | None, lenient: bool, output
     \b
     llmir opt llama3.1-8b -p 'fuse-attention,fuse,dce' -o llama.ir
     llmir opt llama.ir -p unroll
+    llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
     cat llama.ir | llmir opt - -p dce
     """
     output.choose(output_file, None, {".ir": "ir"})
     from llmir import api
     from llmir.text import print_program
 
-    program = api.run(inputs.read(model, logits, lenient=lenient), pipeline)
+    program = api.run(inputs.read(model, logits, lenient=lenient), [*precision.quantize(given), pipeline])
     output.emit(print_program(program), output_file)
     output.note(*program.notes)

@@ -32,7 +32,24 @@ logits = click.option(
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
 )
 
+precision = _stack(
+    click.option(
+        "--weights",
+        metavar="DTYPE",
+        help="fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or mxfp4. "
+        "Narrow ones leave lm_head, router, norms and embeddings as they are.",
+    ),
+    click.option(
+        "--activations",
+        metavar="DTYPE",
+        help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+    ),
+    click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
+    click.option("--plan", metavar="FILE", help="YAML of modules (or patterns with *) and their dtypes."),
+)
+
 lowering = _stack(
+    precision,
     click.option(
         "--attention",
         type=click.Choice(["flash", "eager"]),

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op, type_name
-from . import attention, collective, elementwise, gather, linear, moe, norm, region, rope
+from . import attention, collective, elementwise, gather, linear, moe, norm, quant, region, rope
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "make",
     "moe",
     "norm",
+    "quant",
     "region",
     "rope",
 ]

@@ -9,25 +9,29 @@ import numpy as np
 
 from ..dim import Size
 from ..dtype import DType
+from ..dtype import dtype as named
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """The rows of a table that token ids name: reads those rows, not the table."""
+    """The rows of a table that token ids name, in the type `to`: reads those rows, not the table."""
 
     opcode = "embedding"
     kind = "gather"
     rule = "[v] h, b t -> b t h"
 
+    to: str = ""
+
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """That of the table."""
-        return (operands[0].dtype,)
+        """`to`, or that of the table."""
+        return (named(self.to) if self.to else operands[0].dtype,)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """One row for each token, and the ids."""
-        return (operands[0].dtype.bytes_of(results[0].elements), operands[1].bytes)
+        table, tokens = operands
+        return (table.dtype.bytes_of(tokens.elements, *table.shape[1:]), tokens.bytes)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Rows of tokens that another rank holds are zero here."""

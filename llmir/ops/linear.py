@@ -8,10 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dim import Size
+from ..dtype import FP32, TF32, DType
+from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+
+
+def common(x: DType, *weights: DType) -> DType:
+    """What x times the weights is computed in: x's type, unless a weight holds more.
+
+    >>> from llmir.dtype import BF16, INT8
+    >>> print(common(BF16, INT8), common(INT8, INT8), common(BF16, FP32), common(FP32, TF32))
+    bf16 int8 fp32 tf32
+    """
+    result = x.plain
+    for weight in weights:
+        if weight.bits > result.bits or (result, weight) == (FP32, TF32):
+            result = weight.plain
+    return result
 
 
 @dataclass(frozen=True)
@@ -19,13 +35,15 @@ class Linear(Op):
     """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
 
     With several results it is a merged projection: operands are x, one weight per result, then
-    (if at all) one bias per result, and `einsum` says all of it.
+    (if at all) one bias per result, and `einsum` says all of it. Weights narrower than x are widened in the
+    kernel; the results are of the type `to`, by default x's.
     """
 
     opcode = "linear"
     kind = "gemm"
 
     einsum: str
+    to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
@@ -45,6 +63,15 @@ class Linear(Op):
                 f'"{self.einsum}": expected x, a weight for each result, and biases for all or none'
             )
         return super().types(operands)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """`to`, or that of x."""
+        return (named(self.to) if self.to else operands[0].dtype,) * len(self.equation(operands).results)
+
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """That of x, or of a weight that holds more."""
+        count = len(self.equation(operands).results)
+        return common(operands[0].dtype, *(w.dtype for w in operands[1 : 1 + count]))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result."""

@@ -13,11 +13,13 @@ import numpy as np
 
 from ..dim import Size, ceildiv, distinct
 from ..dtype import FP32, INT32, DType
+from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 from .collective import without
+from .linear import common
 from .norm import softmax
 
 
@@ -96,8 +98,8 @@ class Dispatch(Op):
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Rows as they come, experts as they come."""
-        return (operands[0].dtype, operands[1].dtype)
+        """Rows as they come, with scales of their own if they are narrow; experts as they come."""
+        return (operands[0].dtype.laid("mk"), operands[1].dtype)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Rows in the order of tokens."""
@@ -111,7 +113,8 @@ class GroupedLinear(Op):
     """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
     Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
-    has. Reads the weights of the experts that are touched: E·(1−(1−k/E)^tokens) are expected.
+    has, `to` the type of the results if not that of the rows. Reads the weights of the experts that are
+    touched: E·(1−(1−k/E)^tokens) are expected.
     """
 
     opcode = "grouped_linear"
@@ -121,6 +124,7 @@ class GroupedLinear(Op):
     einsum: str
     top_k: int
     experts: int  # in the whole model: of these, a rank may hold only some
+    to: str = ""
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
@@ -139,6 +143,14 @@ class GroupedLinear(Op):
         ]
         return super().types((rows, *aligned, chosen))
 
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """`to`, or that of the rows."""
+        return (named(self.to) if self.to else operands[0].dtype,) * len(self.equation(operands).results)
+
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """That of the rows, or of a weight that holds more."""
+        return common(operands[0].dtype, *(w.dtype for w in operands[1:-1]))
+
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result, over all routed rows; the expert axis is indexed."""
         rule = self.equation(operands)
@@ -154,7 +166,7 @@ class GroupedLinear(Op):
                 raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
             # This rank's rows are its share of all: with E/held ranks, of that many times its tokens.
             tokens = ceildiv(operands[0].shape[0] * (self.experts // held), self.top_k)
-            one = Tensor(weight.shape[1:], weight.dtype).bytes
+            one = Tensor((1, *weight.shape[1:]), weight.dtype).bytes
             return one * distinct(held, self.top_k, tokens, self.experts)
 
         rows, *weights, chosen = operands

@@ -14,8 +14,10 @@ from types import MappingProxyType
 import numpy as np
 
 from ..dim import Size
+from ..dtype import DType
 from ..op import Array, Op, Place
 from ..tensor import Tensor
+from .rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Rope(Rotary):
 
 @dataclass(frozen=True)
 class Append(Op):
-    """A cache with the new tokens' rows written at its end, in place."""
+    """A cache with the new tokens' rows written at its end, in place and in the cache's element type."""
 
     opcode = "append"
     kind = "elementwise"
@@ -111,11 +113,12 @@ class Append(Op):
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """The new rows only."""
-        return (operands[1].bytes,)
+        return (operands[1].to(results[0].dtype).bytes,)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """One after the other."""
-        return (np.concatenate(operands, axis=1),)
+        cache, rows = operands
+        return (np.concatenate([cache, rounded(rows, results[0].dtype)], axis=1),)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,10 @@ class RopeAppend(Rotary):
     rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
     aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
 
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of q and of the caches."""
+        return tuple(operands[i].dtype for i in (0, 3, 4))
+
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """That of the rotations of q and k."""
         return Rope.vector_flops * (operands[0].elements + operands[1].elements)
@@ -140,10 +147,12 @@ class RopeAppend(Rotary):
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """q, and the new rows of the caches."""
-        return tuple(t.bytes for t in operands[:3])
+        return tuple(t.to(r.dtype).bytes for t, r in zip(operands[:3], results, strict=True))
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The rotations and the appends."""
         q, k, v, keys, values = operands
-        grown = np.concatenate([keys, self.rotate(k, at)], axis=1)
-        return self.rotate(q, at), grown, np.concatenate([values, v], axis=1)
+        _, key, value = results
+        new = rounded(self.rotate(k, at), key.dtype), rounded(v, value.dtype)
+        grown = (np.concatenate(pair, axis=1) for pair in zip((keys, values), new, strict=True))
+        return (self.rotate(q, at), *grown)

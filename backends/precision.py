@@ -1,0 +1,75 @@
+"""In what element types a program stores and computes, in the names that `quantize` takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from llmir.dim import Binding
+from llmir.dtype import DType
+from llmir.graph import Program
+from llmir.ops.linear import Linear
+from llmir.ops.moe import GroupedLinear
+from llmir.ops.source import Cache, Weight
+
+# Held apart: these blocks mostly keep the type that the model came in.
+_APART = ("lm_head", "router", "embedding")
+_SHORT = {
+    "fp8_e4m3_c": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2_c": "fp8_e5m2",
+    "int8_c": "int8",
+    "int4_g128": "int4",
+}
+
+
+def short(dtype: DType) -> str:
+    """`fp8` for e4m3 with a scale a channel, and so on.
+
+    >>> from llmir.dtype import dtype
+    >>> short(dtype("fp8_e4m3_c.kn")), short(dtype("fp8_e4m3_b128x128.kn")), short(dtype("bf16"))
+    ('fp8', 'fp8_b128x128', 'bf16')
+    """
+    return _SHORT.get(dtype.scheme, dtype.scheme.replace("fp8_e4m3_", "fp8_"))
+
+
+@lru_cache(maxsize=256)
+def precision(program: Program) -> dict[str, str | None]:
+    """The types of most weights that are multiplied, of what they are multiplied by, and of the caches.
+
+    lm_head and the router count where there are no others; None is for a program without any.
+    """
+    weights: Counter[tuple[bool, str]] = Counter()
+    activations: Counter[tuple[bool, str]] = Counter()
+    caches: Counter[str] = Counter()
+    plain: Counter[str] = Counter()
+    for at in program.instances():
+        op, types = at.node.op, at.graph.operand_types(at.node)
+        if isinstance(op, Linear | GroupedLinear):
+            main = op.block not in _APART
+            for matrix in types[1 : 1 + len(at.node.results)]:
+                size = Binding()(matrix.elements) * at.repeat
+                weights[main, short(matrix.dtype)] += size
+                activations[main, short(types[0].dtype.plain)] += size
+        elif isinstance(op, Cache):
+            caches[short(at.node.results[0].dtype.plain)] += at.repeat
+        elif isinstance(op, Weight):
+            plain[short(at.node.results[0].dtype)] += at.repeat
+    return {
+        "weights": _most(weights) or (plain.most_common(1)[0][0] if plain else None),
+        "activations": _most(activations),
+        "kv_cache": caches.most_common(1)[0][0] if caches else None,
+    }
+
+
+def _most(found: Counter[tuple[bool, str]]) -> str | None:
+    return max(found, key=lambda k: (k[0], found[k]))[1] if found else None
+
+
+def words(program: Program) -> list[str]:
+    """The same to read: `bf16` if all are alike, else what each is."""
+    found = {k: v for k, v in precision(program).items() if v}
+    if len(set(found.values())) <= 1:
+        return list(found.values())[:1]
+    names = {"weights": "weights", "activations": "activations", "kv_cache": "KV cache"}
+    return [f"{names[k]} {v}" for k, v in found.items()]

@@ -1,0 +1,52 @@
+"""Into narrow element types and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dtype import DType
+from ..dtype import dtype as named
+from ..op import Array, Op, Place
+from ..tensor import Tensor
+from .rounding import rounded
+
+
+@dataclass(frozen=True)
+class Quantize(Op):
+    """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum, scaling)."""
+
+    opcode = "quantize"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 2
+
+    to: str
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The narrow type."""
+        return (named(self.to),)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """What is left of x."""
+        return (rounded(operands[0], results[0].dtype),)
+
+
+@dataclass(frozen=True)
+class Dequantize(Op):
+    """x out of its narrow type, times its scales; 1 FLOP an element."""
+
+    opcode = "dequantize"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 1
+
+    to: str
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The wide type."""
+        return (named(self.to),)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """x itself: what the narrow type lost is lost already."""
+        return (operands[0],)

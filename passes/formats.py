@@ -1,0 +1,144 @@
+"""What can be asked of `quantize`: formats by the names people use, and modules by pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from llmir.dtype import DType, dtype
+from llmir.equation import equation
+from llmir.errors import ParseError, PassError
+from llmir.graph import Graph, Node
+from llmir.names import suggest
+from llmir.op import Op
+from llmir.ops.linear import Linear
+from llmir.ops.moe import GroupedLinear
+from llmir.ops.source import Weight
+from llmir.tensor import split_commas
+
+# Where narrow weights are not put unless a plan says so: they cost quality and hold little.
+KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
+KEEP = "keep"
+
+_WIDE = ("fp32", "tf32", "bf16", "fp16")
+_SCALES = {"fp8_e4m3": "c", "fp8_e5m2": "c", "int8": "c", "int4": "g128"}
+ALLOWED = {
+    "weights": (*_WIDE, "fp8", "fp8_e5m2", "fp8_b128x128", "int8", "int4", "int4_g32", "nvfp4", "mxfp4"),
+    "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4"),
+    "kv": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8"),
+}
+
+
+@lru_cache(maxsize=256)
+def asked(what: str, name: str) -> DType:
+    """The format that `name` is for weights, activations or kv; `PassError` with what is allowed.
+
+    >>> [str(asked("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
+    ['fp8_e4m3_c', 'int4_g128', 'fp8_e4m3_b128x128', 'bf16']
+    """
+    spelled = name if not name.startswith("fp8") or name.startswith("fp8_e") else f"fp8_e4m3{name[3:]}"
+    try:
+        found = dtype(spelled)
+        known = found.plain.name in (*_WIDE, *_SCALES, "nvfp4", "mxfp4") and not found.roles
+    except ParseError:
+        known = False
+    if not known or (what != "weights" and name not in (*ALLOWED[what], "fp8_e4m3")):
+        allowed = ", ".join(ALLOWED[what])
+        raise PassError(
+            f"quantize: {what}: unknown dtype {name!r}; allowed are {allowed}{suggest(name, ALLOWED[what])}"
+        )
+    if what == "weights" and found.low and not found.scale_bits:
+        return dtype(f"{spelled}_{_SCALES[spelled]}")
+    return found
+
+
+def multiplies(activations: DType, weights: DType) -> bool:
+    """Whether there is arithmetic for the two: one kind of number, the weights no wider, or int4 widened."""
+    same = activations.kind == weights.kind or weights.bits == 4
+    return same and weights.bits <= activations.bits
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op multiplies by matrices of weights."""
+    return isinstance(op, Linear | GroupedLinear)
+
+
+def matrix_slots(node: Node) -> range:
+    """Which operands of a product are its matrices."""
+    return range(1, 1 + len(node.results))
+
+
+@lru_cache(maxsize=1024)
+def weight_roles(einsum: str, slot: int) -> str:
+    """The part that each dimension of a matrix has in the product."""
+    rule = equation(einsum)
+    x = rule.axes([rule.operands[0]])
+
+    def role(axis: str) -> str:
+        if rule.role(axis) == "contracted":
+            return "k"
+        return "b" if rule.role(axis) == "indexed" or axis in x else "n"
+
+    return "".join(role(d.axes[0]) for d in rule.operands[slot])
+
+
+@lru_cache(maxsize=1024)
+def activation_roles(einsum: str) -> str:
+    """The same for what the matrices are multiplied by."""
+    rule = equation(einsum)
+    return "".join("k" if rule.role(d.axes[0]) == "contracted" else "m" for d in rule.operands[0])
+
+
+def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DType:
+    """The format of quantized activations: a scale a token, or one for each length of the weights' tiles."""
+    if wanted.scale_bits:
+        return wanted.laid(roles)
+    lengths = [w.block[1] for w in weights if w.block[0] > 1]
+    return dtype(f"{wanted}_b1x{lengths[0]}" if lengths else f"{wanted}_c").laid(roles)
+
+
+def cache_format(wanted: DType, rank: int) -> DType:
+    """The format of a cache: floats as they are; integers with a scale for each token and head."""
+    if wanted.kind == "float":
+        return wanted
+    return dtype(f"{wanted}_c").laid("m" * (rank - 1) + "k")
+
+
+def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
+    """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
+    found = {weight.name}
+    for node in users:
+        short = node.name.rpartition(".")[2]
+        found |= {node.name, short, node.op.block, f"{graph.name}.{node.name}"}
+    if isinstance(weight.op, Weight) and weight.op.param:
+        parts = weight.op.param.removesuffix(".weight").removesuffix(".bias").split(".")
+        found |= {".".join(parts[i:]) for i in range(len(parts))}
+    return found - {""}
+
+
+def read_plan(plan: str | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(pattern, format) pairs of a mapping, or of its text form `(down_proj:bf16, lm_head:fp8)`."""
+    if isinstance(plan, Mapping):
+        pairs = [(str(k), str(v)) for k, v in plan.items()]
+    else:
+        inner = plan.strip().removeprefix("(").removesuffix(")")
+        pairs = [(k.strip(), v.strip()) for k, _, v in (p.partition(":") for p in split_commas(inner))]
+    for pattern, name in pairs:
+        if not pattern or not name or set(pattern) & set("(){}:,= "):
+            raise PassError(f"quantize: plan: expected module: dtype, got {pattern!r}: {name!r}")
+        if name != KEEP:
+            asked("weights", name)
+    return tuple(pairs)
+
+
+def print_plan(pairs: Iterable[tuple[str, str]]) -> str:
+    """The text form of a plan."""
+    inner = ", ".join(f"{pattern}:{name}" for pattern, name in pairs)
+    return f"({inner})" if inner else ""
+
+
+def matching(pairs: Iterable[tuple[str, str]], names: set[str]) -> tuple[str, str] | None:
+    """The last pair whose pattern is one of the names, or matches one."""
+    found = [p for p in pairs if p[0] in names or any(fnmatchcase(n, p[0]) for n in names)]
+    return found[-1] if found else None

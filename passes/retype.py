@@ -1,0 +1,198 @@
+"""A graph after its sources have changed type: every op inferred anew, conversions put where they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmir.build import Builder
+from llmir.dtype import DType, dtype
+from llmir.graph import Graph, Node, Value
+from llmir.op import Op, infer
+from llmir.ops import make
+from llmir.ops.attention import AttentionMix, AttentionScores, FlashAttention
+from llmir.ops.elementwise import Cast
+from llmir.ops.gather import Embedding
+from llmir.ops.moe import Dispatch
+from llmir.ops.quant import Dequantize, Quantize
+from llmir.ops.source import Cache, Input, Source, Weight
+from llmir.rewrite import Match, Rule, rewrite
+
+from . import formats
+
+
+@dataclass(frozen=True)
+class Retyped:
+    """The graph, how many products take quantized activations, and how many caches there are."""
+
+    graph: Graph
+    quantized: int
+    caches: int
+
+
+def retyped(
+    graph: Graph, weights: Mapping[str, DType], model: DType, activations: DType | None, kv: DType | None
+) -> Retyped:
+    """`graph` with these types of weights, of activations (so far `model`), and of caches."""
+    walk = _Walk(graph, weights, model, activations, kv)
+    built = walk.run()
+    if walk.quantized and any(isinstance(n.op, Dispatch) for n in built.nodes):
+        built = _shared(rewrite(built, [_BEFORE_DISPATCH]))
+    return Retyped(graph if built == graph else built, walk.quantized, walk.caches)
+
+
+def _dispatched(p: Any, x: Value, chosen: Value) -> Any:
+    rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
+    return p.quantize(rows, label="quantize"), experts
+
+
+def _quantized_first(b: Builder, match: Match, x: Value, chosen: Value) -> Any:
+    dispatch, quantize = match["dispatch"], match["quantize"]
+    roles = "m" * (len(b.type(x).shape) - 1) + "k"
+    to: Any = quantize.op
+    narrow = b.apply(replace(to, to=dtype(to.to).laid(roles).name), x, name=f"quantize_{x.node}")
+    return b.apply(dispatch.op, *narrow, chosen, name=dispatch.name)
+
+
+# A token is quantized once, not once for each of its experts, and its copies are narrow.
+_BEFORE_DISPATCH = Rule("quantize-before-dispatch", _dispatched, _quantized_first)
+
+
+def _shared(graph: Graph) -> Graph:
+    """One `quantize` for all that take the same value in the same type."""
+    first: dict[tuple[Value, str], Value] = {}
+    instead: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node.op, Quantize):
+            [value] = node.values
+            kept = first.setdefault((node.operands[0], node.op.to), value)
+            if kept != value:
+                instead[value] = kept
+                continue
+        operands = tuple(instead.get(v, v) for v in node.operands)
+        nodes.append(node if operands == node.operands else Node(node.name, node.op, operands, node.results))
+    return Graph(graph.name, nodes, graph.outputs) if instead else graph
+
+
+class _Walk:
+    """One pass over a graph, along its schedule."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, DType],
+        model: DType,
+        activations: DType | None,
+        kv: DType | None,
+    ) -> None:
+        self.old, self.weights, self.kv = graph, weights, kv
+        self.said = activations is not None
+        self.narrow = activations if activations and activations.low else None
+        # A wide type of activations takes the place of the model's own.
+        self.wide = {model: activations} if activations and not activations.low else {}
+        self.new = Builder(graph.name)
+        self.nodes: dict[str, Node] = {}
+        self.values: dict[Value, Value] = {}
+        self.made: dict[tuple[Value, str], Value] = {}
+        self.quantized = self.caches = 0
+
+    def run(self) -> Graph:
+        """The new graph, without conversions that nothing needs any more."""
+        for node in self.old.nodes:
+            if isinstance(node.op, Source):
+                self._put(node, self._source(node), ())
+            else:
+                self._compute(node, tuple(self.values[v] for v in node.operands))
+        self.new.output(*(self.values[v] for v in self.old.outputs))
+        nodes, needed = [], {v.node for v in map(self.values.__getitem__, self.old.outputs)}
+        for node in reversed(self.new.nodes):
+            if node.name in needed or not isinstance(node.op, Quantize | Dequantize):
+                nodes.append(node)
+                needed |= {v.node for v in node.operands}
+        return Graph(self.old.name, reversed(nodes), (self.values[v] for v in self.old.outputs))
+
+    def _put(self, node: Node, op: Op, operands: tuple[Value, ...]) -> None:
+        fresh = Node(node.name, op, operands, infer(op, tuple(map(self.new.type, operands))))
+        self.new.insert(fresh)
+        self.nodes[node.name] = fresh
+        self.values.update(zip(node.values, fresh.values, strict=True))
+
+    def _source(self, node: Node) -> Op:
+        op: Any = node.op
+        if isinstance(op, Weight):
+            to = self.weights.get(node.name)
+        elif isinstance(op, Cache) and (not op.axes or "cached" in op.axes):
+            self.caches += 1
+            to = formats.cache_format(self.kv, len(op.type.shape)) if self.kv else None
+        else:
+            to = self.wide.get(op.type.dtype) if isinstance(op, Input) else None
+        changed: Op = replace(op, type=op.type.to(to)) if to else op
+        return changed
+
+    def _compute(self, node: Node, operands: tuple[Value, ...]) -> None:
+        op: Any = node.op
+        due = self._due(node.results[0].dtype)
+        if isinstance(op, Cast | Dequantize) and self._due(dtype(op.to)) != dtype(op.to):
+            op = replace(op, to=str(self._due(dtype(op.to))))
+        if isinstance(op, Cast) and self.new.type(operands[0]).dtype == dtype(op.to):
+            self.values[node.values[0]] = operands[0]
+            return
+        if formats.is_product(op):
+            operands = self._product(node, operands)
+        elif isinstance(op, Dispatch):
+            operands = (self._narrowed(operands[0], Quantize), *operands[1:])
+        elif isinstance(op, AttentionScores | AttentionMix):
+            operands = (operands[0], self._widened(operands[1], operands[0]))
+        elif isinstance(op, FlashAttention):
+            operands = (operands[0], *map(self._narrowed, operands[1:]))
+        if formats.is_product(op) or isinstance(op, Embedding):
+            given = self.new.type(operands[0]).dtype
+            op = replace(op, to="" if given == due else due.name)
+        self._put(node, op, operands)
+        if isinstance(op, Quantize | Dequantize):
+            self.made.setdefault((operands[0], op.to), self.values[node.values[0]])
+
+    def _due(self, dtype: DType) -> DType:
+        return self.wide.get(dtype, dtype)
+
+    def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The operands of a product: x is narrow if the matrices are and it was asked for, now or before."""
+        x, before = self._narrowed(operands[0], Quantize), self.old.type(node.operands[0]).dtype
+        matrices = [self.new.type(operands[slot]).dtype for slot in formats.matrix_slots(node)]
+        wanted = self.narrow or (before.plain if before.low and not self.said else None)
+        if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
+            return (x, *operands[1:])
+        roles = formats.activation_roles(node.op.equation(self.old.operand_types(node)).text)
+        to = formats.activation_format(wanted, matrices, roles)
+        self.quantized += 1
+        if self.new.type(x).dtype == to:
+            return (x, *operands[1:])
+        return (self._once(x, make("quantize", to=to.name, block=node.op.block)), *operands[1:])
+
+    def _widened(self, value: Value, like: Value) -> Value:
+        """What eager attention multiplies: a cache in the type of its other operand."""
+        value, to = self._narrowed(value), self.new.type(like).dtype
+        if self.new.type(value).dtype == to:
+            return value
+        block = self.nodes[value.node].op.block
+        return self._once(value, make("dequantize", to=to.name, block=block))
+
+    def _narrowed(self, value: Value, conversion: type[Op] = Dequantize) -> Value:
+        """The value before a conversion that an earlier pass put there."""
+        node = self.nodes.get(value.node)
+        return node.operands[0] if node and isinstance(node.op, conversion) else value
+
+    def _once(self, value: Value, op: Op) -> Value:
+        """The value converted; one conversion serves all users."""
+        to: Any = op
+        if (value, to.to) not in self.made:
+            name = f"{op.opcode}_{value.node}"
+            while name in self.old.nx or name in self.nodes:
+                name += "_"
+            operand = self.new.type(value)
+            node = Node(name, op, (value,), infer(op, (operand,)))
+            self.made[value, to.to] = self.new.insert(node)[0]
+            self.nodes[name] = node
+        return self.made[value, to.to]

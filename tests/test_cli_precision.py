@@ -1,0 +1,119 @@
+"""--weights, --activations, --kv and --plan from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .commands import Run, config, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def test_json_and_table_say_the_precision(run: Run) -> None:
+    options = ("--weights", "fp8", "--activations", "fp8", "--kv", "fp8_e5m2")
+    ran = run("analyze", "tiny.json", *options, "--format", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["schema_version"]) == (0, 1)
+    assert report["precision"] == {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8_e5m2"}
+    table = run("analyze", "tiny.json", *options).out
+    assert "weights fp8, activations fp8, KV cache fp8_e5m2" in table
+    assert "layer.quantize_" in table or " quantize_" in table
+    assert "precision   bf16" in run("analyze", "tiny.json").out
+
+
+@pytest.mark.parametrize(
+    "weights", ["fp8", "fp8_b128x128", "int8", "int4", "int4_g32", "nvfp4", "mxfp4", "fp16"]
+)
+def test_the_precision_is_said_as_it_was_asked(run: Run, weights: str) -> None:
+    report = json.loads(run("analyze", "tiny.json", "--weights", weights, "--format", "json").out)
+    assert report["precision"]["weights"] == weights
+
+
+def test_the_title_of_a_picture_says_it(run: Run) -> None:
+    assert run("draw", "tiny.json", "--weights", "int4", "--kv", "fp8", "-o", "tiny.dot").code == 0
+    dot = Path("tiny.dot").read_text()
+    assert all(word in dot for word in ("int4,", "KV", "fp8)"))
+
+
+def test_a_plan_is_a_yaml_file(run: Run) -> None:
+    Path("plan.yaml").write_text("'*_proj': fp8  # all of them\ndown_proj: keep\nlm_head: int8\n")
+    ran = run("opt", "tiny.json", "--weights", "int4", "--plan", "plan.yaml")
+    assert ran.code == 0
+    types = {
+        line.split()[0]: line.rpartition(" : ")[2] for line in ran.out.splitlines() if " = weight(" in line
+    }
+    assert types["%down_proj.weight"].startswith("bf16[")
+    assert types["%up_proj.weight"].startswith("fp8_e4m3_c.kn[")
+    assert types["%lm_head.weight"].startswith("int8_c.nk[")
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ("down_projj: fp8\n", "no module 'down_projj'; did you mean down_proj"),
+        ("down_proj: fp7\n", "unknown dtype 'fp7'; allowed are"),
+        ("down_proj: [\n", "broken YAML at line 2"),
+        ("- down_proj\n", "expected modules with their dtypes, such as down_proj: bf16, got list"),
+        ("", "got NoneType"),
+        ("down_proj: 8\n", "got down_proj: 8"),
+        ("down_proj:\n  weights: fp8\n", "got down_proj: {"),
+        ("a b: fp8\n", "expected module: dtype"),
+        ("down_proj: !!python/name:os.system\n", "broken YAML"),
+    ],
+)
+def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
+    Path("plan.yaml").write_text(plan)
+    ran = run("analyze", "tiny.json", "--plan", "plan.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--weights", "fp9"), "unknown dtype 'fp9'; allowed are fp32, tf32, bf16, fp16, fp8"),
+        (("--kv", "int4"), "kv: unknown dtype 'int4'; allowed are"),
+        (("--activations", "fp8"), "needs weights of its kind"),
+        (("--weights", "int8", "--activations", "fp8"), "no arithmetic"),
+        (("--plan", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", [("analyze",), ("draw",), ("explain", "q_proj"), ("opt",)])
+def test_bad_options_are_one_line(
+    run: Run, command: tuple[str, ...], options: tuple[str, str], says: str
+) -> None:
+    name, *rest = command
+    ran = run(name, "tiny.json", *rest, *options)
+    assert ran.code == 2
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_explain_shows_the_narrow_bytes(run: Run) -> None:
+    ran = run("explain", "tiny.json", "down_proj", "--weights", "fp8", "--format", "json")
+    weight = next(r for r in json.loads(ran.out)["reads"] if r["role"] == "weight")
+    assert weight["value"] == 96 * 64 + 64 * 4
+
+
+def test_a_device_without_the_unit_says_so(run: Run) -> None:
+    ran = run("analyze", "tiny.json", "--hw", "a100", "--weights", "fp8", "--activations", "fp8")
+    assert "has no fp8 matrix unit; fp8 runs at its bf16 rate" in ran.err
+    assert "unit" not in run("analyze", "tiny.json", "--hw", "a100", "--weights", "fp8").err
+
+
+def test_a_quantized_config_is_priced_as_it_is(run: Run, tmp_path: Path) -> None:
+    scheme = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
+    name = config(tmp_path, quantization_config=scheme)
+    report = json.loads(run("analyze", name, "--kv", "fp8", "--format", "json").out)
+    assert report["precision"] == {"weights": "int4_g32z", "activations": "bf16", "kv_cache": "fp8"}
+    (tmp_path / "index.json").write_text(json.dumps({"weight_map": {"a": "b"}}))
+    checked = run("check", name, "--index", "index.json")
+    assert checked.code == 3
+    assert "quantized" in checked.err

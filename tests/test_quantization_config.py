@@ -1,0 +1,196 @@
+"""A config's own `quantization_config`: the checkpoint's bytes, or an error that names the method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.errors import ConfigError, UnsupportedError
+from llmir.frontends.presets import find
+
+from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
+
+
+def preset(name: str) -> dict[str, Any]:
+    found = find(name)
+    assert found
+    return dict(found.config)
+
+
+LLAMA, QWEN = preset("llama3.1-8b"), preset("qwen3-30b-a3b")
+
+
+def linears(model: dict[str, Any], form: str) -> int:
+    return int(model["layers"] * sum(FORMATS[form](i, o) for i, o in model["products"]))
+
+
+def load(base: dict[str, Any], **scheme: Any) -> llmir.Program:
+    return llmir.load({**base, "quantization_config": scheme})
+
+
+def group(weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
+
+
+FP8_BLOCKS = {
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+}
+EIGHT = {"num_bits": 8, "type": "float"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "form", "activations"),
+    [
+        (FP8_BLOCKS, "fp8_b128x128", "fp8"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8", "fp8"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "int4_g128z", "bf16"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
+            "int4",
+            "bf16",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False}, "int4_g128z", "bf16"),
+        ({"load_in_8bit": True, "llm_int8_skip_modules": ["lm_head"]}, "int8", "int8"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"}),
+                "ignore": ["lm_head"],
+            },
+            "fp8",
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": group(
+                    {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+                ),
+                "ignore": ["lm_head"],
+            },
+            "int4",
+            "bf16",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": group({"num_bits": 4, "type": "float", "strategy": "tensor_group"}),
+                "ignore": ["lm_head"],
+            },
+            "nvfp4",
+            "bf16",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("base", "model"), [(LLAMA, LLAMA_8B), (QWEN, QWEN3_30B)], ids=["dense", "experts"])
+def test_loading_gives_the_bytes_of_the_checkpoint(
+    base: dict[str, Any], model: dict[str, Any], scheme: dict[str, Any], form: str, activations: str
+) -> None:
+    program = load(base, **scheme)
+    assert bytes_of(program)[0] == linears(model, form) + 2 * model["kept"]
+    assert program.notes == ()
+    job = llmir.workload(program, "h100", batch=1, prompt=8, generate=2).to_dict()
+    assert job["precision"]["activations"] == activations
+    assert llmir.parse_program(llmir.print_program(program)) == program
+
+
+def test_mxfp4_is_for_routed_experts() -> None:
+    program = load(QWEN, quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])
+    attention, experts = QWEN3_30B["products"][:4], QWEN3_30B["products"][4:]
+    matrices = sum(2 * i * o for i, o in attention) + sum(FORMATS["mxfp4"](i, o) for i, o in experts)
+    assert bytes_of(program)[0] == 48 * matrices + 2 * QWEN3_30B["kept"]
+
+
+def test_modules_to_not_convert_are_kept() -> None:
+    listed = ["lm_head", *(f"model.layers.{i}.mlp.gate" for i in range(48))]
+    listed += [f"model.layers.{i}.self_attn.o_proj" for i in range(48)]
+    program = load(QWEN, **FP8_BLOCKS, modules_to_not_convert=listed)
+    assert program["layer"]["o_proj.weight"].results[0].dtype.name == "bf16"
+    assert program["layer"]["q_proj.weight"].results[0].dtype.scheme == "fp8_e4m3_b128x128"
+    regex = load(
+        LLAMA,
+        quant_method="compressed-tensors",
+        config_groups=group({**EIGHT, "strategy": "channel"}),
+        ignore=["re:.*down_proj$"],
+    )
+    kinds = {n.name: n.results[0].dtype.scheme for g in regex.graphs.values() for n in g.nodes}
+    assert kinds["down_proj.weight"] == kinds["embed.weight"] == "bf16"
+    assert kinds["up_proj.weight"] == kinds["lm_head.weight"] == "fp8_e4m3_c"
+
+
+def test_a_module_kept_in_some_layers_only_is_a_note() -> None:
+    program = load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=["model.layers.0.mlp.down_proj", "lm_head"])
+    [note] = program.notes
+    assert "model.layers.*.mlp.down_proj stays as it is in 1 of 32 layers" in note
+
+
+def test_the_cache_scheme_is_read() -> None:
+    scheme = {
+        "config_groups": group({**EIGHT, "strategy": "tensor"}),
+        "kv_cache_scheme": EIGHT,
+        "ignore": ["lm_head"],
+    }
+    program = load(LLAMA, quant_method="compressed-tensors", **scheme)
+    assert 2 * program.kv_cache_bytes_per_token == llmir.load(LLAMA).kv_cache_bytes_per_token
+    assert bytes_of(program)[0] == 32 * sum(i * o + 4 for i, o in LLAMA_8B["products"]) + 2 * LLAMA_8B["kept"]
+
+
+def test_more_can_be_asked_of_a_quantized_model() -> None:
+    program = load(LLAMA, **FP8_BLOCKS)
+    assert llmir.run(program, "quantize{weights=bf16, kv=bf16}").graphs == llmir.load(LLAMA).graphs
+    both = llmir.run(program, "quantize{kv=fp8},fuse-attention,fuse")
+    assert bytes_of(both)[0] == bytes_of(program)[0]
+
+
+def test_null_is_not_quantized() -> None:
+    assert llmir.load({**LLAMA, "quantization_config": None}).graphs == llmir.load(LLAMA).graphs
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says", "kind"),
+    [
+        ({"quant_method": "hqq"}, "'hqq' is not supported; supported are fp8, awq, gptq", UnsupportedError),
+        ({"load_in_4bit": True}, "bitsandbytes in 4 bits is not supported", UnsupportedError),
+        (
+            {"quant_method": "awq", "bits": 3},
+            r"\$.quantization_config.bits: 3 is not supported",
+            UnsupportedError,
+        ),
+        ({"quant_method": "compressed-tensors"}, "config_groups: expected one group", UnsupportedError),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": group({"num_bits": 3, "type": "int"})},
+            "3-bit int is not supported",
+            UnsupportedError,
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "expected two positive integers", ConfigError),
+        ({"quant_method": "fp8", "fmt": "e5m3"}, "is not supported", UnsupportedError),
+        ({"quant_method": 7}, "expected a string", ConfigError),
+        ({}, "quant_method: missing", ConfigError),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "all"}, "group_size", ConfigError),
+    ],
+)
+def test_what_is_not_supported_names_the_method(
+    scheme: dict[str, Any], says: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=says) as error:
+        load(LLAMA, **scheme)
+    assert "\n" not in str(error.value)
+
+
+def test_lenient_takes_an_unknown_method_as_none() -> None:
+    program = llmir.load({**LLAMA, "quantization_config": {"quant_method": "hqq"}}, lenient=True)
+    assert "'hqq' is not supported" in program.notes[0]
+    assert program.graphs == llmir.load(LLAMA).graphs
+
+
+def test_unknown_fields_of_a_scheme_do_not_matter(tmp_path: Path) -> None:
+    config = {**LLAMA, "quantization_config": {**FP8_BLOCKS, "version": "1", "made_by": "someone"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert llmir.load(tmp_path).notes == ()
