@@ -78,7 +78,9 @@ def flow(program: Program) -> Flow:
 
     def walk(name: str, path: str, given: Sequence[frozenset[Key | str]]) -> list[frozenset[Key | str]]:
         graph = program[name]
-        made: dict[Value, frozenset[Key | str]] = {n.values[0]: g for n, g in zip(graph.inputs, given)}  # noqa: B905
+        made: dict[Value, frozenset[Key | str]] = {
+            n.values[0]: g for n, g in zip(graph.inputs, given, strict=False)
+        }
         for node in graph.nodes:
             op = key(path + node.name, node.op.opcode)
             operands = [made[v] for v in node.operands]
