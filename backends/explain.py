@@ -12,6 +12,7 @@ from llmir.dim import Number, Size
 from llmir.errors import InputError
 from llmir.graph import Instance, Program
 from llmir.names import suggest
+from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
 from llmir.text import print_node
@@ -73,6 +74,7 @@ class Explanation:
     gemms: tuple[dict[str, str], ...]
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
+    sends: tuple[Amount, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
     time_s: float
@@ -137,6 +139,7 @@ def explain(report: Report, name: str) -> Explanation:
         gemms=tuple({k: str(v) for k, v in g._asdict().items()} for g in row.work.gemms),
         reads=_amounts(report, row.reads, [str(v) for v in at.node.operands]),
         writes=_amounts(report, row.writes, [str(v) for v in at.node.values]),
+        sends=_sends(report, row),
         results=_results(report, at),
         limits=_limits(report, row, cost),
         time_s=cost.time_s,
@@ -144,6 +147,16 @@ def explain(report: Report, name: str) -> Explanation:
         share=cost.share,
         step_time_s=report.time_s,
     )
+
+
+def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
+    """What a collective sends: in a ring, which `comm_bytes` counts, and where the fabric adds up."""
+    op, done = row.node.op, row.work
+    if not isinstance(op, Collective) or not done.wire:
+        return ()
+    ring = _amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire)
+    added = _amount(report, "the payload", "fabric that adds up,", done.switched)
+    return (ring, added) if done.switched != done.wire else (ring,)
 
 
 def _local(report: Report, at: Instance) -> tuple[Any, ...]:

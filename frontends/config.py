@@ -158,6 +158,16 @@ class Config:
             raise error
         self.note(str(error))
 
+    def every(self, key: str, allowed: str) -> None:
+        """Refuse (or, when lenient, note) a list of strings in which one is not `allowed`."""
+        for i, kind in enumerate(self.texts(key)):
+            if kind != allowed:
+                fact = f"{show(kind)} is not modelled; {show(allowed)} is"
+                error = self.error(f"{key}[{i}]", fact, UnsupportedError)
+                if not self.lenient:
+                    raise error
+                self.note(str(error))
+
     def ignore(self, *keys: str) -> None:
         """Count `keys` as asked for: this family knows that they change nothing llmir computes."""
         self._asked.update(keys)

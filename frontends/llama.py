@@ -31,6 +31,8 @@ _ACTING: dict[str, tuple[tuple[object, ...], str]] = {
     "embedding_multiplier": ((None, 1.0), _SCALED),  # Granite
     "residual_multiplier": ((None, 1.0), _SCALED),
     "logits_scaling": ((None, 1.0), _SCALED),
+    "logit_scale": ((None, 1.0), _SCALED),  # Cohere
+    "n_shared_experts": ((None, 0), "a shared expert"),  # DeepSeek
     "shared_expert_intermediate_size": ((None, 0), "a shared expert"),  # Qwen2 MoE
 }
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -101,9 +103,7 @@ def _refuse_unmodelled(config: Config, head_dim: int, *, qk_norm: bool, experts:
     config.unmodelled("use_qk_norm", (None, qk_norm), "normalized q and k, as in Llama 4")
     for key in () if experts else _EXPERTS:
         config.unmodelled(key, (None, 0), "experts in a dense family")
-    for i, kind in enumerate(config.texts("layer_types")):
-        if kind != "full_attention":
-            config.unmodelled("layer_types", (), f"layer {i} is {kind}")
+    config.every("layer_types", "full_attention")
 
 
 def decoder(

@@ -171,3 +171,17 @@ def test_an_op_that_passes_have_merged_is_said_to_be_so(capsys: pytest.CaptureFi
     assert ended.value.code == 2
     assert "--pipeline '' leaves it as it was" in capsys.readouterr().err
     assert "q_proj" in run(capsys, "llama3.1-8b", "q_proj", "--pipeline", "")
+
+
+@pytest.mark.parametrize(("device", "rows"), [("h100-pcie", 1), ("h100-sxm", 2)])
+def test_a_collective_says_what_it_sends(device: str, rows: int) -> None:
+    """2(n−1)/n of the payload in a ring; the payload once where the switches add up."""
+    program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,fuse,shard{tp=8}")
+    report = llmir.analyze(program, device, batch=8, new=16)
+    found = explain(report, "all_reduce_o_proj")
+    payload = 8 * 16 * 4096 * 2
+    assert [a.value for a in found.sends] == [2 * 7 * payload // 8, payload][:rows]
+    [cost] = [op for op in report.ops if op.name == "layer.all_reduce_o_proj"]
+    assert cost.comm_bytes == found.sends[0].value
+    name, link = report.device.link(8)
+    assert cost.time_s == max(found.sends[-1].value / link.Bps, 2 * payload / report.device.memory_Bps), name

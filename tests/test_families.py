@@ -126,3 +126,11 @@ def test_the_config_of_a_picture_model_is_unsupported_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"^\$\._class_name: FluxTransformer2DModel is not supported"):
         llmir.load({"_class_name": "FluxTransformer2DModel", "num_layers": 19})
     assert llmir.load({**TINY, "_class_name": "x"}).facts["architecture"] == "LlamaForCausalLM"
+
+
+def test_a_kind_of_layer_that_is_not_modelled_is_named_with_its_place() -> None:
+    config = {**TINY, "layer_types": ["full_attention", "sliding_attention"]}
+    says = r'^\$\.layer_types\[1\]: "sliding_attention" is not modelled; "full_attention" is$'
+    with pytest.raises(UnsupportedError, match=says):
+        llmir.load(config)
+    assert "sliding_attention" in llmir.load(config, lenient=True).notes[0]

@@ -64,7 +64,8 @@ class Ideal:
         if done.wire:
             name, link = device.link(done.ranks)
             amount = done.switched if link.reduces else done.wire
-            found.append(Limit("network", amount, link.Bps, f"bytes over {name}", f"links.{name}.GBps"))
+            how = f"bytes over {name}" + (", which adds up" if amount != done.wire else "")
+            found.append(Limit("network", amount, link.Bps, how, f"links.{name}"))
         found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
         return tuple(found)
 

@@ -72,6 +72,7 @@ def _amounts(e: Explanation) -> RenderableType:
     put("compute", [a for a in e.flops if a.value], False, units.flops)
     put("read", [a for a in e.reads if a.value], True, units.bytes)
     put("write", [a for a in e.writes if a.value], True, units.bytes)
+    put("send", e.sends, True, units.bytes)
     results = [a if a.role == "new" else replace(a, what=f"{a.what}, {a.role}") for a in e.results]
     put("result", results, False, units.bytes)
     return table.pairs(rows)

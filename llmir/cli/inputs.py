@@ -61,6 +61,8 @@ def passes(model: str, attention: str, pipeline: str | None) -> str:
     from llmir.tensor import split_commas
 
     if pipeline is not None:
+        if attention == "eager":
+            raise InputError("--attention eager: --pipeline says which passes run, leave one of them out")
         return pipeline
     if is_ir(model):
         return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..dim import Size, ceildiv
 from ..equation import Equation, equation
@@ -23,7 +23,9 @@ TOKENS = -1  # as `dim`: the first two dimensions together
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Moves a value between the ranks that the mesh axes `over` join."""
+    """Moves a value between the ranks that the mesh axes `over` join, of whose payload it sends a `share`."""
+
+    share: ClassVar[str] = "(n−1)/n"
 
     over: tuple[str, ...]
 
@@ -100,6 +102,7 @@ class AllReduce(Collective):
 
     opcode = "all_reduce"
     kind = "collective"
+    share = "2(n−1)/n"
 
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank."""
