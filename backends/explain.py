@@ -155,8 +155,10 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     if not isinstance(op, Collective) or not done.wire:
         return ()
     ring = _amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire)
-    added = _amount(report, "the payload", "fabric that adds up,", done.switched)
-    return (ring, added) if done.switched != done.wire else (ring,)
+    _, link = report.device.link(done.ranks)
+    if done.switched == done.wire or not link.reduces:
+        return (ring,)
+    return (ring, _amount(report, "the payload", "fabric that adds up,", done.switched))
 
 
 def _local(report: Report, at: Instance) -> tuple[Any, ...]:
