@@ -69,11 +69,12 @@ class Plan:
             unit = device.matrix_peak(name)[1]
             if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
-        if self.program.mesh.devices > 1:
-            name, link = device.link(self.program.mesh.devices)
-            reach = f"{self.program.mesh.devices} ranks are taken to be joined by {name}"
+        ranks = max((row.work.ranks for row in self.rows), default=1)
+        if ranks > 1:
+            name, link = device.link(ranks)
+            speed = f"{link.Bps / 1e9:g} GB/s each way for each"
             found[
-                f"{reach}, {link.Bps / 1e9:g} GB/s each way for each; there is no network between nodes yet"
+                f"{ranks} ranks are taken to be joined by {name}, {speed}; no network between nodes yet"
             ] = None
         return tuple(found)
 

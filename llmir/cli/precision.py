@@ -16,6 +16,9 @@ _LARGEST_PLAN = 2**20
 
 def quantize(given: Mapping[str, Any]) -> list[Quantize]:
     """The pass that the options ask for, if any."""
+    for name in ("weights", "activations", "kv", "plan"):
+        if given.get(name) == "":
+            raise InputError(f"--{name}: it is empty; leave it out, or see --help")
     roles = {name: given[name] for name in ("weights", "activations", "kv") if given.get(name)}
     plan = read_plan(given["plan"]) if given.get("plan") else {}
     if not roles and not plan:
