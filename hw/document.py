@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmir import strict_yaml
 from llmir.errors import HardwareError
 from llmir.hw.schema import FIELDS, field_path, mapping, show, text
 from llmir.names import suggest
@@ -15,24 +16,10 @@ def parse(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file; HardwareError if it cannot be read, is no mapping or repeats a key."""
     import yaml
 
-    # The C parser is several times faster, and not everywhere.
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc] # one of two bases, known only here
-        """A safe loader to which a repeated key is a mistake, not a silent overwrite."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value]
-            repeated = [k for i, k in enumerate(keys) if isinstance(k, str) and k in keys[:i]]
-            if repeated:
-                raise yaml.MarkedYAMLError(problem=f"key {repeated[0]!r} twice", problem_mark=node.start_mark)
-            plain: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-            return plain
-
     try:
         if path.exists() and not path.is_file():
             raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
-        doc = yaml.load(path.read_bytes(), Loader)
+        doc = strict_yaml.load(path.read_bytes())
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = " ".join((error.problem or "not YAML").split())

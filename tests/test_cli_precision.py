@@ -60,6 +60,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
         ("down_proj: fp7\n", "unknown dtype 'fp7'; allowed are"),
         ("down_proj: [\n", "broken YAML at line 2"),
         ("- down_proj\n", "expected modules with their dtypes, such as down_proj: bf16, got list"),
+        ("down_proj: fp8\ndown_proj: bf16\n", "line 2, column 1: key 'down_proj' twice"),
         ("", "got NoneType"),
         ("down_proj: 8\n", "got down_proj: 8"),
         ("down_proj:\n  weights: fp8\n", "got down_proj: {"),

@@ -12,14 +12,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
-    *("errors", "names", "dim", "dtype", "mesh", "tensor", "equation", "op", "ops"),
+    *("errors", "names", "strict_yaml", "dim", "dtype", "mesh", "tensor", "equation", "op", "ops"),
     *("graph", "build", "text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
     "frontends": {*CORE, "frontends"},
     "passes": {*CORE, "passes"},
     "backends": {*CORE, "backends", "hw"},
-    "hw": {"errors", "names", "hw"},
+    "hw": {"errors", "names", "strict_yaml", "hw"},
 }
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from llmir import strict_yaml
 from llmir.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def read_plan(path: str) -> dict[str, str]:
             data = stream.read(_LARGEST_PLAN + 1)
         if len(data) > _LARGEST_PLAN:
             raise InputError(f"{path}: too large for a plan")
-        plan = yaml.safe_load(data.decode("utf-8-sig"))
+        plan = strict_yaml.load(data.decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError as error:
