@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from llmir.passes.quantize import Quantize
@@ -99,11 +101,11 @@ def points(draw: st.DrawFn) -> dict[str, int]:
 
 
 @st.composite
-def degrees(draw: st.DrawFn, config: dict[str, object]) -> str:
+def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
     """A shard pass whose degrees divide what they must, as text."""
-    kv = int(config["num_key_value_heads"])  # type: ignore[call-overload]
-    group = int(config["num_attention_heads"]) // kv  # type: ignore[call-overload]
-    sizes = [int(config[k]) for k in ("intermediate_size", "vocab_size")]  # type: ignore[call-overload]
+    kv = config["num_key_value_heads"]
+    group = config["num_attention_heads"] // kv
+    sizes = [config[k] for k in ("intermediate_size", "vocab_size")]
     tp = draw(
         st.sampled_from(
             [
@@ -115,8 +117,8 @@ def degrees(draw: st.DrawFn, config: dict[str, object]) -> str:
         )
     )
     dp = draw(st.sampled_from((1, 2, 3)))
-    experts = int(config.get("num_experts", 1))  # type: ignore[call-overload]
-    inner = int(config.get("moe_intermediate_size", 1))  # type: ignore[call-overload]
+    experts = config.get("num_experts", 1)
+    inner = config.get("moe_intermediate_size", 1)
     routed = config["architectures"] == ["Qwen3MoeForCausalLM"]
     eps = [n for n in range(1, dp * tp + 1) if (dp * tp) % n == 0 and experts % n == 0]
     eps = [n for n in eps if inner % (dp * tp // n) == 0] if routed else [1]

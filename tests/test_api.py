@@ -166,7 +166,7 @@ def test_numbers_of_numpy_do_not_enter_the_ir() -> None:
     size = Tensor((np.int64(64),), parse_tensor("bf16[1]").dtype).shape[0]
     assert type(size) is int
     with pytest.raises(TypeError):
-        B * 2.0  # type: ignore[operator]
+        B * 2.0  # type: ignore[operator]  # the mistake that is tested
 
 
 def test_merging_declines_what_is_not_alike() -> None:

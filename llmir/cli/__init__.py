@@ -75,7 +75,7 @@ class Commands(click.Group):
             raise
         except BrokenPipeError:
             return nobody_reads()
-        except Exception:
+        except Exception:  # whatever it is: it goes on up, to become one line and an exit code
             if ctx.params.get("traceback"):
                 traceback.print_exc()
             raise

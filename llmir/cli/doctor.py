@@ -71,7 +71,7 @@ def _checked(check: Callable[[], Finding]) -> Finding:
     """A check's finding; whatever it raises is one."""
     try:
         return check()
-    except Exception as error:
+    except Exception as error:  # a broken installation may raise anything, and is what this looks for
         return ("BROKEN", check.__name__.strip("_"), f"{type(error).__name__}: {error}")
 
 

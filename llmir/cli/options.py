@@ -21,8 +21,6 @@ def _stack(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
     return decorate
 
 
-MODEL_HELP = "MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file."
-
 model = _stack(
     click.argument("model", metavar="MODEL"),
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
