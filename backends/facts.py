@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -98,10 +99,14 @@ def bounds(report: Report) -> str:
 
 def step_title(report: Report) -> str:
     """What one step does."""
-    new, cached = _number(report.new), _number(report.context)
-    tokens = "token" if new == "1" else "tokens"
-    cached = "none" if cached == "0" else cached
-    return f"batch {_number(report.batch)}, {new} new {tokens} each, {cached} cached"
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
 
 
 def _number(value: Number) -> str:

@@ -111,12 +111,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
         return np.broadcast_to(figure(at), shape).astype(np.float64)
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
-
-    def part(value: Number, rows: slice) -> Number:
-        whole = np.ndim(value) < len(shape) or np.shape(value)[0] == 1
-        return value if whole else value[rows]
-
     for start in range(0, shape[0], step):
-        block = slice(start, start + step)
-        result[block] = figure(Binding(**{k: part(v, block) for k, v in at.symbols.items()}))
+        rows = slice(start, start + step)
+        result[rows] = figure(at.block(rows))
     return result
