@@ -181,7 +181,8 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     ring = _amount(report, what, f"ring of n = {done.ranks},", done.wire)
     limit = _exchange(report, row)
     way = limit.fastest(report.at)
-    return (ring, *(_amount(report, f"over {leg.span.name}", f"{way.name},", leg.bytes(limit.amount)) for leg in way.legs))
+    sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
+    return (ring, *(_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent))
 
 
 def _exchange(report: Report, row: Row) -> Exchange:

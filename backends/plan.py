@@ -75,10 +75,10 @@ class Plan:
         ranks = devices(self.program)
         if device.node is None and ranks > BOX and any(row.work.wire for row in self.rows):
             name, link = device.link(ranks)
-            speed = f"{link.Bps / 1e9:g} GB/s each way for each"
-            found[
-                f"{ranks} ranks are taken to be joined by {name}, {speed}; a cluster has a network between nodes"
-            ] = None
+            joined = (
+                f"{ranks} ranks are taken to be joined by {name}, {link.Bps / 1e9:g} GB/s each way for each"
+            )
+            found[f"{joined}; a cluster has a network between nodes"] = None
         return tuple(found)
 
 

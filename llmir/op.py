@@ -37,9 +37,8 @@ class Work:
     """What one execution of an op costs any device: the input of every cost model.
 
     `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
-    bytes per result, `dtype` what the arithmetic is done in. What is sent, `payload` bytes of it, goes between
-    the devices of a `group` (the first of its kind: all others lie alike), and `wire` bytes of that would
-    leave a rank in a ring.
+    bytes per result, `dtype` what the arithmetic is done in. `payload` bytes go between the devices of a
+    `group` (the first of its kind: all others lie alike), of which `wire` leave the rank in a ring.
     """
 
     dtype: DType

@@ -1,8 +1,8 @@
 """How long it takes to send: the fastest of the known algorithms, at this size and over these links.
 
-A rank that sends s bytes over h hops takes h·latency + s/bandwidth (Thakur, Rabenseifner & Gropp 2005, section
-3). All links of a rank are busy at once, as a pipeline of chunks keeps them: the slowest of them decides. Both
-make it a lower bound, as does a latency that nobody has published, which is 0.
+A rank that sends s bytes over h hops takes h·latency + s/bandwidth (Thakur, Rabenseifner & Gropp 2005,
+section 3). All its links are busy at once, as a pipeline of chunks keeps them, and the slowest decides. That
+makes it a lower bound, as does a latency that nobody has published, which is 0.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def _others(n: int) -> Fraction:
 # and 4.3; Patarasuk & Yuan 2009).
 RING = Algorithm("ring", lambda n: n - 1, _others)
 RING_SUM = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
-# Up two binary trees and down again, of which a rank is a leaf in one and inside of the other: to a parent and to
-# two children of each half (Sanders, Speck & Träff 2009; NCCL since 2.4).
+# Half of it up and down each of two binary trees. A rank is a leaf of one and within the other, so that it
+# sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
 TREE = Algorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
-# Pieces go straight to where they belong (Thakur et al. 2005, section 4.1, "pairwise exchange", all steps at once).
+# Pieces go straight to where they belong: step by step (Thakur et al. 2005, "pairwise exchange"), or at once.
 PAIRWISE = Algorithm("pairwise", lambda n: n - 1, _others)
 DIRECT = Algorithm("direct", lambda n: 1, _others, direct=True)
-# Everything to everyone, or a piece to each and the sums back: the kernels of serving engines (`one_stage` and
-# `two_stage` in vLLM's custom all-reduce, ONESHOT and TWOSHOT in TensorRT-LLM's).
+# Everything to everyone, or a piece to each and the sums back, as serving engines' own kernels do (1stage and
+# 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
 ONE_SHOT = Algorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
 TWO_SHOT = Algorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
-# Switches add up what goes in and send the sum to all: each rank sends its payload once (SHARP, Graham et al. 2016;
-# NVLS in NCCL since 2.17). One hop to the sums, one back.
+# Switches add up what goes in and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
+# 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
 IN_NETWORK = Algorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
 # From one to another.
 SEND = Algorithm("send", lambda n: 1, lambda n: Fraction(1))
@@ -158,7 +158,7 @@ def exchange(device: Device, opcode: str, payload: Size, group: tuple[int, ...])
 
 @lru_cache(maxsize=1 << 12)
 def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]:
-    """The ways that are fastest at some size, from small to large; HardwareError if no link joins the group."""
+    """The ways fastest at some size, from small to large; HardwareError if nothing joins the group."""
     algorithms = ALGORITHMS.get(opcode, (SEND,))
     inside, nodes = split(device, group)
     ranks = len(inside)
@@ -220,9 +220,7 @@ def _in_steps(
             yield Way(name, inner.latency_s + outer.latency_s, legs)
 
 
-def _to_all(
-    algorithms: Iterable[Algorithm], near: Span, ranks: int, far: Span, nodes: int
-) -> Iterator[Way]:
+def _to_all(algorithms: Iterable[Algorithm], near: Span, ranks: int, far: Span, nodes: int) -> Iterator[Way]:
     """Every rank to all others at once, wherever they are."""
     n = ranks * nodes
     latency_s = max(near.link.latency_s, far.link.latency_s)

@@ -94,10 +94,11 @@ def _limits(e: Explanation) -> RenderableType:
 def _routes(e: Explanation) -> RenderableType:
     def sum_(route: Route) -> str:
         legs = [f"{units.bytes(s.bytes)} over {s.link} / {units.bytes(s.rate)}/s" for s in route.sends]
-        return f"{units.time(route.latency_s)} + " + (legs[0] if len(legs) == 1 else f"max({', '.join(legs)})")
+        sent = legs[0] if len(legs) == 1 else f"max({', '.join(legs)})"
+        return f"{units.time(route.latency_s)} + {sent}"
 
-    rows = [(r.name, sum_(r), f"= {units.time(r.time_s)}", "← fastest" if r.fastest else "") for r in e.routes]
-    return table.pairs(rows)
+    marks = {True: "← fastest", False: ""}
+    return table.pairs([(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes])
 
 
 def _total(e: Explanation, phase: str) -> list[str]:
