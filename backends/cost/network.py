@@ -169,8 +169,8 @@ def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]
     near, far = _link(device, inside), _network(device)
     # Of an exchange every piece is someone's own; of all else a rank takes one of the pieces of its node.
     piece = Fraction(1) if opcode == "all_to_all" else Fraction(1, ranks)
-    steps = _in_steps(algorithms, near, ranks, far, nodes, piece)
-    return fastest([*steps, *_to_all(algorithms, near, ranks, far, nodes)])
+    at_once = _to_all(algorithms, near, ranks, far, nodes)
+    return fastest([*at_once, *_in_steps(algorithms, near, ranks, far, nodes, piece)])
 
 
 def fastest(found: Iterable[Way]) -> tuple[Way, ...]:
