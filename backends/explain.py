@@ -180,20 +180,23 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     what = f"{op.share} of the payload" if isinstance(op, Collective) else "the payload"
     ring = _amount(report, what, f"ring of n = {done.ranks},", done.wire)
     limit = _exchange(report, row)
+    if limit is None:
+        return (ring,)
     way = limit.fastest(report.at)
     sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
     return (ring, *(_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent))
 
 
-def _exchange(report: Report, row: Row) -> Exchange:
-    return next(x for x in report.plan.model.limits(row) if isinstance(x, Exchange))
+def _exchange(report: Report, row: Row) -> Exchange | None:
+    limits = report.plan.model.limits(row)
+    return next((limit for limit in limits if isinstance(limit, Exchange)), None)
 
 
 def _routes(report: Report, row: Row) -> tuple[Route, ...]:
     """The ways to send that are fastest at some size, from small to large."""
-    if not row.work.wire:
-        return ()
     limit = _exchange(report, row)
+    if limit is None:
+        return ()
     best, payload = limit.fastest(report.at), report.at(limit.amount)
 
     def route(way: Way) -> Route:
