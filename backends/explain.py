@@ -177,14 +177,14 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     op, done = row.node.op, row.work
     if not done.wire:
         return ()
-    what = f"{op.share} of the payload" if isinstance(op, Collective) else "the payload"
-    ring = _amount(report, what, f"ring of n = {done.ranks},", done.wire)
-    limit = _exchange(report, row)
-    if limit is None:
-        return (ring,)
-    way = limit.fastest(report.at)
-    sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
-    return (ring, *(_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent))
+    found = []
+    if isinstance(op, Collective):
+        found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
+    if limit := _exchange(report, row):
+        way = limit.fastest(report.at)
+        sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
+        found += [_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent]
+    return tuple(found)
 
 
 def _exchange(report: Report, row: Row) -> Exchange | None:

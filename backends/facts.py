@@ -138,7 +138,7 @@ def head(workload: Workload) -> list[tuple[str, str]]:
 
 def devices(program: Program, device: Device) -> str:
     """`16 × H100-SXM in 2 × DGX-H100`."""
-    ranks, boxes = nodes.devices(program), nodes.nodes(program, device)
+    ranks, boxes = program.devices, nodes.nodes(program, device)
     count = f"{ranks} × " if ranks > 1 else ""
     found = f"{count}{plain(device.name)}"
     if device.node is None or boxes is None:
@@ -160,11 +160,14 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     peak = w.peak_bytes(w.batch)
     limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
     verdict = "yes" if w.fits else "NO"
+    busy = ""
+    if len(w.program.entries) > 1:
+        busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     return [
         ("TTFT", f"{units.time(w.ttft_s)}, the first token"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
-        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s"),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
         ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -179,6 +182,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
         ("time", units.time(report.time_s)),
+        *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
         ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
@@ -187,6 +191,19 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("activations", units.bytes(report.activation_peak_bytes)),
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
+    ]
+
+
+def pipeline_lines(report: Report) -> list[tuple[str, str]]:
+    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    stages, parts = len(report.stages), report.program.micro_batches
+    if stages * parts == 1:
+        return []
+    cut = f"{stages} stage{'s' if stages > 1 else ''}, {parts} micro-batch{'es' if parts > 1 else ''}"
+    return [
+        ("pipeline", cut),
+        ("stages wait", f"{units.percent(report.bubble)} of this time"),
+        ("next step", f"after {units.time(report.period_s)}"),
     ]
 
 

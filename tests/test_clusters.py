@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir import hw
 from llmir.backends.cost.nodes import check, split
+from llmir.backends.explain import explain
 from llmir.cli import cli
 from llmir.errors import HardwareError
 from llmir.hw import document
@@ -197,6 +198,25 @@ def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None
         assert llmir.analyze(program, device, batch=24).time_s > 0
     else:
         assert says in complaint(lambda: llmir.analyze(program, device, batch=24))
+
+
+@pytest.mark.parametrize(("tp", "link"), [(4, "nvlink"), (8, "network")])
+def test_a_stage_of_half_a_node_sends_inside_it(tp: int, link: str) -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), f"stages{{pp=2}},fuse-attention,fuse,shard{{tp={tp}}}")
+    report = llmir.analyze(program, "dgx-h100", batch=4, new=100)
+    found = explain(report, "send")
+    payload = 4 * 100 * 4096 * 2
+    assert [(a.what, a.value) for a in found.sends] == [(f"over {link}", payload)]
+    on = report.device
+    joins = on.links["nvlink"] if link == "nvlink" else on.node.network if on.node else None
+    assert joins is not None
+    assert found.time_s == pytest.approx(joins.latency_s + payload / joins.Bps, rel=1e-12)
+
+
+def test_stages_that_straddle_nodes_are_refused() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), "stages{pp=4},fuse-attention,shard{dp=3}")
+    said = complaint(lambda: llmir.analyze(program, "dgx-h100", batch=3))
+    assert "which 3 ranks do not fill; 1, 2, 4 and multiples of 8 do" in said
 
 
 def test_groups_that_lie_in_one_node_here_and_in_two_there(tmp_path: Path) -> None:

@@ -11,14 +11,9 @@ from llmir.hw import Device, Node
 from llmir.ops.collective import Collective
 
 
-def devices(program: Program) -> int:
-    """How many devices the program runs on: the mesh, once for each stage."""
-    return program.mesh.devices * len(program.entries)
-
-
 def nodes(program: Program, device: Device) -> int | None:
     """How many nodes those are; None where the device is in none."""
-    return -(-devices(program) // device.node.devices) if device.node else None
+    return -(-program.devices // device.node.devices) if device.node else None
 
 
 def hardware(program: Program, device: Device) -> dict[str, Any]:
@@ -26,7 +21,7 @@ def hardware(program: Program, device: Device) -> dict[str, Any]:
     node = device.node
     return {
         "name": device.name,
-        "devices": devices(program),
+        "devices": program.devices,
         "cluster": node.name if node else None,
         "nodes": nodes(program, device),
     }
@@ -54,7 +49,7 @@ def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]
 
 def check(program: Program, device: Device) -> None:
     """HardwareError unless all groups of ranks lie over nodes evenly, and alike."""
-    node, mesh, total = device.node, program.mesh, devices(program)
+    node, mesh, total = device.node, program.mesh, program.devices
     if node is None or total <= node.devices:
         return
     if node.network is None:

@@ -73,7 +73,9 @@ def panel_head(report: Report) -> str:
     """The head of one step's panel: what the step is, and its total."""
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
-    return table([left(first, 'HEIGHT="20"'), left(font(what, 10, MUTED), 'HEIGHT="16"')])
+    lines = [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
+    words = [what, *lines]
+    return table([left(first, 'HEIGHT="20"'), *(left(font(w, 10, MUTED), 'HEIGHT="16"') for w in words)])
 
 
 def step_words(report: Report) -> tuple[str, str]:

@@ -78,7 +78,16 @@ def lowered(given: Mapping[str, Any]) -> Program:
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = passes(given["model"], given["attention"], given["pipeline"])
-    return api.run(program, [*precision.quantize(given), steps, *_shard(given)])
+    return api.run(program, [*precision.quantize(given), *_stages(given), steps, *_shard(given)])
+
+
+def _stages(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that splits the layers as `--pp` and `--micro-batches` ask for."""
+    from llmir.passes.stages import Stages
+
+    sizes = given.get("pp", (1,))
+    layers = sizes if len(sizes) > 1 else ""
+    return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:
