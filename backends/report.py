@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import BOUNDS, Limit
+from llmir.backends.cost import BOUNDS, Limit, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
 from llmir.dim import Binding, Mixed, Number, Size
@@ -288,8 +287,9 @@ class Report:
             value = self.at(size)
             return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
 
-        times = [at(x.amount) / x.rate for x in limits]
+        times = [x.time(self.at) for x in limits]
         if self.shape:
+            times = [np.broadcast_to(time, self.shape) for time in times]
             slowest = np.argmax(times, axis=0)
             bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
         else:

@@ -1,6 +1,8 @@
 """Cost models: what each op of a program takes on a device."""
 
 from .ideal import Ideal
+from .limit import BOUNDS, Limit
+from .network import Exchange
 from .rows import Row, rows
 
-__all__ = ["Ideal", "Row", "rows"]
+__all__ = ["BOUNDS", "Exchange", "Ideal", "Limit", "Row", "rows"]

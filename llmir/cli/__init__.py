@@ -24,7 +24,7 @@ COMMANDS = {
     "opt": "Run passes and print the IR.",
     "passes": "The passes that a pipeline can name, and their options.",
     "models": "The bundled models.",
-    "hw": "The bundled devices; with a name, each number and its source.",
+    "hw": "The bundled devices and clusters; with a name, each number and its source.",
     "check": "Hold the model's weights against a safetensors file or index.",
     "doctor": "Say whether the installation works.",
 }

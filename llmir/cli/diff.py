@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--pass", "step", metavar="PASS", help="Instead of both: one pass, at its place in the default."
 )
 @options.workload
-@click.option("--hw-after", metavar="DEVICE", help="Another device on the other side.")
+@click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")
 @options.logits
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
@@ -48,7 +48,8 @@ def command(**given: Any) -> None:
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     jobs = []
-    devices = given["hw"], given["hw_after"] or given["hw"]
+    before = inputs.hardware(given)
+    devices = before, given["hw_after"] or before
     for model, passes, hw in zip(models, pipelines, devices, strict=True):
         program = api.run(read[model], passes)
         jobs.append(inputs.workload(program, hw, given["batch"], given["prompt"], given["generate"]))

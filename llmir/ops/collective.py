@@ -2,14 +2,14 @@
 
 Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, which moves each payload
 (n−1)/n times for a gather, a scatter or an exchange, and twice that for an all_reduce
-(Thakur, Rabenseifner & Gropp 2005, section 4).
+(Thakur, Rabenseifner & Gropp 2005, section 4). How it is sent in fact is for the cost model to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..dim import Size, ceildiv
 from ..equation import Equation, equation
@@ -50,20 +50,12 @@ class Collective(Op):
         """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
         return ceildiv((ranks - 1) * payload, ranks)
 
-    def switched(self, payload: Size, ranks: int) -> Size:
-        """Bytes that a rank sends where the fabric adds up: no fewer, unless there is a sum."""
-        return self.wire(payload, ranks)
-
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """That of an op, and what goes over the wire."""
-        ranks = mesh.size(self.over)
         payload = self.payload(operands[0], results[0]).local(mesh).bytes
-        sent: dict[str, Any] = {
-            "wire": self.wire(payload, ranks),
-            "switched": self.switched(payload, ranks),
-            "ranks": ranks,
-        }
-        return replace(super().work(operands, results, mesh), **sent)
+        group = mesh.group(self.over)
+        wire = self.wire(payload, len(group))
+        return replace(super().work(operands, results, mesh), wire=wire, payload=payload, group=group)
 
 
 def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
@@ -111,10 +103,6 @@ class AllReduce(Collective):
     def wire(self, payload: Size, ranks: int) -> Size:
         """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
         return ceildiv(2 * (ranks - 1) * payload, ranks)
-
-    def switched(self, payload: Size, ranks: int) -> Size:
-        """The payload, once: the fabric sends the sum back."""
-        return payload
 
 
 @dataclass(frozen=True)
