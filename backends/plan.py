@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, Limit, Row, rows
-from llmir.backends.cost.ideal import seconds
+from llmir.backends.cost import Ideal, Price, Row, rows
 from llmir.backends.cost.nodes import check
 from llmir.backends.liveness import Memory, memories
 from llmir.backends.timing import Timing
@@ -42,23 +41,23 @@ class Plan:
         return memories(self.program)
 
     @cached_property
-    def limits(self) -> tuple[tuple[Limit, ...], ...]:
-        """What can bound each row."""
-        return tuple(self.model.effective(row) for row in self.rows)
+    def prices(self) -> tuple[Price, ...]:
+        """The price of each row."""
+        return tuple(map(self.model.price, self.rows))
 
     @cached_property
-    def _timed(self) -> dict[tuple[Limit, ...], tuple[int, ...]]:
-        # Equal limits are evaluated once: layers of other stages, or unrolled, cost no more than one.
-        merged: dict[tuple[Limit, ...], list[int]] = {}
-        for row, limits in zip(self.rows, self.limits, strict=True):
-            merged.setdefault(limits, [0] * len(self.program.entries))[row.stage] += row.repeat
-        return {limits: tuple(repeats) for limits, repeats in merged.items()}
+    def _timed(self) -> dict[Price, tuple[int, ...]]:
+        # Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        merged: dict[Price, list[int]] = {}
+        for row, price in zip(self.rows, self.prices, strict=True):
+            merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return {price: tuple(repeats) for price, repeats in merged.items()}
 
     def timing(self, at: Binding) -> Timing:
         """What each stage takes for a micro-batch."""
         stages: list[Number] = [0.0] * len(self.program.entries)
-        for limits, repeats in self._timed.items():
-            time = seconds(limits, at)
+        for price, repeats in self._timed.items():
+            time = price.time(at)
             for stage, repeat in enumerate(repeats):
                 if repeat:
                     stages[stage] = stages[stage] + repeat * time

@@ -3,6 +3,7 @@
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
 from .network import Exchange
+from .price import Price, Roofline
 from .rows import Row, rows
 
-__all__ = ["BOUNDS", "Exchange", "Ideal", "Limit", "Row", "rows"]
+__all__ = ["BOUNDS", "Exchange", "Ideal", "Limit", "Price", "Roofline", "Row", "rows"]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmir.dim import Binding, Number, maximum
 from llmir.hw import Device
 
 from .limit import Limit
 from .network import exchange
+from .price import Roofline
 from .rows import Row
 
 
@@ -40,19 +40,10 @@ class Ideal:
         found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
         return tuple(found)
 
-    def effective(self, row: Row) -> tuple[Limit, ...]:
+    def price(self, row: Row) -> Roofline:
         """The limits that can decide: those that another one always exceeds are left out."""
-        limits = self.limits(row)
         kept: list[Limit] = []
-        for limit in limits:
+        for limit in self.limits(row):
             if not any(limit.below(k) for k in kept):
                 kept = [k for k in kept if not k.below(limit)] + [limit]
-        return tuple(kept)
-
-
-def seconds(limits: tuple[Limit, ...], at: Binding) -> Number:
-    """The time of one execution: the largest of its limits."""
-    time = limits[0].time(at)
-    for limit in limits[1:]:
-        time = maximum(time, limit.time(at))
-    return time
+        return Roofline(tuple(kept))
