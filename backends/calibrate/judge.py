@@ -22,13 +22,17 @@ from .rows import Array, Table, read
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """The rows of one family, device and engine; `engine` is the framework without its version."""
+    """The rows of one family, device and engine; `engine` is the framework without its version.
+
+    `hot` are rows set apart by rule: faster than the memory's bandwidth, so that operands lay in the L2.
+    """
 
     family: Family
     device: Device
     engine: str
     origin: str
     rows: Table
+    hot: Table
 
     @property
     def seconds(self) -> Array:
@@ -67,7 +71,7 @@ class Case:
 
 
 def cases(family: Family, folder: Path) -> Iterator[Case]:
-    """The cases of a family in a folder of CSV files, by device and engine; devices we do not know are left out."""
+    """The cases of a family in a folder of CSV files, by device and engine; unknown devices are left out."""
     table = read(folder / family.file, family.columns, family.words, where=family.where)
     gpus, frameworks = table["gpu"], table["framework"]
     for gpu, framework in sorted(set(zip(gpus, frameworks, strict=True))):
@@ -76,7 +80,8 @@ def cases(family: Family, folder: Path) -> Iterator[Case]:
         except HardwareError:
             continue
         rows = table.take((gpus == gpu) & (frameworks == framework))
-        yield Case(family, device, engine(framework), framework, rows)
+        hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
+        yield Case(family, device, engine(framework), framework, rows.take(~hot), rows.take(hot))
 
 
 def engine(framework: str) -> str:

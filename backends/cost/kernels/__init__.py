@@ -1,6 +1,18 @@
 """What real kernels take: one family a file, each a page of physics with a handful of parameters."""
 
 from .base import Kernel, Parameter, Shape, parameter, parameters
-from .gemm import Gemm, GemmShape
+from .gemm import DynamicGemm, Gemm, GemmShape
+from .stream import Stream, StreamShape
 
-__all__ = ["Gemm", "GemmShape", "Kernel", "Parameter", "Shape", "parameter", "parameters"]
+__all__ = [
+    "DynamicGemm",
+    "Gemm",
+    "GemmShape",
+    "Kernel",
+    "Parameter",
+    "Shape",
+    "Stream",
+    "StreamShape",
+    "parameter",
+    "parameters",
+]
