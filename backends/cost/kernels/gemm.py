@@ -1,7 +1,7 @@
 """y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
 
-A library cuts y into tiles and k into as many pieces as help, and gives each piece to a multiprocessor. There
-it takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
+A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
+takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
 them all the memory delivers what the L2 does not hold. The fastest choice of tile and split is taken, as
 libraries choose well, if not always; being the least of times that rise with m, n and k, so does it.
 """
