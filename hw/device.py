@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
+from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
 from llmir.hw.link import Link, Node
 from llmir.hw.schema import field_path
@@ -34,6 +35,7 @@ class Device:
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
+    calibration: Calibration | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from llmir.names import plain, suggest
 Array = np.ndarray[Any, np.dtype[Any]]
 Words = Mapping[str, Sequence[str]]  # the words that a column may hold
 
+NO_WORDS: Words = MappingProxyType({})
 # Beyond these a number is a mistake: no size of one call of a kernel, and a call of 1000 s.
 MOST = 1e12
 LONGEST_US = 1e9
@@ -52,7 +54,9 @@ class Table:
         return Table({name: column[index] for name, column in self.columns.items()})
 
 
-def read(path: Path, numbers: Mapping[str, Column], words: Sequence[str], *, where: Words = {}) -> Table:
+def read(
+    path: Path, numbers: Mapping[str, Column], words: Sequence[str], *, where: Words = NO_WORDS
+) -> Table:
     """The rows of a CSV file whose words are among `where`'s; InputError if a column is missing.
 
     A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.

@@ -13,6 +13,7 @@ from llmir.errors import HardwareError
 from llmir.hw import Device
 from llmir.names import suggest
 
+Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
 K = TypeVar("K", bound="Kernel")
 
@@ -42,6 +43,27 @@ class Shape:
         """The same with each array indexed: some rows of a table."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{n: v[index] for n, v in arrays.items() if isinstance(v, np.ndarray)})
+
+    def roofline(self, device: Device) -> Number:
+        """Seconds that the `ideal` model gives; what is measured below it lay in the L2."""
+        return 0.0
+
+
+def roofline(device: Device, dtype: str, flops: Number, moved: Number) -> Number:
+    """The longer of matrix FLOPs at the peak of `dtype` and bytes at full memory bandwidth, in seconds."""
+    return np.maximum(flops / device.matrix_peak(dtype)[0], moved / device.memory_Bps)
+
+
+def longer(a: Number, b: Number) -> Number:
+    """The longer of two times that overlap, and a quarter more where they are equal: both are uneven."""
+    return np.cbrt(a * a * a + b * b * b)
+
+
+def missed(footprint: Number, kept: float) -> Number:
+    """Share of what is used again that a cache for `kept` bytes no longer holds after `footprint` bytes."""
+    ratio = kept / footprint
+    square = ratio * ratio
+    return 1 / (1 + square * square)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,40 @@
-"""y[m,n] = x[m,k]·w[k,n]."""
+"""y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
+
+A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
+takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
+them all the memory delivers what the L2 does not hold. The fastest choice of tile and split is taken, as
+libraries choose well, if not always; being the least of times that rise with m, n and k, so does it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from llmir.dim import Number
+from llmir.errors import HardwareError
 from llmir.hw import Device
 
-from .base import Kernel, Shape, parameter
+from .base import Array, Kernel, Shape, longer, missed, parameter, roofline
+
+# Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
+# pieces they cut k; together every choice of a library.
+TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
+SPLITS = (1, 2, 3, 4, 6, 8)
+CHOICES = np.array([(*tile, split) for tile in TILES for split in SPLITS], dtype=float).T
+K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
+TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles
+STORE = 2.5  # a byte of y costs as much as so many fetched: by way of shared memory, and not overlapped
+POWER_S = 1e-3  # how long a product has run when the power limit has lowered the clock halfway
 
 
 @dataclass(frozen=True)
 class GemmShape(Shape):
     """`batch` products m×k · k×n; bits an element of x, w and y; the dtype that computes.
 
-    `quantizes` says that the kernel narrows x itself, from 16 bits.
+    `turns` is how many weights are used in turn, by a model's layers or by a benchmark: between two uses of
+    one, all of them must fit in the L2 for it to stay there.
     """
 
     m: Number
@@ -27,22 +45,90 @@ class GemmShape(Shape):
     w_bits: float = 16
     y_bits: float = 16
     dtype: str = "bf16"
-    quantizes: bool = False
+    turns: float = np.inf
+
+    @property
+    def bytes(self) -> tuple[Number, Number, Number]:
+        """Of x, w and y."""
+        x, w, y = (
+            size * self.batch * bits / 8
+            for size, bits in (
+                (self.m * self.k, self.x_bits),
+                (self.k * self.n, self.w_bits),
+                (self.m * self.n, self.y_bits),
+            )
+        )
+        return x, w, y
+
+    def roofline(self, device: Device) -> Number:
+        """2·m·n·k at the peak, or x, w and y once through the memory."""
+        return roofline(device, self.dtype, 2.0 * self.m * self.n * self.k * self.batch, sum(self.bytes))
 
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
-    """Placeholder for the interface; the physics comes next."""
+    """A matrix product on a GPU."""
 
-    compute: float = parameter(0.8, 0.2, 1, "", "achieved share of the matrix peak")
-    bandwidth: float = parameter(0.8, 0.2, 1, "", "achieved share of the memory bandwidth")
-    launch_us: float = parameter(3, 0.1, 30, "µs", "fixed time of a call")
+    rate: float = parameter(0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a while")
+    sustained: float = parameter(0.87, 0.5, 1, "", "share of that rate which the power limit allows for long")
+    bandwidth: float = parameter(0.8, 0.3, 1, "", "share of the memory bandwidth that is reached")
+    feed: float = parameter(0.4, 0.02, 3, "B", "that a multiprocessor fetches while it could do an fp32 FLOP")
+    tail: float = parameter(0.2, 0, 1, "", "share of the last wave's empty places that is lost")
+    resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
+    split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
+    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of a call that has nothing to do")
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of one call."""
-        m, n, k = shape.m, shape.n, shape.k
-        peak = device.matrix_peak(shape.dtype)[0]
-        moved = (m * k * shape.x_bits + k * n * shape.w_bits + m * n * shape.y_bits) / 8 * shape.batch
-        compute = 2.0 * m * n * k * shape.batch / (peak * self.compute)
-        memory = moved / (device.memory_Bps * self.bandwidth)
-        return np.maximum(compute, memory) + self.launch_us * 1e-6
+        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        busy = self.busy(device, shape)
+        slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
+        return np.maximum(busy * slowed + self.launch_us * 1e-6, shape.roofline(device))
+
+    def busy(self, device: Device, shape: GemmShape) -> Array:
+        """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
+        if not device.multiprocessors:
+            raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
+        m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
+        rank = max(v.ndim for v in (m, n, k, batch))
+        rows, columns, split = CHOICES.reshape(3, -1, *(1,) * rank)
+        share = 1 / device.multiprocessors
+        rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
+        feed = device.vector_flops["fp32"] * share * self.feed
+        high, wide = np.minimum(rows, m), np.minimum(columns, n)
+        fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
+        store = STORE * high * wide * shape.y_bits / 8 / feed
+        depth = np.ceil(k / K_STEP / split) * K_STEP
+        piece = longer(2 * rows * columns / rate, fetch) * depth + store + TILE_S
+        waves = np.ceil(m / rows) * np.ceil(n / columns) * batch * split * share
+        waves = np.maximum(1, waves + self.tail * (np.ceil(waves) - waves))
+        sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
+        gather = np.where(split > 1, self.split_us * 1e-6 + split * sums, 0)
+        time = longer(waves * piece, self.memory(device, shape)) + gather
+        return np.asarray(time.min(axis=0))
+
+    def memory(self, device: Device, shape: GemmShape) -> Number:
+        """Seconds that the memory takes for what is not in the L2."""
+        x, w, y = shape.bytes
+        kept = self.resident * (device.l2_bytes or 0)
+        moved = w * missed(w * shape.turns + x + y, kept) + (x + y) * missed(w + x + y, kept)
+        return moved / (device.memory_Bps * self.bandwidth)
+
+
+@dataclass(frozen=True)
+class DynamicGemm(Gemm):
+    """A product whose x another kernel narrows first, from 16 bits, with a scale a row."""
+
+    narrowing: float = parameter(0.6, 0.05, 1, "", "share of the memory bandwidth that narrowing reaches")
+    row_ns: float = parameter(1, 0.05, 30, "ns", "to narrow a row, however short")
+
+    def seconds(self, device: Device, shape: GemmShape) -> Number:
+        """Time of both calls."""
+        moved = shape.m * shape.k * shape.batch * (16 + shape.x_bits) / 8
+        memory = moved / (device.memory_Bps * self.narrowing)
+        rows = shape.m * shape.batch * self.row_ns * 1e-9
+        return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
+
+    @property
+    def product(self) -> Gemm:
+        """The second alone, for an x that is narrow already."""
+        return Gemm(**{f.name: getattr(self, f.name) for f in fields(Gemm)})
