@@ -1,0 +1,128 @@
+"""Which kernel an op is a call of, and what that kernel is given: sizes that numbers enter last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+from llmir.dim import Binding, Dim, product
+from llmir.dtype import DType
+from llmir.ops.linear import Linear
+from llmir.tensor import Tensor
+
+from .kernels import CollectiveShape, GemmShape, Shape, StreamShape
+from .rows import Row
+
+S = TypeVar("S", bound=Shape)
+_MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an element has
+
+
+@dataclass(frozen=True)
+class Call:
+    """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape."""
+
+    families: tuple[str, ...]
+    shape: Shape
+
+    def at(self, binding: Binding) -> Shape:
+        """The shape with numbers put in."""
+        return bound(self.shape, binding)
+
+
+def bound(shape: S, at: Binding) -> S:
+    """`shape` with the sizes in it evaluated."""
+    sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
+    return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+
+
+def call(row: Row) -> Call | None:
+    """The call that an op is; None for what no kernel is known of."""
+    make = _BY_OP.get(row.node.op.opcode) or _BY_KIND.get(row.kind)
+    return make(row) if make else None
+
+
+def bits(type: DType) -> float:
+    """Bits an element, with its share of scales."""
+    if not type.scale_bits:
+        return type.bits
+    rows, along = type.block
+    each = (rows or _MANY) * (along or _MANY)
+    return type.bits + type.scale_bits / each
+
+
+def _gemm(row: Row) -> Call | None:
+    """A product, or several of the same x as one wider one."""
+    first, *others = row.work.gemms
+    n = sum((g.n for g in others), start=first.n)
+    if isinstance(row.node.op, Linear):
+        x, w = row.operands[0].dtype, row.operands[1].dtype
+    else:
+        x, w = (t.dtype for t in row.operands[:2])
+    shape = GemmShape(
+        m=first.m,
+        n=n,
+        k=first.k,
+        batch=first.batch,
+        x_bits=bits(x),
+        w_bits=bits(w),
+        y_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+        turns=row.repeat,
+    )
+    return Call(_gemm_families(row.work.dtype, w), shape)
+
+
+def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:
+    """Kernels for this type of arithmetic and of weights; others for 16 bits are the nearest of all else."""
+    if computes.kind == "float" and computes.bits == 8:
+        names = ("gemm_fp8_block", "gemm_fp8") if weights.block[0] > 1 else ("gemm_fp8", "gemm_fp8_block")
+    elif computes.bits == 4:
+        names = ("gemm_nvfp4", "gemm_fp8")
+    elif computes.name == "int8":
+        names = ("gemm_int8", "gemm_fp8")
+    elif weights.bits < 16:
+        name = "gemm_int8_weights" if weights.bits == 8 else "gemm_int4_weights"
+        names = (name, "gemm_int8_weights")
+    else:
+        names = ()
+    return (*names, "gemm_bf16")
+
+
+def _stream(*families: str) -> Callable[[Row], Call]:
+    def made(row: Row) -> Call:
+        return Call((*families, "add", "rms_norm"), StreamShape(_rows(row.shape), row.read + row.write))
+
+    return made
+
+
+def _rows(type: Tensor) -> Dim | int:
+    """Rows of a tensor: all its dimensions but the last."""
+    return product(type.shape[:-1]) if len(type.shape) > 1 else 1
+
+
+def _collective(row: Row) -> Call | None:
+    if not row.work.wire:
+        return None
+    shape = CollectiveShape(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16)
+    return Call((row.node.op.opcode,), shape)
+
+
+_BY_OP: dict[str, Callable[[Row], Call | None]] = {
+    "rms_norm": _stream("rms_norm"),
+    "add_rms_norm": _stream("rms_norm"),
+    "softmax": _stream("softmax"),
+    "silu": _stream("activation"),
+    "silu_mul": _stream("activation"),
+    "rope": _stream("rope"),
+    "rope_append": _stream("rope"),
+    "quantize": _stream("quantize"),
+    "dequantize": _stream("quantize"),
+}
+_BY_KIND: dict[str, Callable[[Row], Call | None]] = {
+    "gemm": _gemm,
+    "norm": _stream("rms_norm"),
+    "elementwise": _stream("add"),
+    "gather": _stream("add"),
+    "collective": _collective,
+}
