@@ -77,7 +77,13 @@ def lowered(given: Mapping[str, Any]) -> Program:
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = passes(given["model"], given["attention"], given["pipeline"])
-    return api.run(program, [*precision.quantize(given), steps, *_shard(given)])
+    return api.run(program, around(given, steps))
+
+
+def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
+    """A pipeline between what the options ask for: types before it; ranks, and what they send, after it."""
+    before, after = precision.quantize(given)
+    return [*before, pipeline, *_shard(given), *after]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:

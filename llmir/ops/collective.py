@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..dim import Size, ceildiv
+from ..dtype import dtype
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
@@ -106,6 +107,8 @@ class AllReduce(Collective):
 
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank."""
+        if x.dtype.low:
+            raise VerifyError(f"{x} is too narrow to add in")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
     def wire(self, payload: Size, ranks: int) -> Size:
@@ -119,16 +122,24 @@ class AllReduce(Collective):
 
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """partial → split along `dim` (−1: along the tokens)."""
+    """partial → split along `dim` (−1: along the tokens).
+
+    Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by an
+    exchange that sends no more than a ring does.
+    """
 
     opcode = "reduce_scatter"
     kind = "collective"
 
     dim: int
+    to: str = ""
 
     def moved(self, x: Tensor) -> Tensor:
         """Each rank has the sum of its piece."""
-        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        if x.dtype.low and not self.to:
+            raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
+        y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        return y.to(dtype(self.to)) if self.to else y
 
 
 @dataclass(frozen=True)
