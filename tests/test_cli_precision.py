@@ -71,7 +71,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
         ("down_proj: {}\n", "got down_proj: {"),
         (
             "down_proj:\n  weight: fp8\n",
-            "'weight' is none of weights, activations, kv, collectives; did",
+            "none of weights, activations, kv, collectives; did you mean weights",
         ),
         ("input_norm: {activations: fp8}\n", "'input_norm' has weights, but no activations; modules with"),
         ("down_proj: {activations: fp8}\n", "need weights of their kind and as narrow, not bf16"),

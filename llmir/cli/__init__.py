@@ -25,7 +25,7 @@ COMMANDS = {
     "passes": "The passes that a pipeline can name, and their options.",
     "models": "The bundled models.",
     "hw": "The bundled devices; with a name, each number and its source.",
-    "check": "Hold the model's weights against a safetensors file or index.",
+    "check": "Hold the weights against a checkpoint, or all ranks against one device.",
     "doctor": "Say whether the installation works.",
 }
 

@@ -80,6 +80,17 @@ def lowered(given: Mapping[str, Any]) -> Program:
     return api.run(program, around(given, steps))
 
 
+def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
+    """The same program before it is laid over its ranks, and after."""
+    from llmir import api
+
+    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    steps = passes(given["model"], given["attention"], given["pipeline"])
+    before, after = precision.quantize(given)
+    alone = api.run(program, [*before, steps])
+    return alone, api.run(alone, [*_shard(given), *after])
+
+
 def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
     """A pipeline between what the options ask for: types before it; ranks, and what they send, after it."""
     before, after = precision.quantize(given)
