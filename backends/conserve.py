@@ -1,4 +1,4 @@
-"""Conservation: what all ranks hold and compute together, against one device, with what is replicated named."""
+"""Conservation: all ranks together against one device, with what is replicated named."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def conservation(
     >>> import llmir
     >>> model = llmir.load("llama3.1-8b")
     >>> held = conservation(model, llmir.run(model, "shard{tp=16}"))
-    >>> held.problems, sorted({s.name.rpartition(".")[0] for s in held.replicated if s.what == "weights"})[-3:]
-    ((), ['layer.k_proj', 'layer.post_norm', 'layer.v_proj'])
+    >>> held.problems, [(s.name, s.copies) for s in held.replicated if s.block == "norm"][:2]
+    ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
     at = {"B": count("batch", batch, 1), "T": count("new", new, 1), "C": count("context", context, 0)}
     return Conservation(before, after, Binding(**at))
@@ -170,7 +170,7 @@ def _tensor(program: Program, node: Instance, what: str, at: Binding) -> Share:
 
 
 def _products(program: Program, node: Instance, at: Binding) -> Iterator[Share]:
-    """The products of an op, one for each result; each is split where any of its axes is."""
+    """The products of an op, one a result; each is split where any of its axes is."""
     op, results, ranks = node.node.op, node.node.results, _ranks(program)
     operands = node.graph.operand_types(node.node)
     mine = work(op, operands, results, program.mesh) if operands else None

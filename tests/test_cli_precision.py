@@ -60,10 +60,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
         ("down_projj: fp8\n", "no module 'down_projj'; did you mean down_proj"),
         ("down_proj: fp7\n", "unknown dtype 'fp7'; allowed are"),
         ("down_proj: [\n", "broken YAML at line 2"),
-        (
-            "- down_proj\n",
-            "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}, got list",
-        ),
+        ("- down_proj\n", "such as down_proj: bf16 or mlp: {activations: keep}, got list"),
         ("down_proj: fp8\ndown_proj: bf16\n", "line 2, column 1: key 'down_proj' twice"),
         ("", "got NoneType"),
         ("down_proj: 8\n", "got down_proj: 8"),

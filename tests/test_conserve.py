@@ -80,7 +80,7 @@ def test_all_ranks_are_one_device_and_what_is_named(
 @given(configs(DENSE), st.data())
 @settings(deadline=None, max_examples=30)
 def test_weights_are_named_by_closed_form(config: dict[str, Any], data: st.DataObject) -> None:
-    """Of a dense model without dp: the norms tp times, biases of sums too, key/value heads beyond their number."""
+    """Of a dense model without dp: norms and biases of sums tp times, key/value heads beyond their number."""
     config = wide(config, 12)
     program = llmir.load(config)
     assume((tp := data.draw(st.sampled_from((2, 3, 4, 6)))) and allowed(program, tp))
@@ -117,7 +117,7 @@ def allowed(program: Program, tp: int) -> bool:
 def test_each_collective_sends_its_share_of_its_payload(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int
 ) -> None:
-    """2(n−1)/n of the payload for an all_reduce, half of that for each of its halves, by a rank's own sizes."""
+    """2(n−1)/n of the payload for an all_reduce, half of that for its halves, by a rank's own sizes."""
     config = wide(config, 12)
     after = laid(config, llmir.run(llmir.load(config), before), data)
     step = llmir.analyze(after, "h100", batch=batch, new=new)
