@@ -83,7 +83,7 @@ class _Walk:
     def _carry(self, node: Node, value: Value, form: DType) -> Value:
         """The collective, with conversions around it."""
         op: Any = node.op
-        due, stem = self.b.type(value).dtype.name, node.name.removeprefix("all_reduce_")
+        due, stem = self.b.type(value).dtype.name, node.name.removeprefix(f"{op.opcode}_")
         value = self._compressed(value, form, op.block)
         if form.low and isinstance(op, ReduceScatter):
             return self._kept(node, replace(op, to=due), value)
@@ -92,11 +92,12 @@ class _Walk:
             dim = TOKENS if len(self.b.type(value).shape) > 2 else 0
             how: dict[str, Any] = {"over": op.over, "dim": dim, "block": op.block}
             pieces = self.b.reduce_scatter(value, to=due, name=f"reduce_scatter_{stem}", **how)
-            narrow = self._compressed(pieces, form, op.block)
+            name = f"compress_{stem}_sum"
+            narrow = self.b.compress(pieces, to=form.name, block=op.block, name=name)
             value = self.b.all_gather(narrow, name=f"all_gather_{stem}", **how)
         else:
             value = self._kept(node, op, value)
-        done: Value = self.b.decompress(value, to=due, block=op.block, name=f"decompress_{value.node}")
+        done: Value = self.b.decompress(value, to=due, block=op.block, name=f"decompress_{stem}")
         return done
 
     def _kept(self, node: Node, op: Op, value: Value) -> Value:

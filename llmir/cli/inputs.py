@@ -101,6 +101,8 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
     """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
     from llmir.passes.shard import Shard
 
+    if given.get("sp") and given["tp"] == 1:
+        raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
     degrees = {name: given.get(name, 1) for name in ("tp", "dp", "ep")}
     return [Shard(**degrees, sp=int(given.get("sp", False)))]
 
