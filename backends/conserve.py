@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from llmir.backends.report import count
 from llmir.dim import Binding
+from llmir.errors import InputError
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
@@ -20,7 +21,7 @@ WHAT = ("weights", "kv_cache", "matmul_flops")
 
 @dataclass(frozen=True)
 class Share:
-    """A weight, a cache or the products of an op: bytes or matmul FLOPs of all its `repeat`s.
+    """A weight, a cache or the products of an op: bytes or matmul FLOPs of all its `repeat`s in a step.
 
     `whole` is what one device has, `ranks` what all have together, the fullest taken for all; `copies` is on
     how many ranks each piece is. `even` says that its sizes divide and that it has no scales.
@@ -68,20 +69,19 @@ class Conservation:
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """Every weight, cache and product of the sharded program."""
-        return tuple(_shares(self.after, self.at))
+        return tuple(_joined(_shares(self.after, self.at)))
 
     @cached_property
     def totals(self) -> dict[str, Total]:
         """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
-        ranks = _ranks(self.after)
         for what in WHAT:
             mine = [s for s in self.shares if s.what == what]
             together = sum(s.ranks for s in mine)
             replicated = sum(s.replicated for s in mine)
             # Against the program before: what it lost or gained would be left over here.
             rest = together - one[what] - replicated
-            found[what] = Total(one[what], replicated, rest, together, together / ranks)
+            found[what] = Total(one[what], replicated, rest, together, together / self.after.devices)
         return found
 
     @property
@@ -127,53 +127,67 @@ def conservation(
     >>> held.problems, [(s.name, s.copies) for s in held.replicated if s.block == "norm"][:2]
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
+    if batch % after.micro_batches:
+        rule = f"expected a multiple of the {after.micro_batches} micro-batches"
+        raise InputError(f"batch: {rule}, got {batch}")
     at = {"B": count("batch", batch, 1), "T": count("new", new, 1), "C": count("context", context, 0)}
     return Conservation(before, after, Binding(**at))
 
 
-def _ranks(program: Program) -> int:
-    """How many ranks hold each op."""
-    return program.mesh.devices // program.mesh.degree("pp")
+def _joined(shares: Iterable[tuple[str, Share]]) -> Iterator[Share]:
+    """What several stages hold under one name in the checkpoint as one: copies of each other."""
+    found: dict[str, Share] = {}
+    for key, share in shares:
+        first = found.setdefault(key, share)
+        if first is not share:
+            copies, ranks = first.copies + share.copies, first.ranks + share.ranks
+            found[key] = replace(first, copies=copies, ranks=ranks)
+    yield from found.values()
 
 
 def _whole(program: Program, at: Binding) -> dict[str, int]:
     """What one device has."""
     found = dict.fromkeys(WHAT, 0)
-    for share in _shares(program.replace(mesh=ONE_DEVICE), at):
+    for _, share in _shares(program, at):
         found[share.what] += share.whole
     return found
 
 
-def _shares(program: Program, at: Binding) -> Iterator[Share]:
+def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
+    """Each share of a stage, and what it is known by: a weight for the whole model, by its parameter."""
+    parts = program.micro_batches
+    at = Binding(**step.symbols | {"B": int(step.symbols["B"]) // parts})
     written = Binding(**at.symbols | {"C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
-        if isinstance(node.node.op, Weight):
-            yield _tensor(program, node, "weights", at)
-        elif isinstance(node.node.op, Cache):
-            yield _tensor(program, node, "kv_cache", written)
+        op = node.node.op
+        if isinstance(op, Weight):
+            share = _tensor(program, node, "weights", node.repeat, at)
+            yield (op.param if op.param and "{layer}" not in op.param else node.path), share
+        elif isinstance(op, Cache):
+            yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
         else:
-            yield from _products(program, node, at)
+            yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))
 
 
-def _tensor(program: Program, node: Instance, what: str, at: Binding) -> Share:
-    ranks, mesh, type = _ranks(program), program.mesh, node.node.results[0]
+def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding) -> Share:
+    mesh, type = program.mesh, node.node.results[0]
     return Share(
         what,
         node.path,
         node.node.op.block,
         node.repeat,
-        ranks // mesh.size(type.spread),
+        mesh.devices // mesh.size(type.spread),
         _even(program, type, at) and not type.dtype.scale_bits,
-        node.repeat * int(at(type.bytes)),
-        node.repeat * int(at(type.local(mesh).bytes)) * ranks,
+        times * int(at(type.bytes)),
+        times * int(at(type.local(mesh).bytes)) * mesh.devices,
     )
 
 
-def _products(program: Program, node: Instance, at: Binding) -> Iterator[Share]:
+def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[Share]:
     """The products of an op, one a result; each is split where any of its axes is."""
-    op, results, ranks = node.node.op, node.node.results, _ranks(program)
+    op, results, mesh = node.node.op, node.node.results, program.mesh
     operands = node.graph.operand_types(node.node)
-    mine = work(op, operands, results, program.mesh) if operands else None
+    mine = work(op, operands, results, mesh) if operands else None
     if mine is None or not mine.matrix:
         return
     alone = work(op, tuple(t.laid() for t in operands), tuple(t.laid() for t in results), ONE_DEVICE)
@@ -192,10 +206,10 @@ def _products(program: Program, node: Instance, at: Binding) -> Iterator[Share]:
             name,
             op.block,
             node.repeat,
-            ranks // program.mesh.size(split),
+            mesh.devices // mesh.size(split),
             all(_even(program, t, at) for t in types),
-            node.repeat * int(at(whole)),
-            node.repeat * int(at(local)) * ranks,
+            times * int(at(whole)),
+            times * int(at(local)) * mesh.devices,
         )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from llmir.backends.cost import Ideal, Row, rows
 from llmir.backends.cost.ideal import Limit, seconds
-from llmir.backends.liveness import Memory, memory
-from llmir.dim import Binding, Number
+from llmir.backends.liveness import Memory, memories
+from llmir.backends.timing import Timing
+from llmir.dim import Binding, Number, maximum
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.hw.dtypes import unit_of
@@ -33,9 +34,9 @@ class Plan:
         return rows(self.program)
 
     @cached_property
-    def memory(self) -> Memory:
-        """What must be held."""
-        return memory(self.program)
+    def memories(self) -> tuple[Memory, ...]:
+        """What each stage must hold."""
+        return memories(self.program)
 
     @cached_property
     def limits(self) -> tuple[tuple[Limit, ...], ...]:
@@ -43,19 +44,34 @@ class Plan:
         return tuple(self.model.effective(row) for row in self.rows)
 
     @cached_property
-    def _timed(self) -> list[tuple[int, tuple[Limit, ...]]]:
-        # Equal limits are evaluated once: unrolled layers cost no more than one.
-        merged: dict[tuple[Limit, ...], int] = {}
+    def _timed(self) -> dict[tuple[Limit, ...], tuple[int, ...]]:
+        # Equal limits are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        merged: dict[tuple[Limit, ...], list[int]] = {}
         for row, limits in zip(self.rows, self.limits, strict=True):
-            merged[limits] = merged.get(limits, 0) + row.repeat
-        return [(repeat, limits) for limits, repeat in merged.items()]
+            merged.setdefault(limits, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return {limits: tuple(repeats) for limits, repeats in merged.items()}
 
-    def time(self, at: Binding) -> Number:
-        """Seconds of the step."""
-        total: Number = 0.0
-        for repeat, limits in self._timed:
-            total = total + repeat * seconds(limits, at)
-        return total
+    def timing(self, at: Binding) -> Timing:
+        """What each stage takes for a micro-batch."""
+        stages: list[Number] = [0.0] * len(self.program.entries)
+        for limits, repeats in self._timed.items():
+            time = seconds(limits, at)
+            for stage, repeat in enumerate(repeats):
+                if repeat:
+                    stages[stage] = stages[stage] + repeat * time
+        return Timing(tuple(stages), self.program.micro_batches)
+
+    def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
+        """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
+        first, *others = self.memories
+        found = figure(first)
+        most = first.peak(at) if others else 0
+        for memory in others:
+            peak, other = memory.peak(at), figure(memory)
+            more = peak > most
+            found = np.where(more, other, found) if np.ndim(more) else other if more else found
+            most = maximum(most, peak)
+        return found
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -95,12 +111,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
         return np.broadcast_to(figure(at), shape).astype(np.float64)
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
-
-    def part(value: Number, rows: slice) -> Number:
-        whole = np.ndim(value) < len(shape) or np.shape(value)[0] == 1
-        return value if whole else value[rows]
-
     for start in range(0, shape[0], step):
-        block = slice(start, start + step)
-        result[block] = figure(Binding(**{k: part(v, block) for k, v in at.symbols.items()}))
+        rows = slice(start, start + step)
+        result[rows] = figure(at.block(rows))
     return result

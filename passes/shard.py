@@ -102,13 +102,19 @@ class _Walk:
         return self.b.apply(op, *placed, name=node.name)
 
     def _output(self, value: Value) -> Value:
-        """An output: of a body, as it came in; of an entry, whole but for the batch."""
+        """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch."""
         new = self.new[value]
         type = self.b.type(new)
-        if self.graph.name in self.program.entries:
+        slot = self.graph.outputs.index(value)
+        entries = self.program.entries
+        if self.graph.name in entries[:-1]:
+            after = self.program[entries[entries.index(self.graph.name) + 1]]
+            taken = after.inputs[slot].op
+            return self.place(new, self.plan.lay(taken)) if isinstance(taken, Source) else new
+        if self.graph.name in entries:
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
-        first = self.graph.inputs[self.graph.outputs.index(value)].op
+        first = self.graph.inputs[slot].op
         return self.place(new, self.plan.lay(first)) if isinstance(first, Source) else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:

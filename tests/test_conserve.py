@@ -104,6 +104,32 @@ def test_weights_are_named_by_closed_form(config: dict[str, Any], data: st.DataO
     assert held.totals["weights"].replicated == size * expected
 
 
+@given(configs(), st.data(), st.integers(1, 2), st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_stages_hold_a_tied_embedding_twice_and_nothing_else(
+    config: dict[str, Any], data: st.DataObject, parts: int, new: int
+) -> None:
+    config = wide(config, 12)
+    program = llmir.load(config)
+    stages = data.draw(st.integers(1, config["num_hidden_layers"]))
+    staged = llmir.run(program, f"stages{{pp={stages}, micro_batches={parts}}}")
+    after = laid(config, staged, data)
+    dp, ranks = after.mesh.degree("dp"), after.mesh.devices
+    point = {"batch": 2 * parts * dp, "new": new * ranks}
+    held = conservation(program, after, **point)
+    flat = conservation(program, llmir.run(after, "unroll"), **point)
+    assert held.problems == flat.problems == ()
+    tied = config["tie_word_embeddings"] and stages > 1
+    [table] = [s for s in held.shares if s.name.endswith("embed.weight")]
+    assert table.copies == dp * (2 if tied else 1)
+    assert all(s.copies <= ranks for s in held.shares if s is not table)
+    one = llmir.analyze(program, "h100", **point)
+    assert held.totals["matmul_flops"].unsharded == one.matmul_flops
+    for what, total in held.totals.items():
+        assert total == flat.totals[what]
+        assert total.ranks == total.unsharded + total.replicated
+
+
 def allowed(program: Program, tp: int) -> bool:
     try:
         llmir.run(program, f"shard{{tp={tp}}}")
@@ -235,6 +261,8 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
         ((), "say --index FILE, or more than one rank"),
         (("--tp", "3"), "tp can be 1, 2, 4"),
         (("--index", "index.json", "--tp", "2"), "--tp: with --index"),
+        (("--pp", "2", "--micro-batches", "2", "--batch", "3"), "a multiple of the 2 micro-batches, got 3"),
+        (("--pp", "3"), "which has 2 layers"),
         (("-p", "shard{tp=2}", "--tp", "2"), "lies over 2 ranks before --tp"),
         (("--tp", "2", "--collectives", "fp9"), "unknown dtype 'fp9'"),
     ],

@@ -139,6 +139,8 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         TOKENS * 5 + math.ceil(TOKENS * 3 * 20 / 8),
         2 * TOKENS * 10,
     ),
+    "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 0),
+    "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 2 * TOKENS * 8),
 }
 WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard

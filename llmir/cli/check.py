@@ -86,25 +86,26 @@ def _conserved(given: dict[str, Any], form: str) -> int:
     from llmir.backends.workload import parallel
 
     before, after = inputs.halves(given)
-    if before.mesh.devices > 1:
-        raise InputError(
-            f"check: {before.name} lies over {before.mesh.devices} ranks before --tp and its like"
-        )
-    if after.mesh.devices == 1:
-        raise click.UsageError("say --index FILE, or more than one rank: --tp, --dp")
+    if before.devices > 1:
+        raise InputError(f"check: {before.name} lies over {before.devices} ranks before --tp and its like")
+    if after.devices == 1:
+        raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
     degrees = parallel(after)
-    batch, prompt = given["batch"] or int(degrees["dp"]), given["prompt"] or int(degrees["tp"])
+    batch, prompt = (
+        given["batch"] or int(degrees["dp"]) * after.micro_batches,
+        given["prompt"] or int(degrees["tp"]),
+    )
     held = conservation(before, after, batch=batch, new=prompt)
     if form == "json":
         step = {"batch": batch, "new": prompt, "context": 0}
-        data = {"model": after.name, "devices": after.mesh.devices, "parallel": degrees, "step": step}
+        data = {"model": after.name, "devices": after.devices, "parallel": degrees, "step": step}
         output.emit(to_json(data | held.to_dict()), given["output_file"])
     else:
         from .conserved import shown
 
         named = ", ".join(k if v is True else f"{k} {v}" for k, v in degrees.items() if v > 1 or v is True)
         sentences = f"batch {batch:,}, {prompt:,} new tokens each, none cached"
-        ranks = f"{after.mesh.devices} ({named})"
+        ranks = f"{after.devices} ({named})"
         output.emit_table(shown(held, after.name, ranks, sentences), given["output_file"])
     output.note(*after.notes)
     return 1 if held.problems else 0

@@ -49,6 +49,7 @@ def command(**given: Any) -> None:
     from llmir import api
     from llmir.backends.diff import WorkloadDiff
     from llmir.passes.shard import Shard
+    from llmir.passes.stages import Stages
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
@@ -58,7 +59,7 @@ def command(**given: Any) -> None:
     for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)
         jobs.append(inputs.workload(program, hw, given["batch"], given["prompt"], given["generate"]))
-    stated = [",".join(str(p) for p in passes if str(p) and p != Shard()) for passes in steps]
+    stated = [",".join(str(p) for p in passes if str(p) and p not in (Shard(), Stages())) for passes in steps]
     _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 

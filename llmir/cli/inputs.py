@@ -86,15 +86,23 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = passes(given["model"], given["attention"], given["pipeline"])
-    before, after = precision.quantize(given)
-    alone = api.run(program, [*before, steps])
-    return alone, api.run(alone, [*_shard(given), *after])
+    before, _ = precision.quantize(given)
+    return api.run(program, [*before, steps]), api.run(program, around(given, steps))
 
 
 def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
-    """A pipeline between what the options ask for: types before it; ranks, and what they send, after it."""
+    """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, pipeline, *_shard(given), *after]
+    return [*before, *_stages(given), pipeline, *_shard(given), *after]
+
+
+def _stages(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that splits the layers as `--pp` and `--micro-batches` ask for."""
+    from llmir.passes.stages import Stages
+
+    sizes = given.get("pp", (1,))
+    layers = sizes if len(sizes) > 1 else ""
+    return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number
+from .kinds import Bytes, Count, Number, Stages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,6 +76,15 @@ lowering = _stack(
 
 parallel = _stack(
     click.option("--tp", type=Count(), default=1, help="Tensor-parallel ranks.  [default: 1]"),
+    click.option(
+        "--pp",
+        type=Stages(),
+        default="1",
+        help="Pipeline stages, or the layers of each, such as 30,32,32,32.  [default: 1]",
+    ),
+    click.option(
+        "--micro-batches", type=Count(), default=1, help="Equal parts of --batch that go through the stages."
+    ),
     click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
     click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
