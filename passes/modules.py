@@ -110,12 +110,16 @@ class Modules:
         for entry in self.entries:
             if entry in self.met:
                 continue
-            known, what = list(self.known[entry.role]), f"no module {entry.pattern!r}"
-            if entry in self.others:
+            known = list(self.known[entry.role])
+            what, there = (
+                f"no module {entry.pattern!r}",
+                f"modules with {entry.role} are {', '.join(known) or 'none'}",
+            )
+            if entry.role == "collectives":
+                what = f"no collective of {entry.pattern!r}"
+                there = f"there are those of {', '.join(known)}" if known else "nothing is sent; shard before"
+            elif entry in self.others:
                 what = f"{entry.pattern!r} has {self.others[entry]}, but no {entry.role}"
-            there = f"modules with {entry.role} are {', '.join(known) or 'none'}"
-            if not known and entry.role == "collectives":
-                there = "nothing is sent between ranks; shard before"
             raise PassError(f"quantize: plan: {what}{suggest(entry.pattern, known)}; {there}")
 
 

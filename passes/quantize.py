@@ -94,13 +94,16 @@ class _Step:
         self.asked, self.modules, self.model = asked, modules, model
         roles = {what: getattr(asked, what) for what in formats.ALLOWED}
         self.formats = {what: formats.asked(what, name) if name else None for what, name in roles.items()}
+        stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
+        self.retypes = bool(stated - {"collectives"})
         self.quantized = self.caches = self.collectives = 0
 
     def graph(self, graph: Graph) -> Graph:
         """The graph in its new types."""
-        types = self._types(graph)
-        found, quantized = retyped(graph, types)
-        self.quantized += len(quantized)
+        found = graph
+        if self.retypes:
+            found, quantized = retyped(graph, self._types(graph))
+            self.quantized += len(quantized)
         return carried_as(found, lambda node: self._carried(found, node))
 
     def _said(self, role: str, names: set[str], known: list[str]) -> DType | str | None:

@@ -74,7 +74,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
         ("down_proj: {activations: fp8}\n", "need weights of their kind and as narrow, not bf16"),
         ("down_proj: {activations: fp32}\n", "in the model's own type, bf16, got fp32"),
         ("down_proj: {kv: fp8}\n", "but no kv; modules with kv are k_cache, attention, v_cache"),
-        ("down_proj: {collectives: fp8}\n", "nothing is sent between ranks; shard before"),
+        ("down_proj: {collectives: fp8}\n", "no collective of 'down_proj'; nothing is sent; shard before"),
         ("a b: fp8\n", "expected module: dtype"),
         ("down_proj: !!python/name:os.system\n", "broken YAML"),
     ],

@@ -262,7 +262,7 @@ def test_the_precision_of_a_program_names_them() -> None:
             "collectives=fp8",
             "reduce_scatter_o_proj carries int8_b1x128 already, so not fp8_e4m3_b1x128; shard anew",
         ),
-        ("plan=(o_porj:(collectives=fp8))", "no module 'o_porj'; did you mean o_proj"),
+        ("plan=(o_porj:(collectives=fp8))", "no collective of 'o_porj'; did you mean o_proj"),
     ],
 )
 def test_what_cannot_be_is_an_error(options: str, says: str) -> None:
