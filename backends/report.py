@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import BOUNDS, Limit
+from llmir.backends.cost import BOUNDS, Price, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
 from llmir.dim import Binding, Mixed, Number, Size
@@ -281,20 +280,14 @@ class Report:
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
         """One row an op, in schedule order; Σ row × repeat is what the stages work together."""
-        return tuple(map(self._op, self.plan.rows, self.plan.limits))
+        return tuple(map(self._op, self.plan.rows, self.plan.prices))
 
-    def _op(self, row: Row, limits: tuple[Limit, ...]) -> OpCost:
+    def _op(self, row: Row, price: Price) -> OpCost:
         def at(size: Size) -> Number:
             value = self.at(size)
             return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
 
-        times = [at(x.amount) / x.rate for x in limits]
-        if self.shape:
-            slowest = np.argmax(times, axis=0)
-            bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
-        else:
-            time = max(times)
-            bound = limits[times.index(time)].bound
+        time, bound = price.due(self.at)
         repeat = row.repeat * self.program.micro_batches
         read, write, flops = at(row.read), at(row.write), at(row.flops)
         moved = read + write

@@ -35,7 +35,8 @@ def _ceildiv(a: Number, b: Number) -> Number:
     return -(-a // b)
 
 
-def _min(a: Number, b: Number) -> Number:
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two values, element by element if one is an array."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
@@ -56,7 +57,7 @@ def _distinct(held: Number, chosen: Number, tokens: Number, experts: Number) -> 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "ceildiv": _ceildiv,
-    "min": _min,
+    "min": minimum,
     "max": maximum,
     "distinct": _distinct,
 }

@@ -290,3 +290,16 @@ def test_narrow_numbers_cannot_be_added(opcode: str) -> None:
     )
     with pytest.raises(VerifyError, match="too narrow to add in"):
         llmir.run(llmir.parse_program(text.replace(line, narrow)), [])
+
+
+def test_narrow_sums_are_not_added_on_the_way() -> None:
+    """Over nodes each narrow summand crosses, where a sum in steps sends one of its node's pieces."""
+    base = llmir.run(llmir.load("llama3.1-405b"), llmir.DEFAULT_PIPELINE)
+    narrow, plain = (
+        llmir.analyze(llmir.run(base, f"shard{{tp=16, sp=1}}{more}"), "dgx-h100", batch=32, new=512)
+        for more in (",quantize{collectives=fp8}", "")
+    )
+    time = {s: {op.name: op.time_s for op in s.ops} for s in (narrow, plain)}
+    name = "layer.reduce_scatter_o_proj"
+    assert time[narrow][name] > time[plain][name]
+    assert time[narrow]["layer.all_gather_input_norm"] < time[plain]["layer.all_gather_input_norm"]

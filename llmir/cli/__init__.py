@@ -24,7 +24,7 @@ COMMANDS = {
     "opt": "Run passes and print the IR.",
     "passes": "The passes that a pipeline can name, and their options.",
     "models": "The bundled models.",
-    "hw": "The bundled devices; with a name, each number and its source.",
+    "hw": "The bundled devices and clusters; with a name, each number and its source.",
     "check": "Hold the weights against a checkpoint, or all ranks against one device.",
     "doctor": "Say whether the installation works.",
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--pass", "step", metavar="PASS", help="Instead of both: one pass, at its place in the default."
 )
 @options.workload
-@click.option("--hw-after", metavar="DEVICE", help="Another device on the other side.")
+@click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")
 @options.logits
 @options.precision
 @options.parallel
@@ -54,7 +54,8 @@ def command(**given: Any) -> None:
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     jobs = []
-    devices = given["hw"], given["hw_after"] or given["hw"]
+    before = inputs.hardware(given)
+    devices = before, given["hw_after"] or before
     steps = [inputs.around(given, passes) for passes in pipelines]
     for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)

@@ -14,6 +14,7 @@ from . import precision
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.workload import Workload
+    from llmir.hw import Device
 
 _LARGEST_IR = 2**26
 
@@ -115,9 +116,21 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
     return [Shard(**degrees, sp=int(given.get("sp", False)))]
 
 
+def hardware(given: Mapping[str, Any]) -> str | Device:
+    """What `--hw` or `--cluster` names; `InputError` for both, `HardwareError` for a cluster that is none."""
+    name, cluster = given["hw"], given["cluster"]
+    if cluster is None:
+        return "h100-sxm" if name is None else str(name)
+    if name is not None:
+        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+    from llmir import hw
+
+    return hw.cluster(str(cluster))
+
+
 def workload(
     program: Program,
-    hw: str,
+    hw: str | Device,
     batch: int,
     prompt: int,
     generate: int,

@@ -91,9 +91,8 @@ parallel = _stack(
 )
 
 workload = _stack(
-    click.option(
-        "--hw", default="h100-sxm", show_default=True, metavar="DEVICE", help="A device, or a YAML file."
-    ),
+    click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
+    click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences at once."),
     click.option(
         "--prompt", type=Count(), default=2048, show_default=True, help="Tokens in, for each sequence."
