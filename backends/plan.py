@@ -8,13 +8,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, Price, Row, rows
+from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.nodes import check
 from llmir.backends.liveness import Memory, memories
 from llmir.backends.timing import Timing
 from llmir.dim import Binding, Number, maximum
 from llmir.graph import Program
-from llmir.hw import Device
 from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
@@ -28,7 +27,7 @@ class Plan:
     """What is computed once for a program on a device; every figure is then a function of a binding."""
 
     program: Program
-    model: Ideal
+    model: Model
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -98,10 +97,10 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(program: Program, device: Device) -> Plan:
-    """The plan of `program` on `device`; HardwareError if its ranks do not fit the device's nodes."""
-    check(program, device)
-    return Plan(program, Ideal(device))
+def plan(program: Program, model: Model) -> Plan:
+    """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
+    check(program, model.device)
+    return Plan(program, model)
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import BOUNDS, Price, Row
+from llmir.backends import cost
+from llmir.backends.cost import BOUNDS, Model, Price, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
 from llmir.dim import Binding, Mixed, Number, Size
@@ -21,6 +22,8 @@ from llmir.hw import Device
 
 PHASE_KEYS = (
     "time_s",
+    "ideal_time_s",
+    "error",
     "period_s",
     "bubble",
     "flops",
@@ -55,6 +58,9 @@ class OpCost:
     intensity: Number  # FLOPs per byte of memory traffic
     bound: Any
     share: Number  # of the time of all ops, all repeats together
+    ideal_time_s: Number  # the roofline of the same
+    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
+    error: float | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
 
 
@@ -121,6 +127,7 @@ class Report:
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
     decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
+    `model` is a cost model of the device; by default calibrated where it can be, else ideal.
 
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
@@ -135,6 +142,7 @@ class Report:
         new: Any,
         context: Any,
         beside: Iterable[Mapping[str, Any]] = (),
+        model: Model | None = None,
     ) -> None:
         self.program, self.device = program, device
         self.batch, self.new, self.context = main = _checked(batch, new, context)
@@ -146,7 +154,7 @@ class Report:
         except ValueError:
             shapes = ", ".join(str(np.shape(v)) for part in (main, *self.beside) for v in part)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
-        self.plan: Plan = plan(program, device)
+        self.plan: Plan = plan(program, model or cost.model(device))
 
     def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
         total: Size = 0
@@ -169,6 +177,18 @@ class Report:
     def time_s(self) -> Number:
         """Seconds, through all stages."""
         return sweep(lambda at: self.plan.timing(at).step, self.at)
+
+    @cached_property
+    def ideal_time_s(self) -> Number:
+        """Seconds by the roofline: a lower bound."""
+        ideal = plan(self.program, cost.model(self.device, "ideal"))
+        return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at)
+
+    @cached_property
+    def error(self) -> Number | None:
+        """The mean relative error that is known of such times, weighted by time; None of a bound."""
+        known = [(op.share, op.error) for op in self.ops if op.error is not None]
+        return sum(share * error for share, error in known) if known else None
 
     @cached_property
     def period_s(self) -> Number:
@@ -306,6 +326,9 @@ class Report:
             intensity=_over(flops, moved),
             bound=bound,
             share=_over(repeat * time, self.busy_s),
+            ideal_time_s=price.least(self.at),
+            basis=price.basis,
+            error=price.error,
             shape=tuple(at(n) for n in row.shape.shape),
         )
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
-from llmir.backends.plan import plan
+from llmir.backends.liveness import memories
 from llmir.backends.precision import precision
 from llmir.backends.report import Report, count
 from llmir.dim import Binding
@@ -39,6 +40,7 @@ class Workload:
     generate: int
     memory_utilization: float = 0.9
     reserve_bytes: int = 0
+    model: Model | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -56,7 +58,8 @@ class Workload:
             raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
 
     def _step(self, new: Any, context: Any) -> Report:
-        return Report(self.program, self.device, batch=self.batch, new=new, context=context)
+        at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
+        return Report(self.program, self.device, **at, model=self.model)
 
     @cached_property
     def prefill(self) -> Report:
@@ -116,7 +119,7 @@ class Workload:
         ends = [Binding(B=sequences, T=self.prompt, C=0)]
         if self.generate > 1:
             ends.append(Binding(B=sequences, T=1, C=self.prompt + self.generate - 2))
-        return int(max(m.peak(at) for m in plan(self.program, self.device).memories for at in ends))
+        return int(max(m.peak(at) for m in memories(self.program) for at in ends))
 
     @property
     def fits(self) -> bool:

@@ -12,6 +12,7 @@ from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
 if TYPE_CHECKING:
+    from .backends.cost import Model
     from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
     from .backends.workload import Workload
@@ -57,16 +58,22 @@ def analyze(
     new: Any = 1,
     context: Any = 0,
     beside: Iterable[Mapping[str, Any]] = (),
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
 ) -> Report:
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
     Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
     sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
+    `cost` is the cost model, `ideal` or `calibrated` (the default where the device has a calibration), by the
+    kernels of an `engine`; or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
     """
     from .backends.report import Report
-    from .hw import load as device
 
-    return Report(_program(program), device(hw), batch=batch, new=new, context=context, beside=beside)
+    model = _model(hw, cost, engine, efficiency)
+    at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
+    return Report(_program(program), model.device, **at, model=model)
 
 
 def workload(
@@ -78,12 +85,19 @@ def workload(
     generate: int = 128,
     memory_utilization: float = 0.9,
     reserve_bytes: int = 0,
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
 ) -> Workload:
-    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report."""
-    from .backends.workload import Workload
-    from .hw import load as device
+    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
-    return Workload(_program(program), device(hw), batch, prompt, generate, memory_utilization, reserve_bytes)
+    `cost`, `engine` and `efficiency` are as in `analyze`.
+    """
+    from .backends.workload import Workload
+
+    model = _model(hw, cost, engine, efficiency)
+    asked = batch, prompt, generate, memory_utilization, reserve_bytes
+    return Workload(_program(program), model.device, *asked, model)
 
 
 def diff(
@@ -114,6 +128,15 @@ def draw(
     from .backends.dot import draw
 
     return draw(job, path, level=level, phase=phase)
+
+
+def _model(
+    hw: Any, cost: str | None, engine: str | None, efficiency: Mapping[str, float] | None
+) -> Model:
+    from .backends.cost import model
+    from .hw import load
+
+    return model(load(hw), cost, engine, efficiency)
 
 
 def _program(program: object) -> Program:

@@ -38,7 +38,8 @@ class Work:
 
     `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
     bytes per result, `dtype` what the arithmetic is done in. `payload` bytes go between the devices of a
-    `group` (the first of its kind: all others lie alike), of which `wire` leave the rank in a ring.
+    `group` (the first of its kind: all others lie alike), of which `wire` leave the rank in a ring; `pattern`
+    is the opcode of the collective that they go as.
     """
 
     dtype: DType
@@ -50,6 +51,7 @@ class Work:
     wire: Size = 0
     payload: Size = 0
     group: tuple[int, ...] = (0,)
+    pattern: str = ""
 
     @property
     def ranks(self) -> int:

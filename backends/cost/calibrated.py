@@ -13,6 +13,7 @@ from llmir.hw import Device
 from .calibration import Basis, basis
 from .calls import Call, call
 from .ideal import Ideal
+from .limit import Limit
 from .price import Price, Roofline
 from .rows import Row
 
@@ -48,6 +49,10 @@ class Measured:
         time = time if np.ndim(time) else float(time)
         return maximum(time, self.roofline.time(at))
 
+    def least(self, at: Binding) -> Number:
+        """The roofline's."""
+        return self.roofline.time(at)
+
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same; due to the launch where half of it or more is there for a call with nothing to do."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
@@ -67,11 +72,15 @@ class Calibrated:
 
     name = "calibrated"
 
+    def limits(self, row: Row) -> tuple[Limit, ...]:
+        """Those of the roofline, below which no time goes."""
+        return Ideal(self.device).limits(row)
+
     def price(self, row: Row) -> Price:
         """A measured kernel's price, or the roofline's where none is known."""
         roofline = Ideal(self.device).price(row)
-        made = call(row)
-        for family in made.families if made else ():
-            if found := basis(self.device, family, self.engine):
-                return Measured(self.device, made, found, roofline)
+        if made := call(row):
+            for family in made.families:
+                if found := basis(self.device, family, self.engine):
+                    return Measured(self.device, made, found, roofline)
         return roofline

@@ -75,6 +75,7 @@ def _gemm(row: Row) -> Call | None:
 
 def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:
     """Kernels for this type of arithmetic and of weights; others for 16 bits are the nearest of all else."""
+    names: tuple[str, ...] = ()
     if computes.kind == "float" and computes.bits == 8:
         names = ("gemm_fp8_block", "gemm_fp8") if weights.block[0] > 1 else ("gemm_fp8", "gemm_fp8_block")
     elif computes.bits == 4:
@@ -84,8 +85,6 @@ def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:
     elif weights.bits < 16:
         name = "gemm_int8_weights" if weights.bits == 8 else "gemm_int4_weights"
         names = (name, "gemm_int8_weights")
-    else:
-        names = ()
     return (*names, "gemm_bf16")
 
 

@@ -36,7 +36,7 @@ class Ideal:
             constant = f"vector_tflops.{unit}"
             found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
         if done.wire:
-            found.append(exchange(device, row.node.op.opcode, done.payload, done.group))
+            found.append(exchange(device, done.pattern, done.payload, done.group))
         found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
         return tuple(found)
 

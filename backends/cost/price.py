@@ -17,13 +17,20 @@ class Price(Protocol):
 
     @property
     def basis(self) -> str:
-        """What the time rests on."""
+        """What the time rests on: calibrated, transferred, datasheet or efficiency."""
+
+    @property
+    def error(self) -> float | None:
+        """The mean relative error that is known of such times; None of a bound."""
 
     def time(self, at: Binding) -> Number:
         """Seconds of one execution."""
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same, and what it is due to, one of `BOUNDS`; arrays on a grid."""
+
+    def least(self, at: Binding) -> Number:
+        """Seconds of the roofline, below which no time goes."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Roofline:
     limits: tuple[Limit, ...]
 
     basis = "datasheet"
+    error = None
 
     def time(self, at: Binding) -> Number:
         """The largest of the limits."""
@@ -40,6 +48,10 @@ class Roofline:
         for limit in self.limits[1:]:
             time = maximum(time, limit.time(at))
         return time
+
+    def least(self, at: Binding) -> Number:
+        """The largest of the limits."""
+        return Roofline.time(self, at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The largest, and what it is a limit of."""

@@ -43,7 +43,17 @@ precision = _stack(
         help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
     ),
     click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
-    click.option("--plan", metavar="FILE", help="YAML of modules (or patterns with *) and their dtypes."),
+    click.option(
+        "--collectives",
+        metavar="DTYPE",
+        help="What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
+        "those of lm_head, router and embedding.",
+    ),
+    click.option(
+        "--plan",
+        metavar="FILE",
+        help="YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
+    ),
 )
 
 lowering = _stack(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..dim import Size, ceildiv
+from ..dtype import dtype
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
@@ -46,6 +47,11 @@ class Collective(Op):
         """What goes round once."""
         return x
 
+    @property
+    def pattern(self) -> str:
+        """The opcode of the collective that the payload goes as."""
+        return self.opcode
+
     def wire(self, payload: Size, ranks: int) -> Size:
         """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
         return ceildiv((ranks - 1) * payload, ranks)
@@ -55,7 +61,8 @@ class Collective(Op):
         payload = self.payload(operands[0], results[0]).local(mesh).bytes
         group = mesh.group(self.over)
         wire = self.wire(payload, len(group))
-        return replace(super().work(operands, results, mesh), wire=wire, payload=payload, group=group)
+        done = super().work(operands, results, mesh)
+        return replace(done, wire=wire, payload=payload, group=group, pattern=self.pattern)
 
 
 def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
@@ -98,6 +105,8 @@ class AllReduce(Collective):
 
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank."""
+        if x.dtype.low:
+            raise VerifyError(f"{x} is too narrow to add in")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
     def wire(self, payload: Size, ranks: int) -> Size:
@@ -107,16 +116,29 @@ class AllReduce(Collective):
 
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """partial → split along `dim` (−1: along the tokens)."""
+    """partial → split along `dim` (−1: along the tokens).
+
+    Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by an
+    exchange that sends no more than a ring does.
+    """
 
     opcode = "reduce_scatter"
     kind = "collective"
 
     dim: int
+    to: str = ""
 
     def moved(self, x: Tensor) -> Tensor:
         """Each rank has the sum of its piece."""
-        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        if x.dtype.low and not self.to:
+            raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
+        y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        return y.to(dtype(self.to)) if self.to else y
+
+    @property
+    def pattern(self) -> str:
+        """Narrow summands are added where they arrive, none on the way."""
+        return "all_to_all" if self.to else self.opcode
 
 
 @dataclass(frozen=True)
