@@ -130,9 +130,7 @@ def draw(
     return draw(job, path, level=level, phase=phase)
 
 
-def _model(
-    hw: Any, cost: str | None, engine: str | None, efficiency: Mapping[str, float] | None
-) -> Model:
+def _model(hw: Any, cost: str | None, engine: str | None, efficiency: Mapping[str, float] | None) -> Model:
     from .backends.cost import model
     from .hw import load
 

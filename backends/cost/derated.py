@@ -69,7 +69,9 @@ class Efficiency:
             most = LARGEST_LAUNCH if key == "launch" else 1
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not (key == "launch" or value > 0) or not 0 <= value <= most:
-                raise InputError(f"efficiency: {key} must be a number above 0 and up to {most}, got {value!r}")
+                raise InputError(
+                    f"efficiency: {key} must be a number above 0 and up to {most}, got {value!r}"
+                )
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, before any share."""

@@ -59,9 +59,7 @@ def model(
 
 
 @lru_cache(maxsize=256)
-def _model(
-    device: Device, cost: str, engine: str | None, efficiency: tuple[tuple[str, float], ...]
-) -> Model:
+def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tuple[str, float], ...]) -> Model:
     if efficiency:
         return Efficiency(device, dict(efficiency))
     if cost == "calibrated" or engine or (device.calibration and not cost):

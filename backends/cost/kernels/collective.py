@@ -65,9 +65,7 @@ class AllReduce(Kernel):
             way(small_us, others * shape.payload, self.one_shot),
             way(small_us + self.second_us, 2 * shape.pieces, self.two_shot),
         )
-        time = np.minimum(
-            time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring)
-        )
+        time = np.minimum(time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring))
         if link.reduces:
             # Each rank's data is read once through the switches and its piece of the sum multicast.
             sent = shape.payload * (shape.ranks + 1) / shape.ranks
