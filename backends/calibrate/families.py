@@ -47,7 +47,7 @@ def _stream(name: str, ops: Sequence[str], group: str) -> Family:
     def shape(t: Table) -> StreamShape:
         return StreamShape(t["rows"], t["bytes_moved_ideal"])
 
-    columns = {c: Column() for c in ("rows", "cols", "bytes_moved_ideal")} | LATENCY
+    columns = {"rows": Column(), "cols": Column(), "bytes_moved_ideal": Column(high=1e13)} | LATENCY
     return Family(name, "elementwise", "elementwise.csv", columns, (group,), shape, {"op": ops})
 
 

@@ -76,7 +76,7 @@ class Case:
 
 
 def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
-    """The cases of a family in a folder of CSV files, by device and engine, and what was wrong with row.
+    """The cases of a family in a folder of CSV files, by device and engine, and its bad rows.
 
     Rows of GPUs that have no file in `hw/` are left out.
     """
@@ -106,7 +106,7 @@ def engine(framework: str) -> str:
 
 
 def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:
-    """A device file with these cases' calibration; the first engine is the device's, or has the most families."""
+    """A device file with these cases' calibration; its engine is the device's, or has most families."""
     engines: dict[str, dict[str, Fitted]] = {}
     for case, error in judged:
         values = {n: float(v) for n, v in vars(case.fit()).items()}

@@ -21,7 +21,9 @@ NAMES = ("ideal", "calibrated")
 
 
 class Model(Protocol):
-    """A cost model on one device."""
+    """A cost model on one device; models are told apart by identity, and `model` gives each once."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def device(self) -> Device:

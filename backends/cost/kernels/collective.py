@@ -1,9 +1,9 @@
 """Collectives among n ranks of a node: the fastest of an engine's protocols at each size.
 
-A protocol takes a latency, of which a part grows with the ranks, and then what it sends over the link at a share of
-its bandwidth. Small payloads go to all at once with flags beside the data; larger ones in two shots; the
-largest through NCCL's ring, or through switches that add up (NVLS). An eager call cannot end before the host
-has issued it.
+A protocol takes a latency, of which a part grows with the ranks, and then what it sends over the link at a
+share of its bandwidth. Small payloads go to all at once with flags beside the data; larger ones in two shots;
+the largest through NCCL's ring, or through switches that add up (NVLS). An eager call cannot end before the
+host has issued it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .base import Kernel, Shape, parameter
 
 @dataclass(frozen=True)
 class CollectiveShape(Shape):
-    """`payload` bytes as `ops.collective` counts them, among `ranks`; `adds` where switches can sum its type."""
+    """`payload` bytes as the IR counts them, among `ranks`; `adds` where switches can sum its type."""
 
     payload: Number
     ranks: Number
