@@ -43,7 +43,7 @@ class Case:
     @property
     def groups(self) -> list[tuple[Any, ...]]:
         """What is left out together, for each row."""
-        return list(zip(*(self.rows[c] for c in self.family.group), strict=True))
+        return self.family.groups(self.rows)
 
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
         """The kernel of some of the rows, of all if none are named."""

@@ -11,7 +11,7 @@ from llmir.dtype import DType
 from llmir.ops.linear import Linear
 from llmir.tensor import Tensor
 
-from .kernels import CollectiveShape, GemmShape, Shape, StreamShape
+from .kernels import CollectiveShape, GemmShape, Shape, StreamShape, SumShape
 from .rows import Row
 
 S = TypeVar("S", bound=Shape)
@@ -103,8 +103,9 @@ def _rows(type: Tensor) -> Dim | int:
 def _collective(row: Row) -> Call | None:
     if not row.work.wire:
         return None
-    shape = CollectiveShape(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16)
-    return Call((row.node.op.opcode,), shape)
+    pattern = row.work.pattern or row.node.op.opcode
+    made = SumShape if pattern == "all_reduce" else CollectiveShape
+    return Call((pattern,), made(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16))
 
 
 _BY_OP: dict[str, Callable[[Row], Call | None]] = {

@@ -1,7 +1,7 @@
 """What real kernels take: one family a file, each a page of physics with a handful of parameters."""
 
 from .base import Kernel, Parameter, Shape, parameter, parameters
-from .collective import AllReduce, CollectiveShape, Exchange
+from .collective import AllReduce, CollectiveShape, Exchange, SumShape
 from .gemm import DynamicGemm, Gemm, GemmShape
 from .stream import Stream, StreamShape
 
@@ -22,6 +22,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "rope": Stream,
     "quantize": Stream,
     "all_reduce": AllReduce,
+    "all_reduce_eager": AllReduce,
     "all_gather": Exchange,
     "reduce_scatter": Exchange,
     "all_to_all": Exchange,
@@ -40,6 +41,7 @@ __all__ = [
     "Shape",
     "Stream",
     "StreamShape",
+    "SumShape",
     "parameter",
     "parameters",
 ]

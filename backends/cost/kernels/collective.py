@@ -36,6 +36,20 @@ class CollectiveShape(Shape):
         """(n−1)/n of the payload: what each rank sends to scatter it, or to gather it."""
         return self.payload * (self.ranks - 1) / self.ranks
 
+    def roofline(self, device: Device) -> Number:
+        """What each rank sends, at the link's bandwidth."""
+        return self.pieces / self.link(device).Bps
+
+
+@dataclass(frozen=True)
+class SumShape(CollectiveShape):
+    """The same of a sum on all ranks."""
+
+    def roofline(self, device: Device) -> Number:
+        """The payload once where switches add up, else its pieces out and back."""
+        link = self.link(device)
+        return (self.payload if link.reduces else 2 * self.pieces) / link.Bps
+
 
 @dataclass(frozen=True)
 class AllReduce(Kernel):
@@ -53,7 +67,7 @@ class AllReduce(Kernel):
     switch_us: float = parameter(15, 1, 80, "µs", "of a sum in the switches")
     switch: float = parameter(0.66, 0.05, 1, "", "share of the link that it reaches")
 
-    def seconds(self, device: Device, shape: CollectiveShape) -> Number:
+    def seconds(self, device: Device, shape: SumShape) -> Number:
         """Time of one call; never below the payload once over the link."""
         link, others = shape.link(device), shape.ranks - 1
 
@@ -70,8 +84,7 @@ class AllReduce(Kernel):
             # Each rank's data is read once through the switches and its piece of the sum multicast.
             sent = shape.payload * (shape.ranks + 1) / shape.ranks
             time = np.where(shape.adds, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
-        least = shape.payload / link.Bps if link.reduces else 2 * shape.pieces / link.Bps
-        return np.maximum(np.maximum(time, self.issue_us * 1e-6), least)
+        return np.maximum(np.maximum(time, self.issue_us * 1e-6), shape.roofline(device))
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class Exchange(Kernel):
 
     def seconds(self, device: Device, shape: CollectiveShape) -> Number:
         """Time of one call; never below what is sent over the link."""
-        least = shape.pieces / shape.link(device).Bps
+        least = shape.roofline(device)
         wait_us = self.rank_us * (shape.ranks - 1)
         small = (self.small_us + wait_us) * 1e-6 + least / self.small
         large = (self.large_us + wait_us) * 1e-6 + least / self.large
