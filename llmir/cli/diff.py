@@ -59,7 +59,7 @@ def command(**given: Any) -> None:
     steps = [inputs.around(given, passes) for passes in pipelines]
     for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)
-        jobs.append(inputs.workload(program, hw, given["batch"], given["prompt"], given["generate"]))
+        jobs.append(inputs.workload(program, given, hw))
     stated = [",".join(str(p) for p in passes if str(p) and p not in (Shard(), Stages())) for passes in steps]
     _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))

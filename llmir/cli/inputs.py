@@ -128,24 +128,18 @@ def hardware(given: Mapping[str, Any]) -> str | Device:
     return hw.cluster(str(cluster))
 
 
-def workload(
-    program: Program,
-    hw: str | Device,
-    batch: int,
-    prompt: int,
-    generate: int,
-    utilization: float = 0.9,
-    reserve: int = 0,
-) -> Workload:
-    """The workload; `InputError` when `reserve` leaves no memory at all."""
+def workload(program: Program, given: Mapping[str, Any], hw: str | Device | None = None) -> Workload:
+    """What a command's options ask of a program, on `hw` if not on their device.
+
+    `InputError` when `--reserve` leaves no memory at all.
+    """
     from llmir import api
 
+    utilization, reserve = given.get("memory_utilization", 0.9), given.get("reserve", 0)
     job = api.workload(
         program,
-        hw,
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
+        hardware(given) if hw is None else hw,
+        **{name: given[name] for name in ("batch", "prompt", "generate", "cost", "engine", "efficiency")},
         memory_utilization=utilization,
         reserve_bytes=reserve,
     )

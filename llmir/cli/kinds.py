@@ -55,6 +55,28 @@ class Stages(_Kind):
         return tuple(map(int, parts))
 
 
+class Shares(_Kind):
+    """`compute=0.7,memory=0.8`: numbers by name."""
+
+    name = "SHARES"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, float]:
+        """`UsageError` for what is no list of names and numbers; which names there are, others know."""
+        found: dict[str, float] = {}
+        for part in value.split(",") if isinstance(value, str) else ():
+            key, _, text = (p.strip() for p in part.partition("="))
+            try:
+                number = float(text)
+            except ValueError:
+                number = float("nan")
+            if not key or key in found or number != number:
+                self.fail(f"expected shares such as compute=0.7,memory=0.8, got {value[:60]!r}", param, ctx)
+            found[key] = number
+        return value if isinstance(value, dict) else found
+
+
 class Bytes(_Kind):
     """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
 

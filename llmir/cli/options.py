@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number, Stages
+from .kinds import Bytes, Count, Number, Shares, Stages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -99,6 +99,19 @@ workload = _stack(
     ),
     click.option(
         "--generate", type=Count(), default=128, show_default=True, help="Tokens out, for each sequence."
+    ),
+    click.option(
+        "--cost",
+        type=click.Choice(["ideal", "calibrated"]),
+        help="Times: a roofline's, or of calibrated kernels.  [default: calibrated where the device is]",
+    ),
+    click.option("--engine", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm …, as calibrated."),
+    click.option(
+        "--efficiency",
+        type=Shares(),
+        metavar="SHARES",
+        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, "
+        "network=… and launch=… in seconds.",
     ),
 )
 
