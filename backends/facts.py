@@ -33,12 +33,15 @@ class OpLine(NamedTuple):
     bytes: str
     intensity: str
     bound: str
+    ideal: str
     shape: str
 
 
-HEADINGS = OpLine("", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "result shape")
+HEADINGS = OpLine(
+    "", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
+)
 ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
-NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity"})
+NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity", "ideal"})
 
 
 def plain(text: object) -> str:
@@ -64,8 +67,13 @@ def _line(op: OpCost) -> OpLine:
         units.bytes(op.read_bytes + op.write_bytes),
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
+        _ideal(op.ideal_time_s, op.time_s),
         "×".join(str(n) for n in op.shape) or "scalar",
     )
+
+
+def _ideal(least: Number, time: Number) -> str:
+    return units.percent(least / time) if time else _NONE
 
 
 def total_line(report: Report) -> OpLine:
@@ -82,6 +90,7 @@ def total_line(report: Report) -> OpLine:
         units.bytes(moved),
         units.digits(report.flops / moved) if moved else _NONE,
         max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
+        _ideal(report.ideal_time_s, report.time_s),
         "",
     )
 
@@ -89,9 +98,14 @@ def total_line(report: Report) -> OpLine:
 def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
     """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
     lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
-    fields = [f for f in OpLine._fields if f != "group"]
-    rows = [[getattr(x, f) for f in fields] for x in (*lines, total_line(report))]
-    return [getattr(HEADINGS, f) for f in fields], rows, [i for i, f in enumerate(fields) if f in NUMERIC]
+    chosen = [f for f in fields(report) if f != "group"]
+    rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
+    return [getattr(HEADINGS, f) for f in chosen], rows, [i for i, f in enumerate(chosen) if f in NUMERIC]
+
+
+def fields(report: Report) -> list[str]:
+    """What a table says of an op: of a roofline, not its share of the roofline."""
+    return [f for f in OpLine._fields if f != "ideal" or report.cost_model != "ideal"]
 
 
 def bounds(report: Report) -> str:
@@ -137,8 +151,39 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
-        ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),
+        ("cost model", cost_model(workload)),
+        *[("times rest on", words) for words in rests_on(workload)],
     ]
+
+
+def cost_model(workload: Workload) -> str:
+    """The cost model in words."""
+    report = workload.prefill
+    model = report.plan.model
+    if report.cost_model == "calibrated":
+        return f"calibrated, {getattr(model, 'kernels', '')} kernels; ideal: the roofline, below which no time goes"
+    if report.cost_model == "efficiency":
+        shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
+        return f"roofline at these shares of its rates: {shares}"
+    return COST_MODELS[report.cost_model]
+
+
+def rests_on(workload: Workload) -> list[str]:
+    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
+    if workload.prefill.cost_model != "calibrated":
+        return []
+    found: dict[str, dict[str, float]] = {}
+    for _, report in phases(workload):
+        for op in report.ops:
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+    order = sorted(found, key=lambda basis: -sum(found[basis].values()))
+    return [f"{basis}: {', '.join(sorted(found[basis], key=lambda k: -found[basis][k]))}" for basis in order]
+
+
+def within(error: Number | None) -> str:
+    """` ± 9%`, or nothing for a bound."""
+    return "" if error is None else f" ± {100 * float(error):.0f}%"
 
 
 def devices(program: Program, device: Device) -> str:
@@ -161,7 +206,9 @@ def _peaks(report: Report) -> str:
 def result(workload: Workload) -> list[tuple[str, str]]:
     """The answers: times, throughput, and whether it fits."""
     w, tpot = workload, workload.tpot_s
-    later = "–, one token is all there is" if tpot is None else f"{units.time(tpot)}, each later token (mean)"
+    later = "–, one token is all there is"
+    if tpot is not None and w.decode:
+        later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
     peak = w.peak_bytes(w.batch)
     limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
     verdict = "yes" if w.fits else "NO"
@@ -169,7 +216,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     if len(w.program.entries) > 1:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     return [
-        ("TTFT", f"{units.time(w.ttft_s)}, the first token"),
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
@@ -186,7 +233,8 @@ def _share(workload: Workload) -> str:
 def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
-        ("time", units.time(report.time_s)),
+        ("time", units.time(report.time_s) + within(report.error)),
+        *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
         *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
@@ -197,6 +245,12 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
     ]
+
+
+def ideal_time(report: Report) -> str:
+    """The roofline's time, and its share of what is expected."""
+    ideal, time = report.ideal_time_s, report.time_s
+    return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
 
 
 def pipeline_lines(report: Report) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from llmir.dim import Binding, Number, maximum
 from llmir.hw import Device
 
-from .calibration import Basis, basis
+from .calibration import Basis, basis, relatives
 from .calls import Call, call
 from .ideal import Ideal
 from .limit import Limit
@@ -71,6 +71,12 @@ class Calibrated:
     engine: str | None = None
 
     name = "calibrated"
+
+    @property
+    def kernels(self) -> str:
+        """The engine whose kernels come first."""
+        known = (d.calibration for d in (self.device, *relatives(self.device)))
+        return self.engine or next((c.engine for c in known if c), "no")
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
