@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmir.backends.cost import Exchange, Limit, Row
+from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.cost.calibrated import Measured
+from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.backends.report import OpCost, Report
 from llmir.dim import Number, Size
@@ -75,6 +78,30 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A parameter of a calibrated kernel: its value, unit ("" for a ratio) and meaning."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
+
+    family: str
+    engine: str
+    device: str
+    origin: str
+    rows: int
+    error: float
+    given: dict[str, Any]
+    parameters: tuple[Constant, ...]
+
+
+@dataclass(frozen=True)
 class Explanation:
     """All that is known of one op in one step; sizes and costs are of one execution on one rank."""
 
@@ -99,6 +126,10 @@ class Explanation:
     routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
+    basis: str
+    error: float | None
+    ideal_time_s: float
+    kernel: Kernel | None
     time_s: float
     total_time_s: float
     share: float
@@ -141,7 +172,8 @@ def explain(report: Report, name: str) -> Explanation:
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     at = find(report.program, name)
-    row, cost = next((r, c) for r, c in zip(report.plan.rows, report.ops, strict=True) if r.name == at.path)
+    priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
+    row, price, cost = next(found for found in priced if found[0].name == at.path)
     layers = f"layer {at.first}" if at.repeat == 1 else f"layers {at.first}…{at.first + at.repeat - 1}"
     return Explanation(
         model=report.program.name,
@@ -165,6 +197,10 @@ def explain(report: Report, name: str) -> Explanation:
         routes=_routes(report, row),
         results=_results(report, at),
         limits=_limits(report, row, cost),
+        basis=cost.basis,
+        error=cost.error,
+        ideal_time_s=cost.ideal_time_s,
+        kernel=_kernel(report, price),
         time_s=cost.time_s,
         total_time_s=cost.time_s * row.repeat,
         share=cost.share,
@@ -244,6 +280,26 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
         where = "new" if slot is None else f"in the place of {at.node.operands[slot]}"
         found.append(_amount(report, str(value), where, type.local(report.program.mesh).bytes))
     return tuple(found)
+
+
+def _kernel(report: Report, price: Price) -> Kernel | None:
+    """What a calibrated price is made of."""
+    if not isinstance(price, Measured):
+        return None
+    fit = price.fit
+    constants = (
+        Constant(p.name, getattr(fit.kernel, p.name), p.unit, p.meaning) for p in parameters(type(fit.kernel))
+    )
+    return Kernel(
+        family=fit.family,
+        engine=fit.engine,
+        device=fit.device.name,
+        origin=fit.fitted.origin,
+        rows=fit.fitted.rows,
+        error=fit.fitted.error,
+        given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
+        parameters=tuple(constants),
+    )
 
 
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:

@@ -161,7 +161,7 @@ def cost_model(workload: Workload) -> str:
     report = workload.prefill
     model = report.plan.model
     if report.cost_model == "calibrated":
-        return f"calibrated, {getattr(model, 'kernels', '')} kernels; ideal: the roofline, below which no time goes"
+        return f"calibrated, {getattr(model, 'kernels', '')} kernels; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"

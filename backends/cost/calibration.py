@@ -20,6 +20,7 @@ from .kernels import KERNELS, Kernel
 class Basis:
     """A kernel and what it was fitted on: `device` is the one that was measured."""
 
+    family: str
     kernel: Kernel
     device: Device
     engine: str
@@ -63,7 +64,7 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
         if family in engines[name]:
             fitted = engines[name][family]
             where = f"{device.name}: calibration.{name}.{family}"
-            return Basis(_kernel(family, fitted, where), device, name, fitted)
+            return Basis(family, _kernel(family, fitted, where), device, name, fitted)
     return None
 
 
