@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ class Shares(_Kind):
                 number = float(text)
             except ValueError:
                 number = float("nan")
-            if not key or key in found or number != number:
+            if not key or key in found or math.isnan(number):
                 self.fail(f"expected shares such as compute=0.7,memory=0.8, got {value[:60]!r}", param, ctx)
             found[key] = number
         return value if isinstance(value, dict) else found
