@@ -9,11 +9,12 @@ from typing import Any
 
 from llmir.errors import HardwareError
 from llmir.hw import schema
+from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device, Link
 from llmir.hw.document import cite, leaves, merge, parse
 from llmir.names import normalize, suggest
 
-__all__ = ["Device", "Link", "load", "names"]
+__all__ = ["Calibration", "Device", "Fitted", "Link", "load", "names"]
 
 _FOLDER = Path(__file__).parent
 
@@ -136,4 +137,7 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
     doc = merge(below, own)
     present = {schema.field_path(leaf) for leaf in leaves(doc)}
     kept = {leaf: s for leaf, s in sources.items() if leaf in present}
-    return doc, kept | cite(own, stated, path.name, source)
+    numbers = {
+        key: value for key, value in own.items() if key != "calibration"
+    }  # which says its origin itself
+    return doc, kept | cite(numbers, stated, path.name, source)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
+from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
 from llmir.hw.schema import field_path
 from llmir.names import suggest
@@ -46,6 +47,7 @@ class Device:
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
+    calibration: Calibration | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:

@@ -30,7 +30,7 @@ def parse(path: Path) -> dict[Any, Any]:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         problem = " ".join(str(error).split())[:120]
         raise HardwareError(f"{path.name}: not readable as YAML, {problem}") from None
-    _check_depth(mapping(doc, f"{path.name}: a hardware file"), path.name, 3)
+    _check_depth(mapping(doc, f"{path.name}: a hardware file"), path.name, 4)
     return dict(doc)
 
 
@@ -99,5 +99,5 @@ def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
     for key, value in doc.items():
         if isinstance(value, Mapping):
             if levels == 1:
-                raise HardwareError(f"{where}: key {show(key)} is nested too deep, three levels are the most")
+                raise HardwareError(f"{where}: key {show(key)} is nested too deep, four levels are the most")
             _check_depth(value, where, levels - 1)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmir.errors import HardwareError
+from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.dtypes import WIDER
 from llmir.names import plain, suggest
 
@@ -86,6 +87,32 @@ def links(value: object, where: str, unit: float) -> dict[str, dict[str, Any]]:
     return {text(name, where, unit): read(link, f"{where}.{name}", LINK) for name, link in pairs}
 
 
+def calibration(value: object, where: str, unit: float) -> Calibration:
+    """What was fitted, by engine and family; `engine` names the one to take first."""
+    said = dict(mapping(value, where))
+    first = text(said.pop("engine", None), f"{where}.engine", unit)
+    engines = {str(name): _families(of, f"{where}.{name}") for name, of in said.items()}
+    if first not in engines:
+        raise HardwareError(f"{where}.engine is {show(first)}, calibrated are {', '.join(engines) or 'none'}")
+    return Calibration(first, engines)
+
+
+def _families(value: object, where: str) -> dict[str, Fitted]:
+    return {str(name): _fitted(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
+
+
+def _fitted(value: object, where: str) -> Fitted:
+    said = dict(mapping(value, where))
+    about = {key: said.pop(key, None) for key in ("origin", "rows", "error_percent")}
+    parameters = {str(key): 0.0 if v == 0 else number(v, f"{where}.{key}", 1) for key, v in said.items()}
+    return Fitted(
+        mapping(parameters, where),
+        text(about["origin"], f"{where}.origin", 1),
+        count(about["rows"], f"{where}.rows", 1),
+        number(about["error_percent"], f"{where}.error_percent", 0.01),
+    )
+
+
 DEVICE = {
     "name": Key("name", label, required=True),
     "vendor": Key("vendor", label),
@@ -101,6 +128,7 @@ DEVICE = {
     "runs_as": Key("runs_as", renames),
     "price_per_hour_usd": Key("price_per_hour_usd", number),
     "board_power_W": Key("board_power_W", number),
+    "calibration": Key("calibration", calibration),
 }
 LINK = {
     "GBps": Key("Bps", number, 1e9, required=True),

@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
+from llmir.backends.cost.kernels import DynamicGemm, Stream, parameters
 from llmir.cli import cli
 from llmir.hw.schema import DEVICE, LINK
 from llmir.op import OPS
@@ -31,6 +32,11 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
         assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
         if op.vector_flops:
             assert flops == f"{op.vector_flops} an element", name
+
+
+def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
+    rows = table("calibration.md", "<!-- kernels:")
+    assert rows.keys() == {p.name for kernel in (DynamicGemm, Stream) for p in parameters(kernel)}
 
 
 def test_the_table_of_hardware_keys_has_each_key() -> None:

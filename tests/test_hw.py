@@ -80,6 +80,7 @@ def test_every_bundled_device_is_in_the_published_table() -> None:
 def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
     raw = yaml.safe_load((HW / f"{name}.yaml").read_text())
     del raw["sources"]
+    raw.pop("calibration", None)  # it says its origin itself, and is not read without
     found = hw.load(name)
     for leaf in document.leaves(raw):
         if leaf not in ("name", "vendor", "architecture") and not leaf.startswith("runs_as."):

@@ -131,7 +131,7 @@ def swap(key: str, value: str) -> str:
         (MINIMAL + "links: {nvlink: {Gbps: 1}}\n", "links.nvlink: unknown key 'Gbps'; did you mean GBps"),
         (MINIMAL + "links: {nvlink: 450}\n", "links.nvlink must be a mapping"),
         (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be a whole number, got 1.5"),
-        (MINIMAL + "zzz: 1\n", "board_power_W, extend, sources"),
+        (MINIMAL + "zzz: 1\n", "calibration, extend, sources"),
         (MINIMAL + "source: {name: x}\n", "did you mean sources"),
         (swap("name", '"\\e\\n"'), "name must be text"),
         (MINIMAL + "sources: {memory_GBpz: x}\n", "sources names 'memory_GBpz'"),

@@ -1,8 +1,23 @@
 """From measured times to the parameters of a device's kernels."""
 
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
+from .judge import Case, cases, device_file
 from .rows import Column, Table, read
 
-__all__ = ["FAMILIES", "Column", "Errors", "Family", "Table", "errors", "fit", "group_folds", "read"]
+__all__ = [
+    "FAMILIES",
+    "Case",
+    "Column",
+    "Errors",
+    "Family",
+    "Table",
+    "cases",
+    "device_file",
+    "errors",
+    "families",
+    "fit",
+    "group_folds",
+    "read",
+]

@@ -23,8 +23,8 @@ class Errors(NamedTuple):
 def errors(predicted: Array, measured: Array) -> Errors:
     """How far `predicted` is from `measured`.
 
-    >>> errors(np.array([1.1, 0.9, 1.0]), np.ones(3)).mape.round(3)
-    np.float64(0.067)
+    >>> [round(e, 3) for e in errors(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
+    [4, 0.1, 0.1, 0.05, 0.17]
     """
     e = predicted / measured - 1
     size = np.abs(e)

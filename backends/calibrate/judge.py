@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from llmir import hw
+from llmir.backends.cost.calibration import to_yaml
 from llmir.backends.cost.kernels import Kernel, parameters
 from llmir.errors import HardwareError
-from llmir.hw import Device
+from llmir.hw import Calibration, Device, Fitted
 
 from .families import Family
 from .fit import fit
@@ -64,15 +65,23 @@ class Case:
         """Errors on groups left out."""
         return errors(self.left_out(**options), self.seconds)
 
+    def ideal_errors(self) -> Errors:
+        """Errors of the roofline."""
+        return errors(np.asarray(self.family.shape(self.rows).roofline(self.device)), self.seconds)
+
     @property
     def parameters(self) -> int:
         """How many are fitted."""
         return len(parameters(self.family.kernel))
 
 
-def cases(family: Family, folder: Path) -> Iterator[Case]:
-    """The cases of a family in a folder of CSV files, by device and engine; unknown devices are left out."""
+def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
+    """The cases of a family in a folder of CSV files, by device and engine, and its bad rows.
+
+    Rows of GPUs that have no file in `hw/` are left out.
+    """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
+    found = []
     gpus, frameworks = table["gpu"], table["framework"]
     for gpu, framework in sorted(set(zip(gpus, frameworks, strict=True))):
         try:
@@ -81,7 +90,10 @@ def cases(family: Family, folder: Path) -> Iterator[Case]:
             continue
         rows = table.take((gpus == gpu) & (frameworks == framework))
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
-        yield Case(family, device, engine(framework), framework, rows.take(~hot), rows.take(hot))
+        by = ", ".join(sorted(set(rows["source"])))
+        origin = f"{framework}, measured by {by}"
+        found.append(Case(family, device, engine(framework), origin, rows.take(~hot), rows.take(hot)))
+    return found, tuple(table.problems)
 
 
 def engine(framework: str) -> str:
@@ -91,3 +103,15 @@ def engine(framework: str) -> str:
     'vllm'
     """
     return framework.partition("-")[0]
+
+
+def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:
+    """A device file with these cases' calibration; its engine is the device's, or has most families."""
+    engines: dict[str, dict[str, Fitted]] = {}
+    for case, error in judged:
+        values = {n: float(v) for n, v in vars(case.fit()).items()}
+        fitted = Fitted(values, case.origin, len(case.rows), error.mape)
+        engines.setdefault(case.engine, {})[case.family.name] = fitted
+    known = judged[0][0].device.calibration
+    first = max(engines, key=lambda e: (known is not None and e == known.engine, len(engines[e])))
+    return f"extend: {extends}\n{to_yaml(Calibration(first, engines))}"

@@ -19,8 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Words = Mapping[str, Sequence[str]]  # the words that a column may hold
 
 NO_WORDS: Words = MappingProxyType({})
-# Beyond these a number is a mistake: no size of one call of a kernel, and a call of 1000 s.
-MOST = 1e12
+# Beyond these a number is a mistake: no axis of a tensor, and a call of 1000 s.
+MOST = 2**31
 LONGEST_US = 1e9
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "passes": "The passes that a pipeline can name, and their options.",
     "models": "The bundled models.",
     "hw": "The bundled devices; with a name, each number and its source.",
+    "calibrate": "Fit a device's kernels to measured times.",
     "check": "Hold the model's weights against a safetensors file or index.",
     "doctor": "Say whether the installation works.",
 }

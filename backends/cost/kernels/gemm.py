@@ -1,7 +1,7 @@
 """y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
 
-A library cuts y into tiles and k into as many pieces as help, and gives each piece to a multiprocessor. There
-it takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
+A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
+takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
 them all the memory delivers what the L2 does not hold. The fastest choice of tile and split is taken, as
 libraries choose well, if not always; being the least of times that rise with m, n and k, so does it.
 """
@@ -19,10 +19,9 @@ from llmir.hw import Device
 from .base import Array, Kernel, Shape, longer, missed, parameter, roofline
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
-# pieces they cut k; together every choice of a library.
+# pieces they cut k.
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 SPLITS = (1, 2, 3, 4, 6, 8)
-CHOICES = np.array([(*tile, split) for tile in TILES for split in SPLITS], dtype=float).T
 K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
 TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles
 STORE = 2.5  # a byte of y costs as much as so many fetched: by way of shared memory, and not overlapped
@@ -90,7 +89,8 @@ class Gemm(Kernel):
             raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
         m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
         rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns, split = CHOICES.reshape(3, -1, *(1,) * rank)
+        rows, columns = np.array(TILES, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
+        split = np.array(SPLITS, dtype=float).reshape(-1, *(1,) * rank)
         share = 1 / device.multiprocessors
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
@@ -99,12 +99,12 @@ class Gemm(Kernel):
         store = STORE * high * wide * shape.y_bits / 8 / feed
         depth = np.ceil(k / K_STEP / split) * K_STEP
         piece = longer(2 * rows * columns / rate, fetch) * depth + store + TILE_S
-        waves = np.ceil(m / rows) * np.ceil(n / columns) * batch * split * share
-        waves = np.maximum(1, waves + self.tail * (np.ceil(waves) - waves))
+        waves = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share) * split
+        waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
         sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
         gather = np.where(split > 1, self.split_us * 1e-6 + split * sums, 0)
-        time = longer(waves * piece, self.memory(device, shape)) + gather
-        return np.asarray(time.min(axis=0))
+        tiles = (waves * piece).min(axis=0)  # which tile is best depends on the split alone
+        return np.asarray((longer(tiles, self.memory(device, shape)) + gather).min(axis=0))
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""

@@ -1,4 +1,8 @@
-"""What reads and writes rows once: norms, activations, rope, sums, narrowing, copies."""
+"""What reads and writes rows once: norms, activations, rope, sums, narrowing, copies.
+
+Many rows move at the bandwidth of memory or L2. Few rows leave multiprocessors idle: where a kernel gives
+each row to one of them, one row takes as long as a row for each.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,14 @@ class Stream(Kernel):
     speedup: float = parameter(1.5, 1, 6, "", "how much faster what stays in the L2 is")
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     row_ns: float = parameter(0.3, 0.001, 30, "ns", "a row, however short")
+    spread: float = parameter(10, 0.5, 200, "", "multiprocessors that share a row")
     launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
 
     def seconds(self, device: Device, shape: StreamShape) -> Number:
         """Time of one call, as the roofline at least."""
         missing = missed(np.maximum(shape.moved, 1), self.resident * (device.l2_bytes or 0))
         memory = shape.roofline(device) / self.bandwidth * (missing + (1 - missing) / self.speedup)
+        fewest = (device.multiprocessors or 1) / self.spread  # rows that keep all of them busy
+        memory = memory * np.maximum(1, fewest / shape.rows)
         time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
         return np.maximum(time, shape.roofline(device))

@@ -1,0 +1,92 @@
+"""What a kernel's time rests on: the device's own calibration, a relative's, or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from textwrap import wrap
+
+from llmir import hw
+from llmir.errors import HardwareError
+from llmir.hw import Calibration, Device, Fitted
+from llmir.names import suggest
+
+from .kernels import KERNELS, Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """A kernel and what it was fitted on: `device` is the one that was measured."""
+
+    kernel: Kernel
+    device: Device
+    engine: str
+    fitted: Fitted
+
+
+@lru_cache(maxsize=1024)
+def basis(device: Device, family: str, engine: str | None = None) -> Basis | None:
+    """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
+
+    `engine` None is the device's first one. An engine that lacks the family borrows it from the others, in
+    the order of the file. HardwareError for an engine that the device's calibration does not have.
+    """
+    own = device.calibration
+    if own and engine is not None and engine not in own.engines:
+        near = suggest(engine, own.engines) or f", calibrated are {', '.join(own.engines)}"
+        raise HardwareError(f"{device.name}: unknown engine {engine!r}{near}")
+    found = (_of(d, family, engine) for d in (device, *relatives(device)))
+    return next((b for b in found if b), None)
+
+
+def relatives(device: Device) -> list[Device]:
+    """Bundled devices with a calibration, the nearest first: of its architecture, then of like rates."""
+
+    def distance(other: Device) -> tuple[bool, bool, float]:
+        rates = [(device.memory_Bps, other.memory_Bps)]
+        rates += [(device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0])]
+        apart = sum(abs(math.log(a / b)) for a, b in rates)
+        return device.vendor != other.vendor, device.architecture != other.architecture, apart
+
+    known = (hw.load(name) for name in hw.names())
+    return sorted((d for d in known if d.calibration and d is not device), key=distance)
+
+
+def _of(device: Device, family: str, engine: str | None) -> Basis | None:
+    if device.calibration is None:
+        return None
+    engines = device.calibration.engines
+    first = engine if engine and engine in engines else device.calibration.engine
+    for name in (first, *engines):
+        if family in engines[name]:
+            fitted = engines[name][family]
+            where = f"{device.name}: calibration.{name}.{family}"
+            return Basis(_kernel(family, fitted, where), device, name, fitted)
+    return None
+
+
+def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
+    if family not in KERNELS:
+        near = suggest(family, KERNELS) or f", known are {', '.join(KERNELS)}"
+        raise HardwareError(f"{where}: unknown family{near}")
+    return KERNELS[family].of(fitted.parameters, where)
+
+
+def to_yaml(calibration: Calibration) -> str:
+    """The block `calibration:` of a device file, three significant digits a parameter."""
+    return "\n".join(_lines(calibration.engine, calibration.engines)) + "\n"
+
+
+def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[str]:
+    yield "calibration:"
+    yield f"  engine: {first}"
+    for engine, families in engines.items():
+        yield f"  {engine}:"
+        for family, fitted in families.items():
+            yield f'    {family}: {{origin: "{fitted.origin}", rows: {fitted.rows},'
+            values = {"error_percent": 100 * fitted.error, **fitted.parameters}
+            said = ", ".join(f"{name}:\0{value:.3g}" for name, value in values.items())
+            lines = wrap(said + "}", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            yield from (line.replace("\0", " ") for line in lines)

@@ -1,0 +1,260 @@
+"""Fits: rows are read with care, whole groups are left out, and known parameters are found again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmir import hw
+from llmir.backends.calibrate import FAMILIES, Column, cases, errors, fit, group_folds, read
+from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape
+from llmir.errors import HardwareError, InputError
+
+from .commands import Run, runner
+
+HEADER = "gpu,dtype,m,n,k,latency_us,framework,kernel,source,flag\n"
+MEASURED = Path(__file__).parent.parent.parent / "shared" / "measured"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def grid() -> GemmShape:
+    """240 products of 20 shapes of weights."""
+    sizes = [(n, k) for n in (256, 1024, 3072, 4096, 12288) for k in (512, 2048, 4096, 8192)]
+    rows = [(m, n, k) for n, k in sizes for m in (1, 8, 33, 64, 128, 200, 256, 512, 1000, 2048, 4096, 8192)]
+    return GemmShape(*np.array(rows, dtype=float).T, turns=5)
+
+
+def written(folder: Path, kernel: Gemm, device: str = "h100_sxm", engine: str = "ours-1.0") -> Path:
+    """A folder with a gemm.csv that `kernel` made."""
+    shape = grid()
+    times = np.asarray(kernel.seconds(hw.load(device), shape)) * 1e6
+    lines = [
+        f"{device},bfloat16,{m:.0f},{n:.0f},{k:.0f},{t:.4f},{engine},,test,"
+        for m, n, k, t in zip(*map(np.asarray, (shape.m, shape.n, shape.k)), times, strict=True)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "gemm.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    return folder
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+BAD_CELLS = {
+    "": "n is empty",
+    "abc": "n must be a number, got 'abc'",
+    "-5": "n must be 1 to 2.14748e+09, got -5",
+    "0": "n must be 1 to",
+    "1e30": "got 1e30",
+    "nan": "got nan",
+    "inf": "got inf",
+    "2.5": "n must be a whole number, got 2.5",
+}
+
+
+@pytest.mark.parametrize("cell", BAD_CELLS)
+def test_a_bad_row_is_named_and_the_rest_is_used(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "gemm.csv"
+    good = "h100_sxm,bfloat16,1,128,64,3.5,ours,,test,\n"
+    path.write_text(HEADER + good + f"h100_sxm,bfloat16,1,{cell},64,3.5,ours,,test,\n" + good)
+    found = read(path, FAMILIES["gemm_bf16"].columns, ("gpu",))
+    assert found["line"].tolist() == [1, 3]
+    [problem] = found.problems
+    assert problem.startswith("gemm.csv: row 2: ")
+    assert BAD_CELLS[cell] in problem
+
+
+def test_a_row_that_breaks_off_is_named_too(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_text(HEADER + "h100_sxm,bfloat16,1,128\n")
+    found = read(path, FAMILIES["gemm_bf16"].columns, ("gpu",))
+    assert (len(found), list(found.problems)) == (0, ["gemm.csv: row 1: k is empty"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "missing column m, n; it has none"),
+        (b"gpu,m\nh100,1\n", "missing column n; it has gpu, m"),
+        (b"\xff\xfe\x00", "not readable as CSV"),
+    ],
+)
+def test_a_file_that_is_no_such_table_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read(path, {"m": Column(), "n": Column()}, ())
+
+
+def test_an_empty_cell_may_have_a_meaning(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("window\n0\n\n \n4\n")
+    assert read(path, {"window": Column(low=0, empty=0)}, ())["window"].tolist() == [0, 0, 4]
+
+
+# --- folds and errors ----------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 30), min_size=2), st.integers(2, 7), st.integers(0, 9))
+def test_folds_leave_whole_groups_out_and_each_row_once(groups: list[int], folds: int, seed: int) -> None:
+    judged: list[int] = []
+    for seen, left in group_folds(groups, folds=folds, seed=seed):
+        assert not {groups[i] for i in seen} & {groups[i] for i in left}
+        assert sorted([*seen, *left]) == list(range(len(groups)))
+        judged += left.tolist()
+    assert sorted(judged) == list(range(len(groups)))
+
+
+def test_errors_by_hand() -> None:
+    found = errors(np.array([1.2, 0.9, 1.0, 3.0]), np.array([1.0, 1.0, 1.0, 2.0]))
+    assert found.n == 4
+    assert found[1:] == pytest.approx((0.2, 0.15, 0.15, 0.41))
+
+
+# --- fits ----------------------------------------------------------------------------------------
+
+
+def test_a_fit_finds_what_made_noisy_times() -> None:
+    pytest.importorskip("scipy")
+    device, shape = hw.load("h100-sxm"), grid()
+    made = Gemm(rate=0.75, bandwidth=0.65, feed=0.3, launch_us=4, split_us=2)
+    noise = np.random.default_rng(1).lognormal(0, 0.05, len(np.asarray(shape.m)))
+    times = np.asarray(made.seconds(device, shape)) * noise
+    times[::17] *= 3  # outliers, which a robust fit does not follow
+    found = fit(Gemm, device, shape, times)
+    for name in ("rate", "bandwidth", "launch_us"):
+        assert getattr(found, name) == pytest.approx(getattr(made, name), rel=0.1), name
+    away = errors(np.asarray(found.seconds(device, shape)), np.asarray(made.seconds(device, shape)))
+    assert away.mape < 0.04
+    assert found == fit(Gemm, device, shape, times)  # reproducible
+
+
+def test_parameters_that_no_row_tells_stay_at_their_defaults() -> None:
+    pytest.importorskip("scipy")
+    tiny = StreamShape(np.array([1.0, 2, 4]), np.array([64.0, 128, 256]))
+    found = fit(Stream, hw.load("a100"), tiny, np.array([5e-6, 5e-6, 5e-6]))
+    assert found.launch_us == pytest.approx(5, rel=0.15)
+    assert found.bandwidth == pytest.approx(Stream().bandwidth, rel=0.05)
+
+
+def test_without_rows_or_scipy_a_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
+    with pytest.raises(InputError, match=r"fitting needs scipy: pip install 'llmir\[calibrate\]'"):
+        fit(Gemm, hw.load("a100"), GemmShape(1, 1, 1), np.array([1e-6]))
+
+
+def test_rows_faster_than_the_memory_are_set_apart(tmp_path: Path) -> None:
+    folder = written(tmp_path / "rows", Gemm())
+    with (folder / "gemm.csv").open("a") as file:
+        file.write(
+            "h100_sxm,bfloat16,1,8192,8192,10,ours-1.0,,test,\nunknown_gpu,bfloat16,1,1,1,9,ours-1.0,,test,\n"
+        )
+    [case], problems = cases(FAMILIES["gemm_bf16"], folder)
+    assert (len(case.rows), len(case.hot), problems) == (240, 1, ())
+    assert (case.device.name, case.engine, case.origin) == ("H100-SXM", "ours", "ours-1.0, measured by test")
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    made = Gemm(rate=0.7, bandwidth=0.7, launch_us=5)
+    written(tmp_path / "rows", made)
+    ran = run("calibrate", "--from", "rows", "--family", "gemm", "--format", "json", "-o", "ours.yaml")
+    assert ran.code == 0, ran.err
+    [row] = json.loads(ran.out)
+    assert (row["device"], row["engine"], row["family"], row["n"], row["groups"]) == (
+        *("H100-SXM", "ours", "gemm_bf16"),
+        *(240, 20),
+    )
+    assert row["mape"] < 0.03 < row["ideal_mape"]
+    device = hw.load(tmp_path / "ours.yaml")
+    assert device.calibration
+    assert device.calibration.engine == "ours"
+    fitted = device.calibration.engines["ours"]["gemm_bf16"]
+    assert (fitted.rows, fitted.origin) == (240, "ours-1.0, measured by test")
+    assert fitted.parameters["launch_us"] == pytest.approx(5, rel=0.1)
+    assert device.memory_Bps == hw.load("h100-sxm").memory_Bps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--from", "nowhere"), "nowhere: no rows of any known device"),
+        (("--from", "rows", "--device", "b200"), "rows: no rows of b200"),
+        (("--from", "rows", "--engine", "x"), "rows: no rows of x"),
+        (("--from", "rows", "--family", "gem"), "unknown family 'gem', known are gemm, elementwise"),
+        (("--from", "rows", "--device", "h1000"), "unknown device 'h1000'; did you mean"),
+        (("--from", "rows", "-o", "x.txt"), "x.txt: suffix '.txt' is unknown; allowed are .yaml, .yml"),
+        ((), "missing option '--from'"),
+    ],
+)
+def test_bad_arguments_are_one_line(run: Run, tmp_path: Path, arguments: Any, message: str) -> None:
+    written(tmp_path / "rows", Gemm())
+    ran = run("calibrate", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err.lower() or message in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_one_file_is_of_one_device(run: Run, tmp_path: Path) -> None:
+    written(tmp_path / "rows", Gemm())
+    first = (tmp_path / "rows" / "gemm.csv").read_text()
+    written(tmp_path / "rows", Gemm(), device="b200_sxm")
+    second = (tmp_path / "rows" / "gemm.csv").read_text().removeprefix(HEADER)
+    (tmp_path / "rows" / "gemm.csv").write_text(first + second)
+    ran = run("calibrate", "--from", "rows", "-o", "x.yaml")
+    assert (ran.code, not (tmp_path / "x.yaml").exists()) == (2, True)
+    assert "a file is of one device, say which with --device: B200, H100-SXM" in ran.err
+
+
+# --- device files --------------------------------------------------------------------------------
+
+FITTED = "{origin: a, rows: 3, error_percent: 5, rate: 0.5}"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("3", "calibration must be a mapping"),
+        (f"{{ours: {{gemm_bf16: {FITTED}}}}}", "calibration.engine must be text, got None"),
+        (f"{{engine: x, ours: {{gemm_bf16: {FITTED}}}}}", "calibration.engine is 'x', calibrated are ours"),
+        ("{engine: ours, ours: {gemm_bf16: {rate: 0.5}}}", "gemm_bf16.origin must be text, got None"),
+        ("{engine: ours, ours: {gemm_bf16: {origin: a, rows: 3, error_percent: 5}}}", "must be a mapping"),
+        (f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', '-1')}}}}}", "rate must be positive"),
+        (
+            f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', 'fast')}}}}}",
+            "rate must be a positive",
+        ),
+    ],
+)
+def test_a_wrong_calibration_is_named(tmp_path: Path, block: str, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n" + f"calibration: {block}\n"
+    )
+    with pytest.raises(HardwareError, match=message):
+        hw.load(path)
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="the measured rows are not beside this checkout")
+def test_the_bundled_products_are_near_what_was_measured() -> None:
+    from llmir.backends.cost.calibration import basis
+
+    found, problems = cases(FAMILIES["gemm_bf16"], MEASURED)
+    assert not problems
+    for case in found:
+        at = basis(case.device, "gemm_bf16", case.engine)
+        if at and len(case.rows) > 100:
+            assert at.device is case.device
+            assert errors(case.predicted(at.kernel), case.seconds).mape < 0.12

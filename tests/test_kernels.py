@@ -1,0 +1,151 @@
+"""What the kernels' times must be whatever their parameters: above the roofline, and never falling."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmir import hw
+from llmir.backends.cost.calibration import basis, relatives, to_yaml
+from llmir.backends.cost.kernels import KERNELS, DynamicGemm, Gemm, GemmShape, Kernel, Stream, StreamShape
+from llmir.backends.cost.kernels import parameters as parameters_of
+from llmir.errors import HardwareError
+
+GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
+SIZES = st.integers(1, 1 << 15)
+
+
+@st.composite
+def kernels(draw: st.DrawFn, kind: type[Kernel]) -> Kernel:
+    values = {p.name: draw(st.floats(p.low, p.high)) for p in parameters_of(kind)}
+    return kind.of(values, "drawn")
+
+
+@st.composite
+def products(draw: st.DrawFn) -> GemmShape:
+    x, w, dtype = draw(
+        st.sampled_from([(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.125, "bf16"), (4.5, 4.5, "fp4")])
+    )
+    turns = draw(st.sampled_from([1, 5, np.inf]))
+    sizes = {axis: draw(SIZES) for axis in "mnk"}
+    return GemmShape(**sizes, batch=draw(st.integers(1, 9)), x_bits=x, w_bits=w, dtype=dtype, turns=turns)
+
+
+@given(st.data(), st.sampled_from(GPUS), products())
+def test_a_product_takes_the_roofline_at_least(data: Any, device: hw.Device, shape: GemmShape) -> None:
+    x = shape.m * shape.k * shape.x_bits / 8
+    moved = shape.batch * (x + (shape.k * shape.n * shape.w_bits + shape.m * shape.n * shape.y_bits) / 8)
+    flops = 2 * shape.batch * shape.m * shape.n * shape.k
+    ideal = max(moved / device.memory_Bps, flops / device.matrix_peak(shape.dtype)[0])
+    for kind in (Gemm, DynamicGemm):
+        assert data.draw(kernels(kind)).seconds(device, shape) >= ideal * (1 - 1e-12)
+
+
+@given(st.data(), st.sampled_from(GPUS), products(), st.sampled_from(["m", "n", "k", "batch"]), SIZES)
+def test_a_larger_product_takes_no_less(
+    data: Any, device: hw.Device, shape: GemmShape, axis: str, more: int
+) -> None:
+    kernel = data.draw(kernels(data.draw(st.sampled_from([Gemm, DynamicGemm]))))
+    larger = replace(shape, **{axis: getattr(shape, axis) + more})
+    assert kernel.seconds(device, larger) >= kernel.seconds(device, shape) * (1 - 1e-9)
+
+
+@given(st.data(), st.sampled_from(GPUS), SIZES, SIZES, SIZES, SIZES)
+def test_a_stream_takes_the_roofline_at_least_and_more_for_more(
+    data: Any, device: hw.Device, rows: int, width: int, more: int, wider: int
+) -> None:
+    kernel = data.draw(kernels(Stream))
+    time = kernel.seconds(device, StreamShape(rows, rows * width))
+    assert time >= rows * width / device.memory_Bps * (1 - 1e-12)
+    assert kernel.seconds(device, StreamShape(rows + more, (rows + more) * (width + wider))) >= time
+
+
+@given(st.data(), products())
+def test_a_grid_is_its_points(data: Any, shape: GemmShape) -> None:
+    kernel, device = data.draw(kernels(Gemm)), hw.load("h100-sxm")
+    m, n = np.array([[1.0], [shape.m], [4096.0]]), np.array([shape.n, 1024.0])
+    grid = np.asarray(kernel.seconds(device, replace(shape, m=m, n=n)))
+    assert grid.shape == (3, 2)
+    for i, j in np.ndindex(3, 2):
+        point = replace(shape, m=float(m[i, 0]), n=float(n[j]))
+        assert grid[i, j] == pytest.approx(float(kernel.seconds(device, point)), rel=1e-12)
+
+
+def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:
+    # By hand: 2·16384³ FLOPs at nine tenths of the peak, and 2·16384² bytes at eight tenths of the bandwidth.
+    device, kernel = hw.load("h100-sxm"), Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0)
+    full = kernel.seconds(device, GemmShape(16384, 16384, 16384))
+    assert full == pytest.approx(2 * 16384**3 / (0.9 * 989.4e12), rel=0.05)
+    thin = kernel.seconds(device, GemmShape(1, 16384, 16384))
+    assert thin == pytest.approx(2 * 16384**2 / (0.8 * 3350e9), rel=0.1)
+
+
+def test_half_empty_tiles_and_waves_cost_what_full_ones_do() -> None:
+    device, kernel = hw.load("a100"), Gemm(tail=1, split_us=20, sustained=1)
+    times = kernel.seconds(device, GemmShape(np.arange(1.0, 2049.0), 4096, 4096))
+    steps = int(np.sum(np.diff(times) / times[:-1] > 1e-3))
+    assert steps < 200  # of 2047: a time that rises with each row would have them all
+
+
+def test_what_stays_in_the_l2_is_not_fetched_again() -> None:
+    device, kernel = hw.load("l40s"), Gemm()
+    shape = GemmShape(1, 4096, 1024)
+    assert kernel.memory(device, replace(shape, turns=1)) < 0.1 * kernel.memory(device, shape)
+
+
+@pytest.mark.parametrize("family", KERNELS)
+def test_a_family_is_a_dozen_parameters_with_unit_and_meaning(family: str) -> None:
+    known = parameters_of(KERNELS[family])
+    assert 1 <= len(known) <= 12
+    for p in known:
+        assert p.low <= p.default <= p.high
+        assert p.meaning
+        suffix = p.name.rpartition("_")[2]
+        assert suffix not in ("us", "ns") or p.unit == {"us": "µs", "ns": "ns"}[suffix], p
+
+
+def test_parameters_that_are_not_known_or_not_possible_are_named() -> None:
+    with pytest.raises(HardwareError, match="x: unknown parameter 'rat'; did you mean rate"):
+        Gemm.of({"rat": 0.5}, "x")
+    with pytest.raises(HardwareError, match=r"x\.rate must be 0\.3 to 1, got 1\.5"):
+        Gemm.of({"rate": 1.5}, "x")
+
+
+def test_a_device_without_multiprocessors_has_no_tiles() -> None:
+    with pytest.raises(HardwareError, match="states no multiprocessors"):
+        Gemm().seconds(hw.Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
+
+
+@pytest.mark.parametrize("name", [n for n in hw.names() if hw.load(n).calibration])
+def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(name: str) -> None:
+    import yaml
+
+    from llmir.hw import schema
+
+    device = hw.load(name)
+    assert device.calibration
+    for engine, families in device.calibration.engines.items():
+        for family, fitted in families.items():
+            found = basis(device, family, engine)
+            assert found
+            assert (found.device, found.engine) == (device, engine)
+            assert {f.name for f in fields(found.kernel)} == set(fitted.parameters)
+            assert 0 < fitted.error < 0.3
+            assert fitted.rows > 0
+    again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
+    assert again == device.calibration
+
+
+def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
+    for name, relative in (("h200", "H100-SXM"), ("a100-40-sxm", "A100-80-SXM"), ("rtx4090", "L40S")):
+        device = hw.load(name)
+        found = basis(device, "gemm_bf16")
+        assert found
+        assert found.device.name == relatives(device)[0].name == relative
+    with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
+        basis(hw.load("h100-sxm"), "gemm_bf16", "vlm")
