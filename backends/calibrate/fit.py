@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ def fit(
     """The parameters whose times are nearest to `seconds`; InputError without scipy or without rows.
 
     Positive parameters move on a logarithmic scale. The first start is the defaults, others lie around it.
+    Parameters that are one of a few numbers are tried in all combinations, from the first start.
     """
     try:
         from scipy.optimize import least_squares
@@ -34,31 +36,33 @@ def fit(
         raise InputError("fitting needs scipy: pip install 'llmir[calibrate]'") from None
     if not len(seconds):
         raise InputError(f"{device.name}: no rows to fit {kernel.__name__} to")
-    known = parameters(kernel)
+    every = parameters(kernel)
+    known = tuple(p for p in every if not p.choices)
+    built = tuple(p for p in every if p.choices)
+    combinations = tuple(product(*(p.choices for p in built)))
     logarithmic = np.array([p.low > 0 for p in known])
 
     def scaled(values: Any) -> Array:
         v = np.asarray(values, dtype=float)
         return np.where(logarithmic, np.log(np.where(logarithmic, v, 1)), v)
 
-    def made(x: Array) -> K:
-        return kernel(*map(float, np.where(logarithmic, np.exp(np.where(logarithmic, x, 0)), x)))
+    def made(x: Array, picked: tuple[float, ...]) -> K:
+        moved = map(float, np.where(logarithmic, np.exp(np.where(logarithmic, x, 0)), x))
+        return kernel(**dict(zip([p.name for p in (*known, *built)], (*moved, *picked), strict=True)))
 
     low, high = scaled([p.low for p in known]), scaled([p.high for p in known])
     usual = scaled([p.default for p in known])
     measured = np.log(seconds)
     weight = PRIOR * np.sqrt(len(measured))
 
-    def residuals(x: Array) -> Array:
-        times = np.asarray(made(x).seconds(device, shape))
+    def residuals(x: Array, picked: tuple[float, ...]) -> Array:
+        times = np.asarray(made(x, picked).seconds(device, shape))
         return np.concatenate([np.log(times) - measured, weight * (x - usual)])
 
-    random = np.random.default_rng(seed)
-    best: Any = None
     margin = 1e-6 * (high - low)  # a start lies inside its bounds
-    for n in range(starts):
-        start = usual + (n > 0) * random.uniform(-0.25, 0.25, len(known)) * (high - low)
-        found = least_squares(
+
+    def descend(start: Array, picked: tuple[float, ...]) -> Any:
+        return least_squares(
             residuals,
             np.clip(start, low + margin, high - margin),
             bounds=(low, high),
@@ -66,7 +70,14 @@ def fit(
             f_scale=SOFT,
             diff_step=1e-3,  # wide enough to see across the kinks between tiles
             max_nfev=100,
+            args=(picked,),
         )
-        if best is None or found.cost < best.cost:
-            best = found
-    return made(np.clip(best.x, low, high))
+
+    random = np.random.default_rng(seed)
+    best, picked = min(
+        ((descend(usual, picked), picked) for picked in combinations), key=lambda found: found[0].cost
+    )
+    for _ in range(starts - 1):
+        found = descend(usual + random.uniform(-0.25, 0.25, len(known)) * (high - low), picked)
+        best = min(best, found, key=lambda f: f.cost)
+    return made(np.clip(best.x, low, high), picked)

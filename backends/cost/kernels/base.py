@@ -27,6 +27,13 @@ class Parameter(NamedTuple):
     high: float
     unit: str
     meaning: str
+    choices: tuple[float, ...] = ()
+
+
+def choice(default: float, choices: tuple[float, ...], unit: str, meaning: str) -> Any:
+    """A field of a kernel that is one of a few numbers, as it was built; a fit tries them all."""
+    about = {"low": min(choices), "high": max(choices), "unit": unit, "meaning": meaning, "choices": choices}
+    return field(default=default, metadata=about)
 
 
 def parameter(default: float, low: float, high: float, unit: str, meaning: str) -> Any:
@@ -66,6 +73,13 @@ def missed(footprint: Number, kept: float) -> Number:
     return 1 / (1 + square * square)
 
 
+def multiprocessors(device: Device) -> int:
+    """How many the device has, over which tiles are laid; HardwareError if its file does not say."""
+    if not device.multiprocessors:
+        raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
+    return device.multiprocessors
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A family of kernels on one device; its fields are its parameters."""
@@ -82,7 +96,10 @@ class Kernel:
             if name not in known:
                 near = suggest(name, known) or f", known are {', '.join(known)}"
                 raise HardwareError(f"{where}: unknown parameter {name!r}{near}")
-            low, high = known[name].low, known[name].high
+            low, high, choices = known[name].low, known[name].high, known[name].choices
+            if choices and value not in choices:
+                allowed = ", ".join(f"{c:g}" for c in choices)
+                raise HardwareError(f"{where}.{name} must be one of {allowed}, got {value:g}")
             if not low <= value <= high:
                 raise HardwareError(f"{where}.{name} must be {low:g} to {high:g}, got {value:g}")
         return cls(**values)
@@ -96,4 +113,5 @@ def parameters(kernel: type[Kernel]) -> tuple[Parameter, ...]:
 def _parameter(f: Field[Any]) -> Parameter:
     if f.default is MISSING:
         raise TypeError(f"{f.name}: a field of a kernel is a parameter(...)")
-    return Parameter(f.name, f.default, *(f.metadata[k] for k in ("low", "high", "unit", "meaning")))
+    about = (f.metadata[k] for k in ("low", "high", "unit", "meaning"))
+    return Parameter(f.name, f.default, *about, f.metadata.get("choices", ()))

@@ -1,0 +1,71 @@
+"""What an attention kernel is given, and how many tiles of scores it must do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.dim import Number
+from llmir.hw import Device
+
+from .base import Array, Shape, roofline
+
+
+@dataclass(frozen=True)
+class AttentionShape(Shape):
+    """`new` tokens of each of `batch` sequences after `cached` ones, causal, on one rank.
+
+    `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query sees
+    `window` keys at most, itself included. Bits an element of q, of keys and values, and of the output.
+    """
+
+    batch: Number
+    new: Number
+    cached: Number
+    kv_heads: Number
+    group: Number
+    head: Number
+    window: Number = np.inf
+    q_bits: float = 16
+    kv_bits: float = 16
+    out_bits: float = 16
+    dtype: str = "bf16"
+
+    @property
+    def keys(self) -> Number:
+        """Keys of one sequence that some query sees."""
+        return np.minimum(self.cached + self.new, self.window + self.new - 1)
+
+    @property
+    def pairs(self) -> Number:
+        """Pairs of a query and a key that it sees, of one sequence and head."""
+        return seen(self.new, self.cached, self.window, 1.0)
+
+    @property
+    def rows_bytes(self) -> Number:
+        """Bytes of q and of the output."""
+        values = self.batch * self.new * self.kv_heads * self.group * self.head
+        return values * (self.q_bits + self.out_bits) / 8
+
+    @property
+    def kv_elements(self) -> Number:
+        """Elements of keys and values that some query sees."""
+        return 2 * self.batch * self.kv_heads * self.keys * self.head
+
+    def roofline(self, device: Device) -> Number:
+        """4·head FLOPs for each pair at the peak, or q, keys, values and output once through the memory."""
+        flops = 4.0 * self.batch * self.kv_heads * self.group * self.head * self.pairs
+        return roofline(device, self.dtype, flops, self.rows_bytes + self.kv_elements * self.kv_bits / 8)
+
+
+def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
+    """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
+
+    >>> int(seen(4, 0, np.inf, 1)), int(seen(4, 10, np.inf, 1)), int(seen(4, 0, 2, 1))
+    (10, 50, 7)
+    """
+    growing = np.clip(np.floor((most - before) / step), 0, rows)
+    full = np.where(growing < rows, rows - growing, 0)
+    capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
+    return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)

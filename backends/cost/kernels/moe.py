@@ -1,0 +1,159 @@
+"""A mixture of experts on one rank, as the sum of what its kernels take.
+
+Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
+A product reads the weights of the experts that are touched, which for few rows is all that counts, and multiplies
+tiles of rows, the last of each expert not full. What of the two is shorter is not hidden whole, and a block
+takes its time to walk down k however few there are. Between the products rows go through memory; where other
+ranks hold experts, rows that go there cost kernels that walk over all rows something as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.dim import Number
+from llmir.hw import Device
+
+from .base import Kernel, Shape, choice, multiprocessors, parameter, roofline
+
+COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
+FP32 = 4  # bytes of a token's weight for one expert
+KERNELS = 5  # gather, product, activation, product, sum
+
+
+@dataclass(frozen=True)
+class GroupedShape(Shape):
+    """`rows` rows in all, each times the n×k weight of one of `experts` that are touched.
+
+    `away` rows belong to experts of other ranks. Bits an element of rows, weights and results.
+    """
+
+    rows: Number
+    experts: Number
+    n: Number
+    k: Number
+    away: Number = 0
+    x_bits: float = 16
+    w_bits: float = 16
+    y_bits: float = 16
+    dtype: str = "bf16"
+
+    @property
+    def bytes(self) -> Number:
+        """Rows, touched weights and results once."""
+        rows = self.rows * (self.k * self.x_bits + self.n * self.y_bits)
+        return (rows + self.experts * self.n * self.k * self.w_bits) / 8
+
+    def roofline(self, device: Device) -> Number:
+        """2·rows·n·k at the peak, or everything once through the memory."""
+        return roofline(device, self.dtype, 2.0 * self.rows * self.n * self.k, self.bytes)
+
+
+@dataclass(frozen=True)
+class MoeShape(Shape):
+    """`tokens` before they are copied `top_k` times; of the copies, `rows` touch `experts` of this rank.
+
+    Experts have `hidden` inputs and `inter` (of this rank) inner values, gated. Bits as of `GroupedShape`.
+    """
+
+    tokens: Number
+    top_k: Number
+    rows: Number
+    experts: Number
+    hidden: Number
+    inter: Number
+    x_bits: float = 16
+    w_bits: float = 16
+    dtype: str = "bf16"
+
+    @property
+    def away(self) -> Number:
+        """Rows that belong to experts of other ranks."""
+        return np.maximum(self.tokens * self.top_k - self.rows, 0)
+
+    @property
+    def products(self) -> tuple[GroupedShape, GroupedShape]:
+        """Gate and up, and down."""
+        up, down = (
+            GroupedShape(self.rows, self.experts, n, k, self.away, self.x_bits, self.w_bits, dtype=self.dtype)
+            for n, k in ((2 * self.inter, self.hidden), (self.inter * 0 + self.hidden, self.inter))
+        )
+        return up, down
+
+    def roofline(self, device: Device) -> Number:
+        """That of the two products: the rest lies in the L2 if it is fused into them."""
+        up, down = self.products
+        return up.roofline(device) + down.roofline(device)
+
+
+@dataclass(frozen=True)
+class Moe(Kernel):
+    """The kernels of a layer's experts; each op of a program has its own time here, and `seconds` is their sum."""
+
+    matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
+    fill: float = parameter(100, 1, 3000, "k", "elements of k in whose time a tile begins and ends")
+    bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
+    exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading that shows")
+    walk: float = parameter(
+        0.3, 0.01, 10, "", "time of a block to read its weights, to its share of bandwidth"
+    )
+    rows: float = parameter(
+        0.6, 0.02, 1, "", "share of the memory bandwidth that rows reach between products"
+    )
+    foreign: float = parameter(
+        0.5, 0.001, 1, "", "cost of a row of another rank's expert, to that of an own row"
+    )
+    strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
+    launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
+    away_us: float = parameter(5, 0.01, 40, "µs", "to sort out rows of other ranks")
+    tile_rows: float = choice(128, (128, 64, 32), "", "rows of a tile")
+
+    def seconds(self, device: Device, shape: MoeShape) -> Number:
+        """Time of a layer from gathering to summing, without its router."""
+        up, down = shape.products
+        return (
+            self.dispatch(device, shape)
+            + self.product(device, up)
+            + self.activation(device, shape)
+            + self.product(device, down)
+            + self.combine(device, shape)
+        )
+
+    def product(self, device: Device, shape: GroupedShape) -> Number:
+        """Time of one grouped product, as the roofline at least."""
+        each = np.maximum(shape.rows / shape.experts, 1)
+        tiles = np.ceil(each / self.tile_rows) * shape.experts
+        padded = tiles * self.tile_rows + self.strays * shape.away
+        wide = np.ceil(shape.n / COLUMNS) * COLUMNS
+        rate = device.matrix_peak(shape.dtype)[0] * self.matrix
+        multiply = 2 * padded * wide * (shape.k + self.fill) / rate
+        bandwidth = device.memory_Bps * self.bandwidth
+        read = shape.bytes / bandwidth
+        walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
+        busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
+        return np.maximum(busy + self.launch_us * 1e-6, shape.roofline(device))
+
+    def dispatch(self, device: Device, shape: MoeShape) -> Number:
+        """Time to sort rows by expert and copy them together."""
+        moved = (shape.tokens + self.walked(shape)) * shape.hidden * shape.x_bits / 8
+        away = np.where(shape.away > 0, self.away_us * 1e-6, 0)
+        return self.streamed(device, moved) + away
+
+    def activation(self, device: Device, shape: MoeShape) -> Number:
+        """Time of silu(gate)·up."""
+        return self.streamed(device, self.walked(shape) * 3 * shape.inter * 2)
+
+    def combine(self, device: Device, shape: MoeShape) -> Number:
+        """Time to add up each token's rows, each times its weight."""
+        rows = self.walked(shape)
+        return self.streamed(device, (shape.tokens + rows) * shape.hidden * 2 + rows * FP32)
+
+    def walked(self, shape: MoeShape) -> Number:
+        """Rows that cost something between the products."""
+        return shape.rows + self.foreign * shape.away
+
+    def streamed(self, device: Device, moved: Number) -> Number:
+        """Time of a kernel that moves so many bytes of rows."""
+        return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.rows)

@@ -1,0 +1,76 @@
+"""Attention of many new tokens, tile by tile, as FlashAttention does it (arXiv:2307.08691, section 3.3).
+
+A block holds a tile of queries and walks over the keys that the last of them sees, one tile of scores after
+another: two products and the exponentials between them. Before and after it fetches its queries and stores its
+output, which nothing hides when each block is short. Blocks are spread over the multiprocessors; the longest
+bounds the time from below, and some of it is left over when the rest is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.dim import Number
+from llmir.hw import Device
+
+from .attention import AttentionShape, seen
+from .base import Kernel, choice, multiprocessors, parameter
+
+TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
+SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
+
+
+@dataclass(frozen=True)
+class Prefill(Kernel):
+    """Causal attention of new tokens over themselves and a cache."""
+
+    matrix: float = parameter(0.7, 0.01, 1, "", "share of the matrix peak that a multiprocessor reaches")
+    softmax: float = parameter(0.3, 0.002, 1, "", "share of the fp32 peak that exponentials and sums reach")
+    bandwidth: float = parameter(0.6, 0.1, 1, "", "share of the memory bandwidth that q, keys, values reach")
+    block_us: float = parameter(1.5, 0.02, 20, "µs", "to begin and end a tile of queries")
+    alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
+    tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
+    launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
+    tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile")
+    packs: float = choice(0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head")
+
+    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        share = 1 / multiprocessors(device)
+        together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
+        positions = np.maximum(self.tile_rows / together, 1)
+        fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
+        tiles = np.ceil(shape.new / positions)
+        steps = positions / TILE_KEYS
+        before, most = shape.cached / TILE_KEYS, (shape.window + positions) / TILE_KEYS
+        heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
+        blocks = heads * tiles
+        walked = heads * np.maximum(seen(tiles, before, most, steps), tiles)
+        longest = np.maximum(np.minimum(before + tiles * steps, most), 1)
+
+        scores = self.tile_rows * TILE_KEYS
+        products = 4 * scores * shape.head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
+        exponentials = SOFTMAX * scores / (device.vector_flops["fp32"] * share * self.softmax)
+        tile, block = products + exponentials, self.block_us * 1e-6
+        last = block + longest * tile
+        busy = np.maximum(self.alone * last, (blocks * block + walked * tile) * share + self.tail * last)
+
+        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
+
+
+@dataclass(frozen=True)
+class WideningPrefill(Prefill):
+    """The same where another kernel first widens a narrow cache, since the products know no such type."""
+
+    widening: float = parameter(
+        8, 1, 32, "B", "moved to widen an element of keys and values and lay it out anew"
+    )
+
+    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+        """Time of both calls."""
+        moved = shape.kv_elements * self.widening
+        return super().seconds(device, shape) + moved / (device.memory_Bps * self.bandwidth)
