@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Number, maximum
+from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .calibration import Basis, basis, relatives
-from .calls import Call, call
+from .calls import Call, call, decoding
 from .ideal import Ideal
+from .kernels import AttentionShape
 from .limit import Limit
 from .price import Price, Roofline
 from .rows import Row
@@ -45,9 +47,7 @@ class Measured:
 
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
-        time = self.fit.kernel.seconds(self.device, self.call.at(at))
-        time = time if np.ndim(time) else float(time)
-        return maximum(time, self.roofline.time(at))
+        return maximum(self.call.seconds(self.fit.kernel, self.device, at), self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -61,6 +61,59 @@ class Measured:
             return time, "launch" if 2 * launch >= time else bound
         time = np.broadcast_to(time, at.shape)
         return time, np.where(2 * launch >= time, "launch", bound)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The price of attention: one kernel for one new token of each sequence, another for more.
+
+    Sequences of several kinds in one step are taken one kind after another.
+    """
+
+    prefill: Price
+    decode: Price
+
+    @property
+    def basis(self) -> str:
+        """That of decode, if the two differ."""
+        return self.decode.basis
+
+    @property
+    def error(self) -> float | None:
+        """The larger of the two."""
+        known = [e for e in (self.prefill.error, self.decode.error) if e is not None]
+        return max(known, default=None)
+
+    def of(self, at: Binding) -> Price | None:
+        """The one that holds, None where it is now one and now the other."""
+        one = np.asarray(at.symbols["T"]) == 1
+        return self.decode if one.all() else None if one.any() else self.prefill
+
+    def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
+        if isinstance(at, Mixed):
+            values = [self._each(part, value) for part in at.parts]
+            return sum(values[1:], start=values[0])
+        if price := self.of(at):
+            return value(price, at)
+        return np.where(at.symbols["T"] == 1, value(self.decode, at), value(self.prefill, at))
+
+    def time(self, at: Binding) -> Number:
+        """Seconds, of all kinds of sequences together."""
+        return self._each(at, lambda price, point: price.time(point))
+
+    def least(self, at: Binding) -> Number:
+        """The roofline's."""
+        return self.decode.least(at)
+
+    def due(self, at: Binding) -> tuple[Number, Any]:
+        """The same, and what the kernel that holds is due to."""
+        if isinstance(at, Mixed):
+            return self.time(at), self.prefill.due(at)[1]
+        if price := self.of(at):
+            return price.due(at)
+        one = np.broadcast_to(at.symbols["T"] == 1, at.shape)
+        bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])
+        return np.broadcast_to(self.time(at), at.shape), bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +138,15 @@ class Calibrated:
     def price(self, row: Row) -> Price:
         """A measured kernel's price, or the roofline's where none is known."""
         roofline = Ideal(self.device).price(row)
-        if made := call(row):
-            for family in made.families:
-                if found := basis(self.device, family, self.engine):
-                    return Measured(self.device, made, found, roofline)
+        made = call(row)
+        if made is None:
+            return roofline
+        if isinstance(made.shape, AttentionShape):
+            return Phases(self._measured(made, roofline), self._measured(decoding(made), roofline))
+        return self._measured(made, roofline)
+
+    def _measured(self, made: Call, roofline: Roofline) -> Price:
+        for family in made.families:
+            if found := basis(self.device, family, self.engine):
+                return Measured(self.device, made, found, roofline)
         return roofline

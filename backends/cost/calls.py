@@ -6,12 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from llmir.dim import Binding, Dim, product
+import numpy as np
+
+from llmir.dim import Binding, Dim, Number, ceildiv, distinct, product
 from llmir.dtype import DType
+from llmir.hw import Device
 from llmir.ops.linear import Linear
+from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .kernels import CollectiveShape, GemmShape, Shape, StreamShape, SumShape
+from .kernels import (
+    AttentionShape,
+    CollectiveShape,
+    GemmShape,
+    GroupedShape,
+    Kernel,
+    MoeShape,
+    Shape,
+    StreamShape,
+    SumShape,
+)
 from .rows import Row
 
 S = TypeVar("S", bound=Shape)
@@ -20,14 +34,23 @@ _MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape."""
+    """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape.
+
+    `part` is the method of a kernel that is a whole layer's, of which the op is a part.
+    """
 
     families: tuple[str, ...]
     shape: Shape
+    part: str = "seconds"
 
     def at(self, binding: Binding) -> Shape:
         """The shape with numbers put in."""
         return bound(self.shape, binding)
+
+    def seconds(self, kernel: Kernel, device: Device, at: Binding) -> Number:
+        """Time of the call."""
+        time = getattr(kernel, self.part)(device, self.at(at))
+        return time if np.ndim(time) else float(time)
 
 
 def bound(shape: S, at: Binding) -> S:
@@ -108,12 +131,98 @@ def _collective(row: Row) -> Call | None:
     return Call((pattern,), made(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16))
 
 
+def _attention(row: Row) -> Call | None:
+    """Of any number of new tokens of each sequence; `decoding` is the call for one."""
+    q, k, *_ = row.operands
+    batch, new, groups, group, head = q.shape
+    shape = AttentionShape(
+        batch=batch,
+        new=new,
+        cached=k.shape[1] - new,
+        kv_heads=groups,
+        group=group,
+        head=head,
+        q_bits=q.dtype.bits,
+        kv_bits=bits(k.dtype),
+        out_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    wide, narrow = "attention_prefill", "attention_prefill_fp8"
+    return Call((narrow, wide) if k.dtype.bits == 8 else (wide, narrow), shape)
+
+
+def decoding(prefill: Call) -> Call:
+    """The same call by the kernels that take one new token of each sequence."""
+    return replace(prefill, families=tuple(f.replace("prefill", "decode") for f in prefill.families))
+
+
+def _experts(row: Row) -> Call | None:
+    """A grouped product, of several results as one wider one."""
+    first, *others = row.work.gemms
+    x, w = row.operands[:2]
+    rows, held = x.shape[0], w.shape[0]
+    op = row.node.op
+    if not isinstance(op, GroupedLinear) or not isinstance(held, int):
+        return None
+    tokens = ceildiv(rows * (op.experts // held), op.top_k)
+    shape = GroupedShape(
+        rows=rows,
+        experts=distinct(held, op.top_k, tokens, op.experts),
+        n=sum((g.n for g in others), start=first.n),
+        k=first.k,
+        away=rows * (op.experts // held) - rows,
+        x_bits=bits(x.dtype),
+        w_bits=bits(w.dtype),
+        y_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    return Call(_moe_families(row.work.dtype), shape, "product")
+
+
+def _moe_families(computes: DType) -> tuple[str, ...]:
+    return ("moe_fp8", "moe_bf16") if computes.bits == 8 else ("moe_bf16",)
+
+
+def _routed(part: str) -> Callable[[Row], Call]:
+    """What is done to rows before, between and after grouped products."""
+
+    def made(row: Row) -> Call:
+        x, *_ = row.operands
+        many, few = (row.shape, x) if part == "dispatch" else (x, row.shape)
+        alone = part == "activation"  # of the tokens it knows no more than the rows
+        tokens = many.shape[0] if alone else product(few.shape[:-1])
+        top_k = 1 if alone else row.operands[1].shape[-1]
+        shape = MoeShape(
+            tokens=tokens,
+            top_k=top_k,
+            rows=many.shape[0],
+            experts=1,
+            hidden=few.shape[-1],
+            inter=many.shape[-1],
+            x_bits=bits(x.dtype),
+            dtype=row.work.dtype.name,
+        )
+        return Call(_moe_families(x.dtype), shape, part)
+
+    return made
+
+
+def _activation(row: Row) -> Call:
+    """Between grouped products it is a kernel of theirs."""
+    return (_routed("activation") if row.block == "routed_experts" else _stream("activation"))(row)
+
+
 _BY_OP: dict[str, Callable[[Row], Call | None]] = {
     "rms_norm": _stream("rms_norm"),
     "add_rms_norm": _stream("rms_norm"),
     "softmax": _stream("softmax"),
     "silu": _stream("activation"),
-    "silu_mul": _stream("activation"),
+    "silu_mul": _activation,
+    "flash_attention": _attention,
+    "causal_flash_attention": _attention,
+    "grouped_linear": _experts,
+    "dispatch": _routed("dispatch"),
+    "combine": _routed("combine"),
     "rope": _stream("rope"),
     "rope_append": _stream("rope"),
     "quantize": _stream("quantize"),
@@ -123,6 +232,7 @@ _BY_KIND: dict[str, Callable[[Row], Call | None]] = {
     "gemm": _gemm,
     "norm": _stream("rms_norm"),
     "elementwise": _stream("add"),
+    "moe": _stream("add"),
     "gather": _stream("add"),
     "collective": _collective,
 }

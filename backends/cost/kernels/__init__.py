@@ -1,8 +1,12 @@
 """What real kernels take: one family a file, each a page of physics with a handful of parameters."""
 
+from .attention import AttentionShape
 from .base import Kernel, Parameter, Shape, parameter, parameters
 from .collective import AllReduce, CollectiveShape, Exchange, SumShape
+from .decode import Decode
 from .gemm import DynamicGemm, Gemm, GemmShape
+from .moe import GroupedShape, Moe, MoeShape
+from .prefill import Prefill
 from .stream import Stream, StreamShape
 
 # Each family that a device's `calibration:` may name.
@@ -21,6 +25,12 @@ KERNELS: dict[str, type[Kernel]] = {
     "activation": Stream,
     "rope": Stream,
     "quantize": Stream,
+    "attention_prefill": Prefill,
+    "attention_decode": Decode,
+    "attention_prefill_fp8": Prefill,
+    "attention_decode_fp8": Decode,
+    "moe_bf16": Moe,
+    "moe_fp8": Moe,
     "all_reduce": AllReduce,
     "all_reduce_eager": AllReduce,
     "all_gather": Exchange,
@@ -31,13 +41,19 @@ KERNELS: dict[str, type[Kernel]] = {
 __all__ = [
     "KERNELS",
     "AllReduce",
+    "AttentionShape",
     "CollectiveShape",
+    "Decode",
     "DynamicGemm",
     "Exchange",
     "Gemm",
     "GemmShape",
+    "GroupedShape",
     "Kernel",
+    "Moe",
+    "MoeShape",
     "Parameter",
+    "Prefill",
     "Shape",
     "Stream",
     "StreamShape",
