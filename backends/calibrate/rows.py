@@ -1,0 +1,108 @@
+"""Measured rows from CSV files: bad rows are named by their number, the rest is used."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llmir.errors import InputError
+from llmir.names import plain, suggest
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Words = Mapping[str, Sequence[str]]  # the words that a column may hold
+
+# Beyond these a number is a mistake: no size of one call of a kernel, and a call of 1000 s.
+MOST = 1e12
+LONGEST_US = 1e9
+
+
+class Column(NamedTuple):
+    """Numbers: the least and the most that make sense, whether whole, and what an empty cell means."""
+
+    low: float = 1
+    high: float = MOST
+    whole: bool = True
+    empty: float | None = None
+
+
+LATENCY = {"latency_us": Column(1e-3, LONGEST_US, whole=False)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length, numbers as float64 and words as objects; `line` is the row in the file."""
+
+    columns: Mapping[str, Array]
+    problems: Sequence[str] = field(default_factory=tuple)
+
+    def __len__(self) -> int:
+        return len(self.columns["line"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    def take(self, index: Any) -> Table:
+        """Some of the rows."""
+        return Table({name: column[index] for name, column in self.columns.items()})
+
+
+def read(path: Path, numbers: Mapping[str, Column], words: Sequence[str], *, where: Words = {}) -> Table:
+    """The rows of a CSV file whose words are among `where`'s; InputError if a column is missing.
+
+    A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restkey="")
+            header = reader.fieldnames or []
+            missing = [c for c in (*numbers, *words) if c not in header]
+            if missing:
+                near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
+                raise InputError(f"{path.name}: missing column {', '.join(missing)}{plain(near)}")
+            return _table(reader, path.name, numbers, words, where)
+    except OSError as error:
+        raise InputError(f"{path.name}: cannot be read, {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path.name}: not readable as CSV, {plain(str(error))}") from None
+
+
+def _table(
+    reader: Any, file: str, numbers: Mapping[str, Column], words: Sequence[str], where: Words
+) -> Table:
+    found: dict[str, list[Any]] = {name: [] for name in ("line", *numbers, *words)}
+    problems = []
+    for line, row in enumerate(reader, 1):
+        if any((row[w] or "") not in allowed for w, allowed in where.items()):
+            continue
+        try:
+            values = [_number(row[name], name, column) for name, column in numbers.items()]
+        except ValueError as error:
+            problems.append(f"{file}: row {line}: {error}")
+            continue
+        for name, value in zip(found, (line, *values, *(row[w] or "" for w in words)), strict=True):
+            found[name].append(value)
+    arrays = {n: np.array(v, dtype=object if n in words else np.float64) for n, v in found.items()}
+    return Table(arrays, tuple(problems))
+
+
+def _number(cell: str | None, name: str, column: Column) -> float:
+    text = (cell or "").strip()
+    if not text:
+        if column.empty is not None:
+            return column.empty
+        raise ValueError(f"{name} is empty")
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {plain(text, 20)!r}") from None
+    if not math.isfinite(value) or not column.low <= value <= column.high:
+        raise ValueError(f"{name} must be {column.low:g} to {column.high:g}, got {plain(text, 20)}")
+    if column.whole and value % 1:
+        raise ValueError(f"{name} must be a whole number, got {plain(text, 20)}")
+    return value
