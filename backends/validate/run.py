@@ -1,0 +1,174 @@
+"""Every row of measured tables, priced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.calibrate import Table
+from llmir.errors import InputError, LlmirError
+from llmir.graph import Program
+from llmir.hw import Device
+
+from . import bounds, kernels, serving, spelling
+from .judged import Judged, Refused, Validation
+from .pricing import IdealPricing, Pricing, bound
+from .requests import Layout, Request, request
+from .tables import table
+
+Build = Callable[[Layout], Program]
+Tell = Callable[[str, int, int], None]  # of a file, rows done of all
+IDEAL = IdealPricing()
+
+
+def validate(paths: Iterable[Path], build: Build, pricing: Pricing = IDEAL, tell: Tell = lambda *_: None) -> Validation:
+    """All rows of CSV files of kernels or whole models, each beside its prediction.
+
+    `build` gives the program of a layout. InputError for a file that is no such table.
+    """
+    found = Validation(pricing.name)
+    for path in paths:
+        form, rows = table(path)
+        found.problems += rows.problems
+        if form == "chat":
+            raise InputError(f"{path.name}: a chat log has no model and device of its own; say --model and --hw")
+        if form == "model":
+            _models(found, path.name, rows, _once(build), pricing, tell)
+        else:
+            _kernels(found, path.name, form, rows, pricing, tell)
+    return found
+
+
+def _words(t: Table, i: int, kind: str) -> tuple[str, str, str, str, str, str]:
+    """Of a row: kind, device (as the table calls it if we do not know it), framework, engine, model, dtype."""
+
+    def word(name: str) -> str:
+        return str(t[name][i]) if name in t.columns else ""
+
+    framework = word("framework")
+    dtype = word("dtype") or word("weight_dtype")
+    device = _device(word("gpu"))
+    gpu = word("gpu") if isinstance(device, str) else device.name
+    return kind, gpu, framework, spelling.engine(framework), word("model"), dtype
+
+
+def _reason(error: LlmirError) -> str:
+    """The fact alone, without the hints for who typed it."""
+    return re.split(r" \(`|; did you mean|, known are", str(error))[0]
+
+
+@lru_cache(maxsize=256)
+def _device(gpu: str) -> Device | str:
+    """The device, or why there is none."""
+    try:
+        return hw.load(spelling.machine(gpu))
+    except LlmirError as error:
+        return _reason(error)
+
+
+def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing, tell: Tell) -> None:
+    gpus, engines = t["gpu"], np.array([spelling.engine(f) for f in t["framework"]], dtype=object)
+    done = 0
+    for rows, call, kind in kernels.calls(form, t):
+        tell(file, done := done + len(rows), len(t))
+        if isinstance(call, str):
+            found.refused += [Refused(file, int(t["line"][i]), *_words(t, i, kind), call) for i in rows]
+            continue
+        for gpu, engine in dict.fromkeys(zip(gpus[rows], engines[rows], strict=True)):
+            own = np.flatnonzero((gpus[rows] == gpu) & (engines[rows] == engine))
+            _call(found, file, t, call.take(own), gpu, engine, pricing)
+
+
+def _call(
+    found: Validation, file: str, t: Table, call: kernels.Call, gpu: str, engine: str, pricing: Pricing
+) -> None:
+    """The rows of one program on one device."""
+    device = _device(gpu)
+    try:
+        if isinstance(device, str):
+            raise InputError(device)
+        least = bound(call, device)
+        predicted = pricing.kernel(call, device, engine)
+    except LlmirError as error:
+        found.refused += [Refused(file, int(t["line"][i]), *_words(t, i, call.kind), _reason(error)) for i in call.index]
+        return
+    measured = t["latency_us"][call.index] * 1e-6
+    rules = bounds.explain(device, measured, least)
+    for i, *seconds, rule in zip(call.index, measured, predicted, least.seconds, rules, strict=True):
+        kind, _, *words = _words(t, i, call.kind)
+        found.rows.append(
+            Judged(file, int(t["line"][i]), kind, "latency", device.name, *words, *map(float, seconds), exceeds=rule)
+        )
+
+
+def _once(build: Build) -> Build:
+    """`build`, remembered, with its errors."""
+
+    @lru_cache(maxsize=None)
+    def remembered(layout: Layout) -> Program | LlmirError:
+        try:
+            return build(layout)
+        except LlmirError as error:
+            return error
+
+    def call(layout: Layout) -> Program:
+        made = remembered(layout)
+        if isinstance(made, LlmirError):
+            raise made
+        return made
+
+    return call
+
+
+def _models(found: Validation, file: str, t: Table, build: Build, pricing: Pricing, tell: Tell) -> None:
+    for i in range(len(t)):
+        tell(file, i + 1, len(t))
+        line = int(t["line"][i])
+        kind, name, *words = _words(t, i, t["kind"][i])
+        try:
+            device = _device(t["gpu"][i])
+            if isinstance(device, str):
+                raise InputError(device)
+            asked = request(t, i)
+            program = build(asked.layout)
+            judged = [
+                (metric, measured, *_figure(metric, asked, program, device, words[1], pricing))
+                for metric, measured in asked.figures.items()
+            ]
+        except LlmirError as error:
+            found.refused.append(Refused(file, line, kind, name, *words, _reason(error)))
+            continue
+        for metric, measured, predicted, least in judged:
+            rule = bounds.UNEXPLAINED if least > measured else ""
+            found.rows.append(
+                Judged(file, line, kind, metric, device.name, *words, measured, predicted, least, exceeds=rule)
+            )
+
+
+def _figure(
+    metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
+) -> tuple[float, float]:
+    """Seconds predicted, and the lower bound."""
+    prompt, generate = asked.prompt, asked.generate
+
+    def job(by: Pricing) -> Callable[[int], Any]:
+        return lambda batch: by.workload(program, device, engine, batch, prompt, generate)
+
+    def step(by: Pricing) -> Callable[[int, int, int], Any]:
+        return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
+
+    at_once = serving.fitting(job(IDEAL), asked.batch)
+    if metric == "token" or (metric == "tpot" and asked.serving):
+        expected, least = (serving.steady_step(step(by), at_once, prompt, generate) for by in (pricing, IDEAL))
+        each = at_once if metric == "token" else 1
+        return expected.expected / each, least.bound / each
+    if metric == "e2e":
+        return serving.waves(job(pricing), asked.batch), job(IDEAL)(asked.batch).e2e_s
+    name = f"{metric}_s"
+    return getattr(job(pricing)(asked.batch), name), getattr(job(IDEAL)(asked.batch), name)
