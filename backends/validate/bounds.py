@@ -14,11 +14,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 RESIDENT = "operands fit in L2"
 PARTLY = "an L2's worth of the operands was not read from memory"
-MEMORY = "beats the memory bandwidth"
+MEMORY = "beats the memory bandwidth, or reads less than is counted"
 COMPUTE = "beats the peak rate"
 NETWORK = "beats the link"
-UNEXPLAINED = "unexplained"
-# Rows under these rules say nothing of `ideal`; what is left over contradicts it.
+MODEL = "faster than the roofline of what the table says ran"
+# Rows under these rules say nothing of `ideal`: the table did less than it says, or not from memory.
 EXCLUDED = (RESIDENT, PARTLY, MEMORY)
 
 

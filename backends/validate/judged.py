@@ -56,11 +56,12 @@ class Judged(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A row that is not priced, and why."""
+    """A row that is not priced, and why; `metric` is what would have been judged first, if that is known."""
 
     file: str
     row: int
     kind: str
+    metric: str
     device: str
     framework: str
     engine: str
@@ -113,7 +114,7 @@ class Validation:
         judged: dict[tuple[str, ...], list[Judged]] = {}
         for row in self.measured:
             judged.setdefault(tuple(getattr(row, k) for k in by), []).append(row)
-        # A refused row has no metric and no size: it counts in each group that is alike in all else.
+        # A refused row is not of a size: it counts in each group that is alike in all else.
         known = [k for k in by if k in Refused._fields]
         counts: dict[tuple[str, ...], int] = {}
         for refused in self.refused:

@@ -102,7 +102,7 @@ def _attention_program(q_type: str, kv_type: str) -> Program:
 def _attention(t: Table, rows: Array, dtype: str, kv: str) -> Found:
     q_type, kv_type = ({**WIDE, "fp8": "fp8_e4m3", "int8": "int8"}.get(x) for x in (dtype, kv or dtype))
     new, seen, heads, groups = (t[c][rows] for c in ("q_len", "context", "num_heads", "num_kv_heads"))
-    kinds = np.where(seen == new, "attention_prefill", "attention_decode")
+    kinds = np.where(seen == new, "attention_prefill", "attention_decode").astype(object)
     window = t["window"][rows]
     windowed = (window > 0) & (window < seen)
     # A decode step sees the last keys of its window; a windowed prefill sees a band, which no op is yet.

@@ -66,7 +66,7 @@ def request(t: Table, i: int) -> Request:
 
 
 def _figures(t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int) -> dict[str, float]:
-    """The figures by metric; what another follows from is left out, and what queueing decides too."""
+    """The figures by metric, the one to judge by first; without those that follow from it or are queueing."""
     ttft, tpot, e2e = (t[c][i] * 1e-3 for c in ("ttft_ms", "tpot_ms", "e2e_latency_ms"))
     rate = t["throughput_tok_s"][i]
     said = t["throughput_kind"][i]
@@ -80,13 +80,13 @@ def _figures(t: Table, i: int, kind: str, batch: int, prompt: int, generate: int
         tokens = batch * (prompt + generate if "input+output" in said else generate)
         found = {"e2e": tokens / rate if generate else math.nan}
     else:
-        found = {"ttft": ttft}
-        found |= {"tpot": tpot} if math.isnan(e2e) else {"e2e": e2e}
+        found = {"tpot": tpot} if math.isnan(e2e) else {"e2e": e2e}
+        found["ttft"] = ttft
     if not generate:
         found = {m: s for m, s in found.items() if m == "ttft"}
     elif generate == 1:
         found = {m: s for m, s in found.items() if m != "tpot"}
-    return {m: s for m, s in found.items() if not math.isnan(s)}
+    return {m: float(s) for m, s in found.items() if not math.isnan(s)}
 
 
 def _layout(t: Table, i: int) -> Layout:

@@ -17,6 +17,7 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 from . import bounds, kernels, serving, spelling
+from .chat import Chat, chat
 from .judged import Judged, Refused, Validation
 from .pricing import IdealPricing, Pricing, bound
 from .requests import Layout, Request, request
@@ -27,19 +28,31 @@ Tell = Callable[[str, int, int], None]  # of a file, rows done of all
 IDEAL = IdealPricing()
 
 
-def validate(paths: Iterable[Path], build: Build, pricing: Pricing = IDEAL, tell: Tell = lambda *_: None) -> Validation:
-    """All rows of CSV files of kernels or whole models, each beside its prediction.
+def validate(
+    paths: Iterable[Path],
+    build: Build,
+    *,
+    on: Chat | None = None,
+    pricing: Pricing = IDEAL,
+    tell: Tell = lambda *_: None,
+) -> Validation:
+    """All rows of CSV files, each beside its prediction.
 
-    `build` gives the program of a layout. InputError for a file that is no such table.
+    They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
+    `on`, chat logs. InputError for a file that is none of these.
     """
     found = Validation(pricing.name)
+    build = _once(build)
     for path in paths:
         form, rows = table(path)
+        if (form == "chat") != (on is not None):
+            apart = f"a table of {form} rows says on what it ran: leave out --model"
+            raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
         found.problems += rows.problems
-        if form == "chat":
-            raise InputError(f"{path.name}: a chat log has no model and device of its own; say --model and --hw")
-        if form == "model":
-            _models(found, path.name, rows, _once(build), pricing, tell)
+        if on:
+            chat(found, path, rows, on, pricing)
+        elif form == "model":
+            _models(found, path.name, rows, build, pricing, tell)
         else:
             _kernels(found, path.name, form, rows, pricing, tell)
     return found
@@ -78,11 +91,16 @@ def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing
     for rows, call, kind in kernels.calls(form, t):
         tell(file, done := done + len(rows), len(t))
         if isinstance(call, str):
-            found.refused += [Refused(file, int(t["line"][i]), *_words(t, i, kind), call) for i in rows]
+            found.refused += [_refused(file, t, i, kind, call) for i in rows]
             continue
         for gpu, engine in dict.fromkeys(zip(gpus[rows], engines[rows], strict=True)):
             own = np.flatnonzero((gpus[rows] == gpu) & (engines[rows] == engine))
             _call(found, file, t, call.take(own), gpu, engine, pricing)
+
+
+def _refused(file: str, t: Table, i: int, kind: str, reason: str, metric: str = "latency") -> Refused:
+    _, *words = _words(t, i, kind)
+    return Refused(file, int(t["line"][i]), kind, metric, *words, reason)
 
 
 def _call(
@@ -96,7 +114,7 @@ def _call(
         least = bound(call, device)
         predicted = pricing.kernel(call, device, engine)
     except LlmirError as error:
-        found.refused += [Refused(file, int(t["line"][i]), *_words(t, i, call.kind), _reason(error)) for i in call.index]
+        found.refused += [_refused(file, t, i, call.kind, _reason(error)) for i in call.index]
         return
     measured = t["latency_us"][call.index] * 1e-6
     rules = bounds.explain(device, measured, least)
@@ -129,26 +147,24 @@ def _once(build: Build) -> Build:
 def _models(found: Validation, file: str, t: Table, build: Build, pricing: Pricing, tell: Tell) -> None:
     for i in range(len(t)):
         tell(file, i + 1, len(t))
-        line = int(t["line"][i])
-        kind, name, *words = _words(t, i, t["kind"][i])
+        kind, _, *words = _words(t, i, t["kind"][i])
+        metric = ""
         try:
+            asked = request(t, i)
+            metric = next(iter(asked.figures))
             device = _device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            asked = request(t, i)
             program = build(asked.layout)
-            judged = [
-                (metric, measured, *_figure(metric, asked, program, device, words[1], pricing))
-                for metric, measured in asked.figures.items()
-            ]
+            priced = {m: _figure(m, asked, program, device, words[1], pricing) for m in asked.figures}
         except LlmirError as error:
-            found.refused.append(Refused(file, line, kind, name, *words, _reason(error)))
+            found.refused.append(_refused(file, t, i, kind, _reason(error), metric))
             continue
-        for metric, measured, predicted, least in judged:
-            rule = bounds.UNEXPLAINED if least > measured else ""
-            found.rows.append(
-                Judged(file, line, kind, metric, device.name, *words, measured, predicted, least, exceeds=rule)
-            )
+        for metric, measured in asked.figures.items():
+            predicted, least = priced[metric]
+            rule = bounds.MODEL if least > measured else ""
+            where = (file, int(t["line"][i]), kind, metric, device.name, *words)
+            found.rows.append(Judged(*where, measured, predicted, least, rule))
 
 
 def _figure(
@@ -163,12 +179,16 @@ def _figure(
     def step(by: Pricing) -> Callable[[int, int, int], Any]:
         return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
 
-    at_once = serving.fitting(job(IDEAL), asked.batch)
     if metric == "token" or (metric == "tpot" and asked.serving):
-        expected, least = (serving.steady_step(step(by), at_once, prompt, generate) for by in (pricing, IDEAL))
-        each = at_once if metric == "token" else 1
-        return expected.expected / each, least.bound / each
+        # In flight are requests of all ages, so memory holds as many as fit at their mean length.
+        middle = IDEAL.workload(program, device, engine, 1, prompt, generate // 2 + 1)
+        within, most = serving.fitting(middle, asked.batch)
+        expected = serving.steady_step(step(pricing), within, prompt, generate)
+        least = serving.steady_step(step(IDEAL), most, prompt, generate)
+        share = (within, most) if metric == "token" else (1, 1)
+        return expected.expected / share[0], least.bound / share[1]
     if metric == "e2e":
-        return serving.waves(job(pricing), asked.batch), job(IDEAL)(asked.batch).e2e_s
+        within, _ = serving.fitting(job(IDEAL)(1), asked.batch)
+        return serving.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s
     name = f"{metric}_s"
     return getattr(job(pricing)(asked.batch), name), getattr(job(IDEAL)(asked.batch), name)

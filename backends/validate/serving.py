@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from llmir.backends.report import Report
@@ -17,19 +18,22 @@ class Seconds(NamedTuple):
     bound: float
 
 
-def fitting(job: Callable[[int], Workload], batch: int) -> int:
-    """How many of `batch` requests (0: of any number) memory holds at once; InputError if not even one."""
-    one = job(1)
+def fitting(one: Workload, batch: int) -> tuple[int, int]:
+    """How many of `batch` requests (0: of any number) like `one` memory holds at once.
+
+    Of the share of it that engines use by default, and of all of it; InputError if not even one fits.
+    """
+    whole = replace(one, memory_utilization=1.0, reserve_bytes=0)
     if not one.max_batch:
         raise InputError(f"does not fit: not even one sequence on {one.program.devices} × {one.device.name}")
-    return min(batch, one.max_batch) if batch else one.max_batch
+    held = one.max_batch, whole.max_batch
+    return (min(batch, held[0]), min(batch, held[1])) if batch else held
 
 
-def waves(job: Callable[[int], Workload], batch: int) -> float:
-    """Seconds until a static batch is done: as many as fit at once, one wave after another, then the rest."""
-    most = fitting(job, batch)
-    whole, rest = divmod(batch, most)
-    return whole * job(most).e2e_s + (job(rest).e2e_s if rest else 0.0)
+def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
+    """Seconds until a static batch is done: `within` at once, one wave after another, then the rest."""
+    whole, rest = divmod(batch, within)
+    return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
 
 def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int, generate: int) -> Seconds:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from llmir.names import normalize
+
 # Names of machines in measured tables, beside those that `llmir.hw` knows.
 MACHINES = {
     # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
@@ -26,13 +28,23 @@ def machine(gpu: str) -> str:
     return MACHINES.get(gpu.strip().lower(), gpu.strip())
 
 
+# Releases with the weight shapes of a model that we have under another name.
+_ALIKE = {
+    "llama7b": "Llama-2-7B",  # arXiv:2302.13971, table 2: 7B and 13B are as in Llama 2
+    "llama13b": "Llama-2-13B",
+    "vicuna7bv1.5": "Llama-2-7B",  # fine-tuned from it, lmsys.org/blog/2023-03-30-vicuna
+    "vicuna13bv1.5": "Llama-2-13B",
+}
+
+
 def model(name: str) -> str:
     """A model's name without the format that a release of it is stored in; the dtype column says that.
 
     >>> model("TheBloke/Llama-2-7B-GPTQ"), model("x/vicuna-7b-v1.5-awq-gemv"), model("Qwen/Qwen3-32B")
-    ('TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B')
+    ('TheBloke/Llama-2-7B', 'Llama-2-7B', 'Qwen/Qwen3-32B')
     """
-    return _STORED.sub("", name.strip())
+    plain = _STORED.sub("", name.strip())
+    return _ALIKE.get(normalize(plain), plain)
 
 
 def engine(framework: str) -> str:
