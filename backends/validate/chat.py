@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.calibrate import Table
-from llmir.backends.workload import LONGEST
-from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -36,7 +34,6 @@ class Chat:
 
 def chat(found: Validation, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
-    _short(path.name, t)
     predicted = figures(t, on, pricing)
     measured = measurements(t, header(path))
     least = predicted if pricing.name == "ideal" else figures(t, on, IdealPricing())
@@ -48,12 +45,9 @@ def chat(found: Validation, path: Path, t: Table, on: Chat, pricing: Pricing) ->
             bound = float(least[metric][i])
             rule = MODEL if bound > was else ""
             at = (on.device.name, on.engine, on.engine, on.program.name, "")
-            found.rows.append(Judged(path.name, int(line), "chat", metric, *at, was, float(seconds[i]), bound, rule))
-
-
-def _short(file: str, t: Table) -> None:
-    if len(t) and (t["input_tokens"] + t["output_tokens"]).max() > LONGEST:
-        raise InputError(f"{file}: a request is longer than {LONGEST:,} tokens")
+            found.rows.append(
+                Judged(path.name, int(line), "chat", metric, *at, was, float(seconds[i]), bound, rule)
+            )
 
 
 def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:

@@ -22,6 +22,20 @@ METRICS = {
 }
 
 
+class Where(NamedTuple):
+    """What a row is of; the device as the table calls it if we do not know it."""
+
+    file: str
+    row: int
+    kind: str
+    metric: str
+    device: str
+    framework: str
+    engine: str
+    model: str
+    dtype: str
+
+
 class Judged(NamedTuple):
     """A figure that was measured, in seconds, and its prediction; `measured_s` is NaN in a log without it.
 
@@ -51,7 +65,13 @@ class Judged(NamedTuple):
     @property
     def size(self) -> str:
         """The decade of the measured time."""
-        edges = ((1e-5, "< 10 µs"), (1e-4, "10–100 µs"), (1e-3, "0.1–1 ms"), (1e-2, "1–10 ms"), (0.1, "10–100 ms"))
+        edges = (
+            (1e-5, "< 10 µs"),
+            (1e-4, "10–100 µs"),
+            (1e-3, "0.1–1 ms"),
+            (1e-2, "1–10 ms"),
+            (0.1, "10–100 ms"),
+        )
         return next((name for edge, name in edges if self.measured_s < edge), "≥ 100 ms")
 
 
@@ -110,7 +130,9 @@ class Validation:
         """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""
         for key in by:
             if key not in KEYS:
-                raise InputError(f"by: unknown key {key!r}; allowed are {', '.join(KEYS)}{suggest(key, KEYS)}")
+                raise InputError(
+                    f"by: unknown key {key!r}; allowed are {', '.join(KEYS)}{suggest(key, KEYS)}"
+                )
         judged: dict[tuple[str, ...], list[Judged]] = {}
         for row in self.measured:
             judged.setdefault(tuple(getattr(row, k) for k in by), []).append(row)
@@ -118,18 +140,18 @@ class Validation:
         known = [k for k in by if k in Refused._fields]
         counts: dict[tuple[str, ...], int] = {}
         for refused in self.refused:
-            key = tuple(getattr(refused, k) for k in known)
-            counts[key] = counts.get(key, 0) + 1
+            some = tuple(getattr(refused, k) for k in known)
+            counts[some] = counts.get(some, 0) + 1
         where = [list(by).index(k) for k in known]
         found = []
         for names, rows in judged.items():
             missing = counts.get(tuple(names[i] for i in where), 0)
             found.append(_group(dict(zip(by, names, strict=True)), rows, missing))
         met = {tuple(names[i] for i in where) for names in judged}
-        for key, n in counts.items():
-            if key not in met:
+        for some, n in counts.items():
+            if some not in met:
                 nan = math.nan
-                of = dict(zip(known, key, strict=True))
+                of = dict(zip(known, some, strict=True))
                 found.append(Group({k: of.get(k, "") for k in by}, 0, nan, nan, nan, nan, n, 1.0))
         return sorted(found, key=lambda g: tuple(g.keys.values()))
 

@@ -68,7 +68,11 @@ def calls(form: str, table: Table) -> Found:
 
 
 def _type(scheme: str, letters: str, shape: str) -> str:
-    laid = f"{scheme}.{letters}" if "_" in scheme.removeprefix("fp8_e4m3") or scheme in ("nvfp4", "mxfp4") else scheme
+    laid = (
+        f"{scheme}.{letters}"
+        if "_" in scheme.removeprefix("fp8_e4m3") or scheme in ("nvfp4", "mxfp4")
+        else scheme
+    )
     return f"{laid}[{shape}]"
 
 
@@ -142,7 +146,9 @@ def _moe_program(dtype: str, experts: int, held: int, top_k: int) -> Program:
     down = b.weight(_type(w_type, "bkn", f"{held}, f, h"), name="down")
     of = {"top_k": top_k, "experts": experts, "to": "bf16"}
     rows, expert = b.dispatch(x, chosen)
-    wide = b.silu_mul(*b.grouped_linear(rows, gate, up, expert, einsum="s h, [e] h f, [e] h f, s -> s f, s f", **of))
+    wide = b.silu_mul(
+        *b.grouped_linear(rows, gate, up, expert, einsum="s h, [e] h f, [e] h f, s -> s f, s f", **of)
+    )
     narrow = wide if x_type == "bf16" else b.quantize(wide, to=f"{x_type}.mk")
     y = b.grouped_linear(narrow, down, expert, einsum="s f, [e] f h, s -> s h", **of)
     b.output(b.combine(y, shares))
@@ -153,11 +159,19 @@ def _moe(t: Table, rows: Array, dtype: str, experts: float, top_k: float, ep: fl
     held = experts / ep
     if dtype not in PRODUCTS or held % 1 or top_k > experts:
         known = dtype in PRODUCTS
-        reason = f"{ep:g} ranks do not divide {experts:g} experts" if known else f"dtype {dtype!r} of a moe is not known"
+        reason = (
+            f"{ep:g} ranks do not divide {experts:g} experts"
+            if known
+            else f"dtype {dtype!r} of a moe is not known"
+        )
         yield rows, reason, "moe"
         return
     # A rank has its share of the routed rows: of tokens·k/ep, and thus of tokens/ep tokens.
-    sizes = {"t": t["num_tokens"][rows] / ep, "h": t["hidden"][rows], "f": t["inter"][rows] / t["moe_tp"][rows]}
+    sizes = {
+        "t": t["num_tokens"][rows] / ep,
+        "h": t["hidden"][rows],
+        "f": t["inter"][rows] / t["moe_tp"][rows],
+    }
     program = _moe_program(dtype, int(experts), int(held), int(top_k))
     yield rows, Call("moe", program, rows, sizes), "moe"
 
@@ -171,7 +185,11 @@ def _copy_program() -> Program:
 
 def _elementwise(t: Table, rows: Array) -> Found:
     # Whatever it computes, it moves so many bytes: half read, half written, 2 bytes an element each.
-    yield rows, Call("elementwise", _copy_program(), rows, {"n": t["bytes_moved_ideal"][rows] / 4}), "elementwise"
+    yield (
+        rows,
+        Call("elementwise", _copy_program(), rows, {"n": t["bytes_moved_ideal"][rows] / 4}),
+        "elementwise",
+    )
 
 
 def _factors(n: int) -> list[int]:
@@ -185,7 +203,7 @@ def _factors(n: int) -> list[int]:
 
 
 # A table's word -> the op, and its input laid over `a`: payloads are bytes, as the op takes them.
-_COLLECTIVES = {
+_COLLECTIVES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "all_reduce": ("all_reduce", "int8[s]+{plus}", {}),
     "all_gather": ("all_gather", "int8[s@{at}]", {"dim": 0}),
     "reduce_scatter": ("reduce_scatter", "int8[s]+{plus}", {"dim": 0}),
@@ -207,7 +225,11 @@ def _collective_program(op: str, ranks: int) -> Program:
 
 def _collective(t: Table, rows: Array, op: str, ranks: float) -> Found:
     if op not in _COLLECTIVES or ranks < 2:
-        yield rows, f"no op is a {op!r}" if ranks > 1 else "a collective takes two ranks at least", "collective"
+        yield (
+            rows,
+            f"no op is a {op!r}" if ranks > 1 else "a collective takes two ranks at least",
+            "collective",
+        )
         return
     across = np.array([_inside(t["note"][i]) < ranks for i in rows])
     if across.any():
@@ -220,7 +242,7 @@ def _collective(t: Table, rows: Array, op: str, ranks: float) -> Found:
 
 
 def _inside(note: str) -> float:
-    """How many ranks of a collective share a node, as Vidur's tables note it; all of them if nothing is said."""
+    """How many ranks of a collective share a node, as Vidur's tables note it; all if nothing is said."""
     found = re.search(r"devices_per_node=(\d+)", note)
     return int(found[1]) if found else math.inf
 

@@ -23,12 +23,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Pricing(Protocol):
     """A cost model as validation needs it; `engine` is whose kernels, where a calibration knows."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What reports call it."""
 
-    def workload(self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int) -> Workload:
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
         """A batch of requests."""
 
-    def step(self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any) -> Report:
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
         """One step."""
 
     def kernel(self, call: Call, device: Device, engine: str) -> Array:
@@ -41,11 +47,15 @@ class IdealPricing:
 
     name: str = "ideal"
 
-    def workload(self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int) -> Workload:
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
         """A batch of requests."""
         return Workload(program, device, batch, prompt, generate)
 
-    def step(self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any) -> Report:
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
         """One step."""
         return Report(program, device, batch=batch, new=new, context=context)
 
@@ -80,9 +90,9 @@ def bound(call: Call, device: Device) -> Bound:
         outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
         moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + (at(row.write) if row.node.name in outputs else 0)
-        for name in limits:
+        for name, before in limits.items():
             own = [at(x.amount) / x.rate for x in found.model.limits(row) if x.bound == name]
-            limits[name] = limits[name] + np.max(own, axis=0) if own else limits[name]
+            limits[name] = before + np.max(own, axis=0) if own else before
     memory = moved / device.memory_Bps
     slowest = np.maximum(np.maximum(memory, limits["compute"]), limits["network"])
     return Bound(slowest, memory, limits["compute"], limits["network"], moved)

@@ -54,7 +54,11 @@ def request(t: Table, i: int) -> Request:
     if "spec-decode" in t["flag"][i]:
         raise InputError("speculative decoding may be on")
     layout = _layout(t, i)
-    batch = 0 if kind == "serving_max_throughput" else _count(t["batch_or_concurrency"][i], "batch_or_concurrency")
+    batch = (
+        0
+        if kind == "serving_max_throughput"
+        else _count(t["batch_or_concurrency"][i], "batch_or_concurrency")
+    )
     prompt = _count(t["isl"][i], "isl")
     osl = t["osl"][i].strip()
     generate = _count(osl, "osl") if osl else 0
@@ -65,7 +69,9 @@ def request(t: Table, i: int) -> Request:
     return Request(layout, batch, prompt, generate or 1, figures, serving=kind == "serving_closed_loop")
 
 
-def _figures(t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int) -> dict[str, float]:
+def _figures(
+    t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int
+) -> dict[str, float]:
     """The figures by metric, the one to judge by first; without those that follow from it or are queueing."""
     ttft, tpot, e2e = (t[c][i] * 1e-3 for c in ("ttft_ms", "tpot_ms", "e2e_latency_ms"))
     rate = t["throughput_tok_s"][i]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from llmir.hw import Device
 
 from . import bounds, kernels, serving, spelling
 from .chat import Chat, chat
-from .judged import Judged, Refused, Validation
+from .judged import Judged, Refused, Validation, Where
 from .pricing import IdealPricing, Pricing, bound
 from .requests import Layout, Request, request
 from .tables import table
@@ -58,17 +58,15 @@ def validate(
     return found
 
 
-def _words(t: Table, i: int, kind: str) -> tuple[str, str, str, str, str, str]:
-    """Of a row: kind, device (as the table calls it if we do not know it), framework, engine, model, dtype."""
-
+def _where(file: str, t: Table, i: int, kind: str, metric: str = "latency") -> Where:
     def word(name: str) -> str:
         return str(t[name][i]) if name in t.columns else ""
 
-    framework = word("framework")
-    dtype = word("dtype") or word("weight_dtype")
     device = _device(word("gpu"))
     gpu = word("gpu") if isinstance(device, str) else device.name
-    return kind, gpu, framework, spelling.engine(framework), word("model"), dtype
+    engine = spelling.engine(word("framework"))
+    dtype = word("dtype") or word("weight_dtype")
+    return Where(file, int(t["line"][i]), kind, metric, gpu, word("framework"), engine, word("model"), dtype)
 
 
 def _reason(error: LlmirError) -> str:
@@ -91,16 +89,11 @@ def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing
     for rows, call, kind in kernels.calls(form, t):
         tell(file, done := done + len(rows), len(t))
         if isinstance(call, str):
-            found.refused += [_refused(file, t, i, kind, call) for i in rows]
+            found.refused += [Refused(*_where(file, t, i, kind), call) for i in rows]
             continue
         for gpu, engine in dict.fromkeys(zip(gpus[rows], engines[rows], strict=True)):
             own = np.flatnonzero((gpus[rows] == gpu) & (engines[rows] == engine))
             _call(found, file, t, call.take(own), gpu, engine, pricing)
-
-
-def _refused(file: str, t: Table, i: int, kind: str, reason: str, metric: str = "latency") -> Refused:
-    _, *words = _words(t, i, kind)
-    return Refused(file, int(t["line"][i]), kind, metric, *words, reason)
 
 
 def _call(
@@ -114,21 +107,21 @@ def _call(
         least = bound(call, device)
         predicted = pricing.kernel(call, device, engine)
     except LlmirError as error:
-        found.refused += [_refused(file, t, i, call.kind, _reason(error)) for i in call.index]
+        found.refused += [Refused(*_where(file, t, i, call.kind), _reason(error)) for i in call.index]
         return
     measured = t["latency_us"][call.index] * 1e-6
     rules = bounds.explain(device, measured, least)
-    for i, *seconds, rule in zip(call.index, measured, predicted, least.seconds, rules, strict=True):
-        kind, _, *words = _words(t, i, call.kind)
-        found.rows.append(
-            Judged(file, int(t["line"][i]), kind, "latency", device.name, *words, *map(float, seconds), exceeds=rule)
-        )
+    for i, was, will, bound_s, rule in zip(
+        call.index, measured, predicted, least.seconds, rules, strict=True
+    ):
+        at = _where(file, t, i, call.kind)
+        found.rows.append(Judged(*at, float(was), float(will), float(bound_s), rule))
 
 
 def _once(build: Build) -> Build:
     """`build`, remembered, with its errors."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def remembered(layout: Layout) -> Program | LlmirError:
         try:
             return build(layout)
@@ -147,24 +140,22 @@ def _once(build: Build) -> Build:
 def _models(found: Validation, file: str, t: Table, build: Build, pricing: Pricing, tell: Tell) -> None:
     for i in range(len(t)):
         tell(file, i + 1, len(t))
-        kind, _, *words = _words(t, i, t["kind"][i])
-        metric = ""
+        at = _where(file, t, i, t["kind"][i], "")
         try:
             asked = request(t, i)
-            metric = next(iter(asked.figures))
+            at = at._replace(metric=next(iter(asked.figures)))
             device = _device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
             program = build(asked.layout)
-            priced = {m: _figure(m, asked, program, device, words[1], pricing) for m in asked.figures}
+            priced = {m: _figure(m, asked, program, device, at.engine, pricing) for m in asked.figures}
         except LlmirError as error:
-            found.refused.append(_refused(file, t, i, kind, _reason(error), metric))
+            found.refused.append(Refused(*at, _reason(error)))
             continue
         for metric, measured in asked.figures.items():
             predicted, least = priced[metric]
             rule = bounds.MODEL if least > measured else ""
-            where = (file, int(t["line"][i]), kind, metric, device.name, *words)
-            found.rows.append(Judged(*where, measured, predicted, least, rule))
+            found.rows.append(Judged(*at._replace(metric=metric), measured, predicted, least, rule))
 
 
 def _figure(

@@ -77,4 +77,13 @@ WEIGHTS = {
     "awq4": ("int4", ""),
     "nf4": ("int4_g64", ""),  # QLoRA (arXiv:2305.14314): blocks of 64
 }
-CACHES = {"": "", "fp16": "", "float16": "", "bf16": "", "bfloat16": "", "fp8": "fp8", "int8": "int8", "fp32": "fp32"}
+CACHES = {
+    "": "",
+    "fp16": "",
+    "float16": "",
+    "bf16": "",
+    "bfloat16": "",
+    "fp8": "fp8",
+    "int8": "int8",
+    "fp32": "fp32",
+}

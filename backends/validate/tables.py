@@ -11,6 +11,7 @@ import numpy as np
 
 from llmir.backends.calibrate import Column, Table, read
 from llmir.backends.calibrate.rows import LATENCY
+from llmir.backends.workload import LONGEST
 from llmir.errors import InputError
 from llmir.names import plain
 
@@ -35,7 +36,7 @@ def _sizes(*names: str, zero: Sequence[str] = ()) -> dict[str, Column]:
 
 _HEADS = ("batch", "q_len", "context", "num_heads", "num_kv_heads", "head_dim")
 FORMATS = {
-    "chat": Format(_sizes("input_tokens", "output_tokens"), ()),
+    "chat": Format(dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2)), ()),
     "model": Format(
         {},
         ("model", "gpu", "kind", "isl", "osl", "batch_or_concurrency"),
@@ -86,16 +87,17 @@ def table(path: Path) -> tuple[str, Table]:
     InputError names the columns that are missing for the format that comes nearest.
     """
     names = header(path)
-    fits = {f: sum(c in names for c in (*x.numbers, *x.words)) / len((*x.numbers, *x.words)) for f, x in FORMATS.items()}
+    fits = {
+        f: sum(c in names for c in (*x.numbers, *x.words)) / len((*x.numbers, *x.words))
+        for f, x in FORMATS.items()
+    }
     best = max(fits, key=lambda f: (fits[f] == 1, fits[f] * len(FORMATS[f].numbers), fits[f]))
     shape = FORMATS[best]
     missing = [c for c in (*shape.numbers, *shape.words) if c not in names]
     if missing:
+        near = f"nearest is {best}, without {', '.join(missing)}"
         shown = plain(", ".join(names), limit=120)
-        raise InputError(
-            f"{path.name}: not a table that can be validated; nearest is {best}, without {', '.join(missing)} "
-            f"(it has {shown})"
-        )
+        raise InputError(f"{path.name}: not a table that can be validated; {near} (it has {shown})")
     numbers = {**shape.numbers, **{c: k for c, k in shape.more_numbers.items() if c in names}}
     if best == "chat":
         numbers |= {column: _SECONDS for column, _, _ in chat_columns(names)}

@@ -25,7 +25,9 @@ _SAID = 5  # unreadable rows that are named one by one
 
 @click.command("validate", short_help="Hold predictions against measured times.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE.csv…")
-@click.option("--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]")
+@click.option(
+    "--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]"
+)
 @click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
 @click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
 @click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
@@ -36,7 +38,7 @@ _SAID = 5  # unreadable rows that are named one by one
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> None:
+def command(ctx: click.Context, /, **given: Any) -> None:
     """Price every row of measured tables and say how far off the predictions are.
 
     A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
@@ -80,7 +82,9 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
             raise InputError("--model: chat logs also need --hw, the device that they ran on")
         return {"program": inputs.lowered(given), "hw": given["hw"], "batch": given["batch"]}
     for name in ctx.params:
-        if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+        if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(
+            name
+        ) == ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise InputError(f"--{option}: is of chat logs, which need --model; other tables say what ran")
     return {}
@@ -114,9 +118,11 @@ def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
 
     exceeds = [[*words, f"{n:,}"] for *words, n in show.exceeds(found)]
     refused = [[kind, reason, f"{n:,}"] for kind, reason, n in found.reasons()]
-    tables = [(("kind", "device", "measured below ideal, because", "rows"), exceeds)]
-    tables.append((("kind", "refused, because", "rows"), refused))
-    return [(h, rows) for h, rows in tables if rows]
+    tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
+        (("kind", "device", "measured below ideal, because", "rows"), exceeds),
+        (("kind", "refused, because", "rows"), refused),
+    ]
+    return [(headings, rows) for headings, rows in tables if rows]
 
 
 def _shown(found: Validation, by: list[str]) -> Any:
