@@ -79,6 +79,21 @@ def test_attention_reads_the_cache_once_and_a_window_no_more_than_itself(judge: 
     )
 
 
+@pytest.mark.parametrize(
+    ("new", "seen", "window"), [(4096, 4096, 128), (4096, 4096, 5000), (64, 4160, 1024), (300, 400, 256)]
+)
+def test_a_window_leaves_the_pairs_of_its_band(judge: Any, new: int, seen: int, window: int) -> None:
+    past = seen - new
+    pairs = sum(min(past + i + 1, window) for i in range(new))
+    found = judge(HEADS + f"h100_sxm,bfloat16,bfloat16,64,{new},{seen},64,8,128,{window},99999,x\n")
+    compute = 64 * 4 * 64 * 128 * pairs / H100.matrix_flops["bf16"]
+    softmax = 64 * 5 * 64 * pairs / H100.vector_flops["fp32"]
+    memory = 64 * 2 * 128 * (2 * 64 * new + 2 * 8 * seen) / H100.memory_Bps
+    row = only(found)
+    assert max(compute, softmax) <= row.ideal_s * (1 + 1e-9)
+    assert row.ideal_s <= max(compute, softmax, memory) * (1 + 1e-9)
+
+
 def test_experts_are_read_where_they_are_touched_and_rows_are_shared_over_ranks(judge: Any) -> None:
     row = only(judge(MOE + "h100_sxm,bfloat16,4,2048,768,8,128,1,2,9999,x\n"))
     touched = 64 * (1 - (1 - 8 / 128) ** 4)

@@ -107,12 +107,8 @@ def _attention(t: Table, rows: Array, dtype: str, kv: str) -> Found:
     q_type, kv_type = ({**WIDE, "fp8": "fp8_e4m3", "int8": "int8"}.get(x) for x in (dtype, kv or dtype))
     new, seen, heads, groups = (t[c][rows] for c in ("q_len", "context", "num_heads", "num_kv_heads"))
     kinds = np.where(seen == new, "attention_prefill", "attention_decode").astype(object)
-    window = t["window"][rows]
-    windowed = (window > 0) & (window < seen)
-    # A decode step sees the last keys of its window; a windowed prefill sees a band, which no op is yet.
-    keys = np.where(windowed & (new == 1), window, seen)
+    keys = _keys(new, seen, t["window"][rows])
     reasons = np.full(len(rows), "", dtype=object)
-    reasons[windowed & (new > 1)] = "a prefill with a window: no op has one yet"
     reasons[heads % groups > 0] = "num_kv_heads does not divide num_heads"
     reasons[seen < new] = "context is past + q_len, so it is not below q_len"
     if q_type is None or kv_type is None:
@@ -133,6 +129,18 @@ def _attention(t: Table, rows: Array, dtype: str, kv: str) -> Found:
             }
             program = _attention_program(str(q_type), str(kv_type))
             yield rows[at], Call(kind, program, rows[at], sizes), kind
+
+
+def _keys(new: Array, seen: Array, window: Array) -> Array:
+    """Keys over which a causal attention has the pairs that the window leaves; all keys where there is none.
+
+    Query i of `new` sees min(past + i + 1, window) keys. A step of one token thus reads its window; a prompt
+    has the FLOPs of its band, and reads no more than there is.
+    """
+    width = np.where(window > 0, np.minimum(window, seen), seen)
+    short = np.clip(width - 1 - (seen - new), 0, new)  # the first queries, which see less than a window
+    pairs = new * width - short * (width - 1 - (seen - new)) + short * (short - 1) / 2
+    return np.asarray((2 * pairs + new * new - new) / (2 * new))
 
 
 @lru_cache(maxsize=256)
