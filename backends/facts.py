@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from llmir.backends import precision, units
+from llmir.backends.cost import nodes
 from llmir.backends.report import OpCost, Report
 from llmir.backends.workload import Workload
 from llmir.dim import Number
+from llmir.graph import Program
+from llmir.hw import Device
 
-COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launch or latency)"}
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
 
 _NONE = "–"
 
@@ -98,10 +102,14 @@ def bounds(report: Report) -> str:
 
 def step_title(report: Report) -> str:
     """What one step does."""
-    new, cached = _number(report.new), _number(report.context)
-    tokens = "token" if new == "1" else "tokens"
-    cached = "none" if cached == "0" else cached
-    return f"batch {_number(report.batch)}, {new} new {tokens} each, {cached} cached"
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
 
 
 def _number(value: Number) -> str:
@@ -123,15 +131,24 @@ def head(workload: Workload) -> list[tuple[str, str]]:
     parameters += f", {units.count(active)} active for a token" if active != total else ""
     memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
     rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
-    count = "" if program.devices == 1 else f"{program.devices} × "
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
         ("precision", ", ".join(precision.words(program)) or "–"),
-        ("device", f"{count}{plain(device.name)}, {rates}"),
+        ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
         ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),
     ]
+
+
+def devices(program: Program, device: Device) -> str:
+    """`16 × H100-SXM in 2 × DGX-H100`."""
+    ranks, boxes = program.devices, nodes.nodes(program, device)
+    count = f"{ranks} × " if ranks > 1 else ""
+    found = f"{count}{plain(device.name)}"
+    if device.node is None or boxes is None:
+        return found
+    return f"{found} in {f'{boxes} × ' if boxes > 1 else ''}{plain(device.node.name)}"
 
 
 def _peaks(report: Report) -> str:

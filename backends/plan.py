@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, Row, rows
-from llmir.backends.cost.ideal import Limit, seconds
+from llmir.backends.cost import Ideal, Price, Row, rows
+from llmir.backends.cost.nodes import check
 from llmir.backends.liveness import Memory, memories
 from llmir.backends.timing import Timing
 from llmir.dim import Binding, Number, maximum
@@ -19,6 +19,8 @@ from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 14
+# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+BOX = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,23 +41,23 @@ class Plan:
         return memories(self.program)
 
     @cached_property
-    def limits(self) -> tuple[tuple[Limit, ...], ...]:
-        """What can bound each row."""
-        return tuple(self.model.effective(row) for row in self.rows)
+    def prices(self) -> tuple[Price, ...]:
+        """The price of each row."""
+        return tuple(map(self.model.price, self.rows))
 
     @cached_property
-    def _timed(self) -> dict[tuple[Limit, ...], tuple[int, ...]]:
-        # Equal limits are evaluated once: layers of other stages, or unrolled, cost no more than one.
-        merged: dict[tuple[Limit, ...], list[int]] = {}
-        for row, limits in zip(self.rows, self.limits, strict=True):
-            merged.setdefault(limits, [0] * len(self.program.entries))[row.stage] += row.repeat
-        return {limits: tuple(repeats) for limits, repeats in merged.items()}
+    def _timed(self) -> dict[Price, tuple[int, ...]]:
+        # Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        merged: dict[Price, list[int]] = {}
+        for row, price in zip(self.rows, self.prices, strict=True):
+            merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return {price: tuple(repeats) for price, repeats in merged.items()}
 
     def timing(self, at: Binding) -> Timing:
         """What each stage takes for a micro-batch."""
         stages: list[Number] = [0.0] * len(self.program.entries)
-        for limits, repeats in self._timed.items():
-            time = seconds(limits, at)
+        for price, repeats in self._timed.items():
+            time = price.time(at)
             for stage, repeat in enumerate(repeats):
                 if repeat:
                     stages[stage] = stages[stage] + repeat * time
@@ -75,7 +77,7 @@ class Plan:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Where the device computes in another type than the program says."""
+        """Where the device computes in another type than the program says, and links that would reach far."""
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
@@ -85,19 +87,20 @@ class Plan:
             unit = device.matrix_peak(name)[1]
             if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
-        ranks = max((row.work.ranks for row in self.rows), default=1)
-        if ranks > 1:
+        ranks = self.program.devices
+        if device.node is None and ranks > BOX and any(row.work.wire for row in self.rows):
             name, link = device.link(ranks)
-            speed = f"{link.Bps / 1e9:g} GB/s each way for each"
-            found[
-                f"{ranks} ranks are taken to be joined by {name}, {speed}; no network between nodes yet"
-            ] = None
+            joined = (
+                f"{ranks} ranks are taken to be joined by {name}, {link.Bps / 1e9:g} GB/s each way for each"
+            )
+            found[f"{joined}; a cluster has a network between nodes"] = None
         return tuple(found)
 
 
 @lru_cache(maxsize=256)
 def plan(program: Program, device: Device) -> Plan:
-    """The plan of `program` on `device`."""
+    """The plan of `program` on `device`; HardwareError if its ranks do not fit the device's nodes."""
+    check(program, device)
     return Plan(program, Ideal(device))
 
 
@@ -111,12 +114,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
         return np.broadcast_to(figure(at), shape).astype(np.float64)
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
-
-    def part(value: Number, rows: slice) -> Number:
-        whole = np.ndim(value) < len(shape) or np.shape(value)[0] == 1
-        return value if whole else value[rows]
-
     for start in range(0, shape[0], step):
-        block = slice(start, start + step)
-        result[block] = figure(Binding(**{k: part(v, block) for k, v in at.symbols.items()}))
+        rows = slice(start, start + step)
+        result[rows] = figure(at.block(rows))
     return result

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import BOUNDS, Limit
+from llmir.backends.cost import BOUNDS, Price, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
-from llmir.dim import Binding, Number, Size
+from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -97,33 +96,55 @@ def _shown(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
-def _split(batch: Number, parts: int) -> Number:
-    """The sequences of one micro-batch; exact."""
-    return batch if parts == 1 else batch // parts
+def _checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
+    return count("batch", batch, 1), count("new", new, 1), count("context", context, 0)
+
+
+def _beside(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
+    known = ("batch", "new", "context")
+    if not isinstance(part, Mapping) or not set(part) <= set(known):
+        raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {_shown(part)}")
+    return _checked(**part)
+
+
+def _binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:
+    """What one micro-batch is."""
+    if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
+        raise InputError(
+            f"batch: expected a multiple of the {micro_batches} micro-batches, got {_shown(batch)}"
+        )
+    return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
 
 
 class Report:
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
+    `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
+    decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
+
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
     """
 
-    def __init__(self, program: Program, device: Device, *, batch: Any, new: Any, context: Any) -> None:
-        self.batch, self.new, self.context = (
-            count("batch", batch, 1),
-            count("new", new, 1),
-            count("context", context, 0),
-        )
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        *,
+        batch: Any,
+        new: Any,
+        context: Any,
+        beside: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         self.program, self.device = program, device
-        parts = program.micro_batches
-        if parts > 1 and np.any(np.mod(self.batch, parts)):
-            raise InputError(f"batch: expected a multiple of the {parts} micro-batches, got {_shown(batch)}")
+        self.batch, self.new, self.context = main = _checked(batch, new, context)
+        self.beside = tuple(_beside(part) for part in beside)
+        parts = [_binding(program.micro_batches, *part) for part in (main, *self.beside)]
         try:
-            self.at = Binding(B=_split(self.batch, parts), T=self.new, C=self.context)
+            self.at = Mixed(parts) if self.beside else parts[0]
             self.shape = self.at.shape
         except ValueError:
-            shapes = ", ".join(str(np.shape(v)) for v in (batch, new, context))
+            shapes = ", ".join(str(np.shape(v)) for part in (main, *self.beside) for v in part)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
         self.plan: Plan = plan(program, device)
 
@@ -259,20 +280,14 @@ class Report:
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
         """One row an op, in schedule order; Σ row × repeat is what the stages work together."""
-        return tuple(map(self._op, self.plan.rows, self.plan.limits))
+        return tuple(map(self._op, self.plan.rows, self.plan.prices))
 
-    def _op(self, row: Row, limits: tuple[Limit, ...]) -> OpCost:
+    def _op(self, row: Row, price: Price) -> OpCost:
         def at(size: Size) -> Number:
             value = self.at(size)
             return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
 
-        times = [at(x.amount) / x.rate for x in limits]
-        if self.shape:
-            slowest = np.argmax(times, axis=0)
-            bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
-        else:
-            time = max(times)
-            bound = limits[times.index(time)].bound
+        time, bound = price.due(self.at)
         repeat = row.repeat * self.program.micro_batches
         read, write, flops = at(row.read), at(row.write), at(row.flops)
         moved = read + write

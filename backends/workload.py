@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost.nodes import hardware
 from llmir.backends.plan import plan
 from llmir.backends.precision import precision
 from llmir.backends.report import Report, count
@@ -166,7 +167,7 @@ class Workload:
                 "parameters": program.parameters,
                 "active_parameters": program.active_parameters,
             },
-            "hardware": {"name": self.device.name, "devices": program.devices},
+            "hardware": hardware(program, self.device),
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": parallel(program),

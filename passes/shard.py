@@ -20,6 +20,7 @@ from llmir.ops.collective import TOKENS, Collective
 from llmir.ops.moe import Combine, Dispatch
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
+from llmir.ops.wire import Compress, Decompress
 from llmir.pipeline import Pass
 from llmir.tensor import Placement, Tensor
 
@@ -86,8 +87,8 @@ class _Walk:
                 Node(node.name, replace(op, type=self.plan.lay(op)), (), (self.plan.lay(op),))
             )
         operands = tuple(self.new[v] for v in node.operands)
-        if isinstance(op, Collective):
-            return operands[:1]  # what an earlier walk inserted
+        if isinstance(op, Collective | Compress | Decompress):
+            return operands[:1]  # what was inserted for an earlier layout
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
         if isinstance(op, Combine):

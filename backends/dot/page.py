@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmir.backends import facts, precision, units
-from llmir.backends.cost.ideal import BOUNDS
+from llmir.backends.cost import BOUNDS
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload, parallel
 
@@ -80,6 +80,8 @@ def panel_head(report: Report) -> str:
 
 def step_words(report: Report) -> tuple[str, str]:
     """The name of a step's phase, and its sizes."""
+    if report.beside:
+        return "STEP", facts.step_title(report)
     batch, new, context = int(report.batch), int(report.new), int(report.context)
     name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
     cached = f", context {context}" if context else ""
@@ -87,12 +89,10 @@ def step_words(report: Report) -> tuple[str, str]:
 
 
 def _where(job: Report | Workload) -> str:
-    devices = job.program.devices
-    count = f"{devices} × " if devices > 1 else ""
     degrees = parallel(job.program)
     axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
     axes += ["SP"] if degrees["sp"] else []
-    return f"{count}{job.device.name} ({', '.join([*axes, *precision.words(job.program)])})"
+    return f"{facts.devices(job.program, job.device)} ({', '.join([*axes, *precision.words(job.program)])})"
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:

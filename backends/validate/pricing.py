@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from llmir.backends.plan import plan
+from llmir.backends.cost import Ideal, rows
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
@@ -82,16 +82,15 @@ def bound(call: Call, device: Device) -> Bound:
     at = Binding(**call.symbols)
     graph = call.program.graphs["main"]
     outputs = {v.node for v in graph.outputs}
-    found = plan(call.program, device)
     zero = np.zeros(len(call.index))
     limits = {"compute": zero, "network": zero}
     moved = zero
-    for row in found.rows:
+    for row in rows(call.program):
         outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
         moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + (at(row.write) if row.node.name in outputs else 0)
         for name, before in limits.items():
-            own = [at(x.amount) / x.rate for x in found.model.limits(row) if x.bound == name]
+            own = [x.time(at) for x in Ideal(device).limits(row) if x.bound == name]
             limits[name] = before + np.max(own, axis=0) if own else before
     memory = moved / device.memory_Bps
     slowest = np.maximum(np.maximum(memory, limits["compute"]), limits["network"])

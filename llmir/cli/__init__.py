@@ -25,8 +25,8 @@ COMMANDS = {
     "passes": "The passes that a pipeline can name, and their options.",
     "validate": "Hold predictions against measured times: kernels, whole models, chat logs.",
     "models": "The bundled models.",
-    "hw": "The bundled devices; with a name, each number and its source.",
-    "check": "Hold the model's weights against a safetensors file or index.",
+    "hw": "The bundled devices and clusters; with a name, each number and its source.",
+    "check": "Hold the weights against a checkpoint, or all ranks against one device.",
     "doctor": "Say whether the installation works.",
 }
 

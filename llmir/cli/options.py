@@ -43,7 +43,17 @@ precision = _stack(
         help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
     ),
     click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
-    click.option("--plan", metavar="FILE", help="YAML of modules (or patterns with *) and their dtypes."),
+    click.option(
+        "--collectives",
+        metavar="DTYPE",
+        help="What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
+        "those of lm_head, router and embedding.",
+    ),
+    click.option(
+        "--plan",
+        metavar="FILE",
+        help="YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
+    ),
 )
 
 lowering = _stack(
@@ -81,9 +91,8 @@ parallel = _stack(
 )
 
 workload = _stack(
-    click.option(
-        "--hw", default="h100-sxm", show_default=True, metavar="DEVICE", help="A device, or a YAML file."
-    ),
+    click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
+    click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences at once."),
     click.option(
         "--prompt", type=Count(), default=2048, show_default=True, help="Tokens in, for each sequence."

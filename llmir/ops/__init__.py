@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op, type_name
-from . import attention, collective, elementwise, gather, linear, moe, norm, quant, region, rope, stage
+from . import attention, collective, elementwise, gather, linear, moe, norm, quant, region, rope, stage, wire
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "region",
     "rope",
     "stage",
+    "wire",
 ]
 
 

@@ -24,9 +24,10 @@ class Send(Op):
     to: int
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """That of an op, and the payload over the wire, once."""
+        """That of an op, and the payload over the wire, once, between the first ranks of two stages."""
         payload = operands[0].local(mesh).bytes
-        return replace(super().work(operands, results, mesh), wire=payload, switched=payload, ranks=2)
+        group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
+        return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
 
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Nothing here: the other stage writes."""
