@@ -105,11 +105,12 @@ def test_experts_are_read_where_they_are_touched_and_rows_are_shared_over_ranks(
 @pytest.mark.parametrize(
     ("op", "gpus", "sent"), [("all_reduce", 4, 2 * 3 / 4), ("all_gather", 8, 7 / 8), ("alltoall", 2, 1 / 2)]
 )
-def test_collectives_send_what_a_ring_sends(judge: Any, op: str, gpus: int, sent: float) -> None:
+def test_collectives_take_what_a_ring_sends(judge: Any, op: str, gpus: int, sent: float) -> None:
     a100 = hw.load("a100")
     size = 1 << 26
     row = only(judge(SENT + f"a100_sxm,{op},half,{gpus},{size},9999,nccl-2.27.3,\n"))
-    assert row.ideal_s == pytest.approx(sent * size / a100.link(gpus)[1].Bps, rel=1e-6)
+    sending = sent * size / a100.link(gpus)[1].Bps
+    assert sending <= row.ideal_s <= sending * 1.02  # and a hop's latency
     assert row.engine == "nccl"
 
 

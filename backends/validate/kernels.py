@@ -40,12 +40,18 @@ PRODUCTS = {
 
 @dataclass(frozen=True)
 class Call:
-    """Rows of a table that one program prices: `index` into the table, and the values of the symbols."""
+    """Rows of a table that one program prices: `index` into `table`, and the values of the symbols."""
 
     kind: str
     program: Program
+    table: Table
     index: Array
     symbols: Mapping[str, Array]
+
+    @property
+    def rows(self) -> Table:
+        """The rows themselves, for a cost model that prices tables by their own columns."""
+        return self.table.take(self.index)
 
     def take(self, part: Array) -> Call:
         """Some of the rows."""
@@ -91,7 +97,7 @@ def _gemm(t: Table, rows: Array, dtype: str) -> Found:
     if dtype not in PRODUCTS or dtype.startswith("w4"):
         yield rows, f"dtype {dtype!r} of a gemm is not known", "gemm"
         return
-    yield rows, Call("gemm", _gemm_program(dtype), rows, {s: t[s][rows] for s in "mnk"}), "gemm"
+    yield rows, Call("gemm", _gemm_program(dtype), t, rows, {s: t[s][rows] for s in "mnk"}), "gemm"
 
 
 @lru_cache(maxsize=64)
@@ -128,7 +134,7 @@ def _attention(t: Table, rows: Array, dtype: str, kv: str) -> Found:
                 "d": t["head_dim"][rows[at]],
             }
             program = _attention_program(str(q_type), str(kv_type))
-            yield rows[at], Call(kind, program, rows[at], sizes), kind
+            yield rows[at], Call(kind, program, t, rows[at], sizes), kind
 
 
 def _keys(new: Array, seen: Array, window: Array) -> Array:
@@ -181,7 +187,7 @@ def _moe(t: Table, rows: Array, dtype: str, experts: float, top_k: float, ep: fl
         "f": t["inter"][rows] / t["moe_tp"][rows],
     }
     program = _moe_program(dtype, int(experts), int(held), int(top_k))
-    yield rows, Call("moe", program, rows, sizes), "moe"
+    yield rows, Call("moe", program, t, rows, sizes), "moe"
 
 
 @lru_cache(maxsize=1)
@@ -195,7 +201,7 @@ def _elementwise(t: Table, rows: Array) -> Found:
     # Whatever it computes, it moves so many bytes: half read, half written, 2 bytes an element each.
     yield (
         rows,
-        Call("elementwise", _copy_program(), rows, {"n": t["bytes_moved_ideal"][rows] / 4}),
+        Call("elementwise", _copy_program(), t, rows, {"n": t["bytes_moved_ideal"][rows] / 4}),
         "elementwise",
     )
 
@@ -210,12 +216,12 @@ def _factors(n: int) -> list[int]:
     return found
 
 
-# A table's word -> the op, and its input laid over `a`: payloads are bytes, as the op takes them.
+# A table's word -> the op, and its input as it lies, 2 bytes an element whatever the table's type.
 _COLLECTIVES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "all_reduce": ("all_reduce", "int8[s]+{plus}", {}),
-    "all_gather": ("all_gather", "int8[s@{at}]", {"dim": 0}),
-    "reduce_scatter": ("reduce_scatter", "int8[s]+{plus}", {"dim": 0}),
-    "alltoall": ("all_to_all", "int8[s@{at}, 1]", {"to": "experts"}),
+    "all_reduce": ("all_reduce", "bf16[s]+{plus}", {}),
+    "all_gather": ("all_gather", "bf16[s@{at}]", {"dim": 0}),
+    "reduce_scatter": ("reduce_scatter", "bf16[s]+{plus}", {"dim": 0}),
+    "alltoall": ("all_to_all", "bf16[s@{at}, 1]", {"to": "experts"}),
 }
 
 
@@ -246,7 +252,7 @@ def _collective(t: Table, rows: Array, op: str, ranks: float) -> Found:
     if len(own):
         whole = ranks if op == "alltoall" else 1  # of an exchange, the payload is a rank's rows
         program = _collective_program(op, int(ranks))
-        yield own, Call("collective", program, own, {"s": t["bytes"][own] * whole}), "collective"
+        yield own, Call("collective", program, t, own, {"s": t["bytes"][own] * whole / 2}), "collective"
 
 
 def _inside(note: str) -> float:

@@ -18,6 +18,7 @@ from llmir.names import plain
 _WORDS = ("gpu", "framework")
 _SECONDS = Column(1e-9, 1e6, whole=False, empty=float("nan"))
 _MS = Column(1e-3, 1e9, whole=False, empty=float("nan"))  # 1 µs to 11 days
+_BYTES = Column(high=1e13)  # more than any device holds
 _DEGREE = Column(0, 1e5, empty=float("nan"))  # some tables write 0 for no such ranks
 
 
@@ -55,8 +56,12 @@ FORMATS = {
         {},
         ("distribution", "op"),
     ),
-    "elementwise": Format(_sizes("rows", "cols", "bytes_moved_ideal") | LATENCY, (*_WORDS, "dtype", "op")),
-    "collective": Format(_sizes("num_gpus", "bytes") | LATENCY, (*_WORDS, "dtype", "op"), {}, ("note",)),
+    "elementwise": Format(
+        _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY, (*_WORDS, "dtype", "op")
+    ),
+    "collective": Format(
+        _sizes("num_gpus") | {"bytes": _BYTES} | LATENCY, (*_WORDS, "dtype", "op"), {}, ("note",)
+    ),
 }
 # Of measured times in a chat log: the figure, by what its column may be called before the unit.
 CHAT_FIGURES = {
