@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .backends.cost import Model
     from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
+    from .backends.validate import Layout, Validation
     from .backends.workload import Workload
 
 
@@ -114,6 +115,41 @@ def diff(
         at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
         before, after = (analyze(p, hw, **at) for p in (before, after))
     return diff(before, after)
+
+
+def validate(
+    *files: str | os.PathLike[str],
+    program: Program | None = None,
+    hw: Any = None,
+    batch: int = 1,
+    tell: Callable[[str, int, int], None] = lambda *_: None,
+) -> Validation:
+    """Rows measured elsewhere beside their predictions, with error statistics.
+
+    The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
+    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests ran in batches of `batch`. `tell`
+    hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
+    """
+    from .backends.validate import Chat
+    from .backends.validate import validate as run_all
+    from .hw import load as device
+
+    if (program is None) != (hw is None):
+        raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
+    on = None if program is None else Chat(_program(program), device(hw), batch=batch)
+    return run_all([Path(f) for f in files], _built, on=on, tell=tell)
+
+
+def _built(layout: Layout) -> Program:
+    """The program of a measured row, as an engine would run it."""
+    from .passes import DEFAULT_PIPELINE
+    from .passes.quantize import Quantize
+    from .passes.shard import Shard
+    from .passes.stages import Stages
+
+    types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
+    over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
+    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over])
 
 
 def draw(
