@@ -2,7 +2,7 @@
 
 from .chat import Chat
 from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
-from .pricing import IdealPricing, Pricing
+from .pricing import IdealPricing, Pricing, priced_by
 from .requests import Layout
 from .run import validate
 
@@ -18,5 +18,6 @@ __all__ = [
     "Pricing",
     "Refused",
     "Validation",
+    "priced_by",
     "validate",
 ]

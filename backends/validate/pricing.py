@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, rows
+from llmir.backends.cost import Ideal, Model, model, rows
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
 from llmir.graph import Program
+from llmir.errors import InputError
 from llmir.hw import Device
 from llmir.ops.source import Source
 
@@ -51,17 +52,51 @@ class IdealPricing:
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
     ) -> Workload:
         """A batch of requests."""
-        return Workload(program, device, batch, prompt, generate)
+        return Workload(program, device, batch, prompt, generate, model=model(device, "ideal"))
 
     def step(
         self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
     ) -> Report:
         """One step."""
-        return Report(program, device, batch=batch, new=new, context=context)
+        at = {"batch": batch, "new": new, "context": context}
+        return Report(program, device, **at, model=model(device, "ideal"))
 
     def kernel(self, call: Call, device: Device, engine: str) -> Array:
         """The lower bound itself."""
         return bound(call, device).seconds
+
+
+@dataclass(frozen=True)
+class CalibratedPricing:
+    """Measured kernels, of the engine that a row names where the device's calibration has it."""
+
+    name: str = "calibrated"
+
+    def model(self, device: Device, engine: str) -> Model:
+        """The cost model for an engine."""
+        known = device.calibration.engines if device.calibration else {}
+        return model(device, "calibrated", engine if engine in known else None)
+
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
+        """A batch of requests."""
+        return Workload(program, device, batch, prompt, generate, model=self.model(device, engine))
+
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
+        """One step."""
+        at = {"batch": batch, "new": new, "context": context}
+        return Report(program, device, **at, model=self.model(device, engine))
+
+    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+        """The sum over the kernels of a row."""
+        at, priced = Binding(**call.symbols), self.model(device, engine)
+        times = [priced.price(row).time(at) for row in rows(call.program)]
+        return np.asarray(
+            np.broadcast_to(np.sum([np.broadcast_to(t, at.shape) for t in times], axis=0), at.shape)
+        )
 
 
 class Bound(NamedTuple):
@@ -95,3 +130,11 @@ def bound(call: Call, device: Device) -> Bound:
     memory = moved / device.memory_Bps
     slowest = np.maximum(np.maximum(memory, limits["compute"]), limits["network"])
     return Bound(slowest, memory, limits["compute"], limits["network"], moved)
+
+
+def priced_by(cost: str) -> Pricing:
+    """The pricing of that name."""
+    known: dict[str, Pricing] = {p.name: p for p in (CalibratedPricing(), IdealPricing())}
+    if cost not in known:
+        raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
+    return known[cost]

@@ -19,7 +19,7 @@ from .kinds import Count
 if TYPE_CHECKING:
     from llmir.backends.validate import Validation
 
-_OWN = ("files", "by", "plot", "form", "output_file", "model", "hw")
+_OWN = ("files", "by", "cost", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
 
 
@@ -31,6 +31,13 @@ _SAID = 5  # unreadable rows that are named one by one
 @click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
 @click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
 @click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
+@click.option(
+    "--cost",
+    type=click.Choice(["calibrated", "ideal"]),
+    default="calibrated",
+    show_default=True,
+    help="The cost model: measured kernels, of each row's engine, or the roofline.",
+)
 @options.lowering
 @options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
@@ -62,7 +69,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
         from llmir.backends.validate import plots
 
         plots.check(given["plot"])
-    found = api.validate(*given["files"], **_chat(ctx, given), tell=_teller())
+    found = api.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
     _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
     _notes(found)
     if given["plot"]:
