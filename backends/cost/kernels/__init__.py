@@ -1,7 +1,11 @@
 """What real kernels take: one family a file, each a page of physics with a handful of parameters."""
 
+from .attention import AttentionShape
 from .base import Kernel, Parameter, Shape, parameter, parameters
+from .decode import Decode
 from .gemm import DynamicGemm, Gemm, GemmShape
+from .moe import GroupedShape, Moe, MoeShape
+from .prefill import Prefill
 from .stream import Stream, StreamShape
 
 # Each family that a device's `calibration:` may name.
@@ -20,15 +24,33 @@ KERNELS: dict[str, type[Kernel]] = {
     "activation": Stream,
     "rope": Stream,
     "quantize": Stream,
+    "attention_prefill": Prefill,
+    "attention_prefill_kv8": Prefill,
+    "attention_prefill_fp8": Prefill,
+    "attention_decode": Decode,
+    "attention_decode_kv8": Decode,
+    "moe_bf16": Moe,
+    "moe_fp8": Moe,
+    "moe_fp8_block": Moe,
+    "moe_nvfp4": Moe,
+    "moe_mxfp4": Moe,
+    "moe_mxfp4_weights": Moe,
+    "moe_int4_weights": Moe,
 }
 
 __all__ = [
     "KERNELS",
+    "AttentionShape",
+    "Decode",
     "DynamicGemm",
     "Gemm",
     "GemmShape",
+    "GroupedShape",
     "Kernel",
+    "Moe",
+    "MoeShape",
     "Parameter",
+    "Prefill",
     "Shape",
     "Stream",
     "StreamShape",
