@@ -9,13 +9,16 @@ import numpy as np
 
 from llmir.backends.cost.kernels import (
     KERNELS,
+    AttentionShape,
     CollectiveShape,
     GemmShape,
     Kernel,
+    MoeShape,
     Shape,
     StreamShape,
     SumShape,
 )
+from llmir.backends.cost.kernels.routing import balanced, power_law
 from llmir.errors import InputError
 
 from .rows import LATENCY, Column, Table
@@ -29,6 +32,7 @@ class Family:
     """A name in `calibration:`, the kernel it calibrates, and the rows that it is fitted to.
 
     `where` gives the words that a row of it has; rows alike in the columns `group` are left out together.
+    Where `kernel` is among the `words`, an engine's kernels are told apart by it.
     """
 
     name: str
@@ -82,8 +86,60 @@ def _collective(name: str, op: str, kernels: Sequence[str]) -> Family:
     )
 
 
+HEADS = ("num_heads", "num_kv_heads", "head_dim")
+EXPERTS = ("hidden", "inter", "topk", "num_experts")
+NAMED = ("gpu", "framework", "kernel", "source")
+
+
+def _attention(name: str, q: str, kv: str) -> Family:
+    def shape(t: Table) -> AttentionShape:
+        window = np.where(t["window"] > 0, t["window"], np.inf)
+        cached = np.maximum(t["context"] - t["q_len"], 0)
+        group = t["num_heads"] / t["num_kv_heads"]
+        sizes = t["batch"], t["q_len"], cached, t["num_kv_heads"], group, t["head_dim"], window
+        return AttentionShape(*sizes, q_bits=BITS[q], kv_bits=BITS[kv], dtype=COMPUTES[q])
+
+    sizes = {c: Column() for c in ("batch", "q_len", "context", *HEADS)}
+    columns = {**sizes, "window": Column(low=0, empty=0), **LATENCY}
+    kind = name.removesuffix("_kv8").removesuffix("_fp8")
+    words = {"dtype": (q,), "kv_dtype": (kv,)}
+    return Family(name, kind, f"{kind}.csv", columns, HEADS, shape, words, NAMED)
+
+
+def exponent(distribution: str) -> float:
+    """Of the power law that loads of experts follow; 0 if they are balanced. ValueError for other words.
+
+    >>> exponent("balanced"), exponent("power_law_1.2")
+    (0.0, 1.2)
+    """
+    if distribution == "balanced":
+        return 0.0
+    law, _, value = distribution.rpartition("_")
+    if law != "power_law":
+        raise ValueError(distribution)
+    return float(value)
+
+
+def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
+    def shape(t: Table) -> MoeShape:
+        routed = t["num_tokens"], t["topk"], t["num_experts"], t["moe_ep"]
+        skew = t["distribution"]
+        even, skewed = balanced(*routed), power_law(*routed, np.where(skew > 0, skew, 1))
+        rows, experts = (np.where(skew > 0, b, a) for a, b in zip(even, skewed, strict=True))
+        inter = t["inter"] / t["moe_tp"]
+        return MoeShape(t["num_tokens"], t["topk"], rows, experts, t["hidden"], inter, x, w, computes)
+
+    sizes = {c: Column() for c in ("num_tokens", "moe_tp", "moe_ep", *EXPERTS)}
+    law = Column(0, 10, whole=False, reads=exponent, kind="balanced or power_law_ and its exponent")
+    columns = {**sizes, "distribution": law, **LATENCY}
+    words = {"op": ("moe_layer",), "dtype": (dtype,)}
+    return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED)
+
+
+BITS = {"bfloat16": 16, "fp8": 8}
+COMPUTES = {"bfloat16": "bf16", "fp8": "fp8"}
 # Bits of an element with its share of scales: one in fp32 for each 128 (fp8_block), one in 8 bits for each 16
-# (nvfp4), one in 16 bits for each 128 of int4.
+# (nvfp4) or 32 (mxfp4, mxfp8), one in 16 bits for each 128 of int4.
 _FAMILIES = (
     _gemm("gemm_bf16", ("bfloat16", "float16"), "bf16", 16, 16),
     _gemm("gemm_fp8", ("fp8",), "fp8", 8, 8),
@@ -104,6 +160,18 @@ _FAMILIES = (
     _collective("all_gather", "all_gather", ("NCCL",)),
     _collective("reduce_scatter", "reduce_scatter", ("NCCL",)),
     _collective("all_to_all", "alltoall", ("NCCL",)),
+    _attention("attention_prefill", "bfloat16", "bfloat16"),
+    _attention("attention_prefill_kv8", "bfloat16", "fp8"),
+    _attention("attention_prefill_fp8", "fp8", "fp8"),
+    _attention("attention_decode", "bfloat16", "bfloat16"),
+    _attention("attention_decode_kv8", "bfloat16", "fp8"),
+    _moe("moe_bf16", "bfloat16", "bf16", 16, 16),
+    _moe("moe_fp8", "fp8", "fp8", 8, 8),
+    _moe("moe_fp8_block", "fp8_block", "fp8", 8.25, 8),
+    _moe("moe_nvfp4", "nvfp4", "nvfp4", 4.5, 4.5),
+    _moe("moe_mxfp4", "w4a8_mxfp4_mxfp8", "fp8", 8.25, 4.25),
+    _moe("moe_mxfp4_weights", "w4a16_mxfp4", "bf16", 16, 4.25),
+    _moe("moe_int4_weights", "int4_wo", "bf16", 16, 4.125),
 )
 FAMILIES: dict[str, Family] = {f.name: f for f in _FAMILIES}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from .rows import Array, Table, read
 class Case:
     """The rows of one family, device and engine; `engine` is the framework without its version.
 
+    Of an engine's several kernels the one with most rows bears its name alone, others theirs behind it.
     `hot` are rows set apart by rule: faster than the memory's bandwidth, so that operands lay in the L2.
     """
 
@@ -42,8 +44,9 @@ class Case:
 
     @property
     def groups(self) -> list[tuple[Any, ...]]:
-        """What is left out together, for each row."""
-        return self.family.groups(self.rows)
+        """What is left out together, for each row: the row alone where all are of one group."""
+        found = self.family.groups(self.rows)
+        return found if len(set(found)) > 1 else [(n,) for n in range(len(found))]
 
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
         """The kernel of some of the rows, of all if none are named."""
@@ -82,27 +85,31 @@ def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
     found = []
-    gpus, frameworks = table["gpu"], table["framework"]
-    for gpu, framework in sorted(set(zip(gpus, frameworks, strict=True))):
+    by = [table[w] for w in ("gpu", "framework", "kernel") if w in family.words]
+    kinds = list(zip(*by, strict=True))
+    most = sorted(Counter(kinds).items(), key=lambda kind: (kind[0][:2], -kind[1], kind[0][2:]))
+    mains = {(gpu, framework): rest for (gpu, framework, *rest), _ in reversed(most)}
+    for (gpu, framework, *kernel), _ in most:
         try:
             device = hw.load(gpu)
         except HardwareError:
             continue
-        rows = table.take((gpus == gpu) & (frameworks == framework))
+        rows = table.take(np.array([kind == (gpu, framework, *kernel) for kind in kinds]))
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
-        by = ", ".join(sorted(set(rows["source"])))
-        origin = f"{framework}, measured by {by}"
-        found.append(Case(family, device, engine(framework), origin, rows.take(~hot), rows.take(hot)))
+        name = engine(framework, *([] if mains[gpu, framework] == kernel else kernel))
+        origin = f"{framework}, measured by {', '.join(sorted(set(rows['source'])))}"
+        found.append(Case(family, device, name, origin, rows.take(~hot), rows.take(hot)))
     return found, tuple(table.problems)
 
 
-def engine(framework: str) -> str:
-    """A framework without its version.
+def engine(framework: str, kernel: str = "") -> str:
+    """A framework without its version, and a kernel of its own behind it.
 
-    >>> engine("vllm-0.24.0")
-    'vllm'
+    >>> engine("vllm-0.24.0"), engine("vllm-0.24.0", "vllm_triton_attn")
+    ('vllm', 'vllm-triton_attn')
     """
-    return framework.partition("-")[0]
+    name = framework.partition("-")[0]
+    return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name
 
 
 def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -25,12 +25,17 @@ LONGEST_US = 1e9
 
 
 class Column(NamedTuple):
-    """Numbers: the least and the most that make sense, whether whole, and what an empty cell means."""
+    """Numbers: the least and the most that make sense, whether whole, and what an empty cell means.
+
+    `reads` makes a number of a cell, which is `kind`.
+    """
 
     low: float = 1
     high: float = MOST
     whole: bool = True
     empty: float | None = None
+    reads: Callable[[str], float] = float
+    kind: str = "a number"
 
 
 LATENCY = {"latency_us": Column(1e-3, LONGEST_US, whole=False)}
@@ -102,9 +107,9 @@ def _number(cell: str | None, name: str, column: Column) -> float:
             return column.empty
         raise ValueError(f"{name} is empty")
     try:
-        value = float(text)
+        value = column.reads(text)
     except ValueError:
-        raise ValueError(f"{name} must be a number, got {plain(text, 20)!r}") from None
+        raise ValueError(f"{name} must be {column.kind}, got {plain(text, 20)!r}") from None
     if not math.isfinite(value) or not column.low <= value <= column.high:
         raise ValueError(f"{name} must be {column.low:g} to {column.high:g}, got {plain(text, 20)}")
     if column.whole and value % 1:

@@ -147,8 +147,8 @@ def _attention(row: Row) -> Call | None:
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
     )
-    wide, narrow = "attention_prefill", "attention_prefill_fp8"
-    return Call((narrow, wide) if k.dtype.bits == 8 else (wide, narrow), shape)
+    narrow = ("attention_prefill_kv8",) if k.dtype.bits == 8 else ()
+    return Call((*narrow, "attention_prefill"), shape)
 
 
 def decoding(prefill: Call) -> Call:
@@ -176,11 +176,20 @@ def _experts(row: Row) -> Call | None:
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
     )
-    return Call(_moe_families(row.work.dtype), shape, "product")
+    return Call(_moe_families(x.dtype, w.dtype), shape, "product")
 
 
-def _moe_families(computes: DType) -> tuple[str, ...]:
-    return ("moe_fp8", "moe_bf16") if computes.bits == 8 else ("moe_bf16",)
+def _moe_families(x: DType, weights: DType | None = None) -> tuple[str, ...]:
+    """Kernels of a layer whose rows are of this type, as the activations of its products are."""
+    narrow: tuple[str, ...] = ()
+    if x.bits == 4:
+        narrow = ("moe_nvfp4",)
+    elif x.bits == 8:
+        blocks = x.block[1] > 0
+        narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
+    elif weights and weights.bits == 4:
+        narrow = ("moe_mxfp4_weights", "moe_int4_weights")
+    return (*narrow, "moe_bf16")
 
 
 def _routed(part: str) -> Callable[[Row], Call]:

@@ -32,6 +32,9 @@ class Prefill(Kernel):
     block_us: float = parameter(1.5, 0.02, 20, "µs", "to begin and end a tile of queries")
     alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
+    widened: float = parameter(
+        0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it first"
+    )
     launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
     tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile")
     packs: float = choice(0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head")
@@ -57,20 +60,7 @@ class Prefill(Kernel):
         last = block + longest * tile
         busy = np.maximum(self.alone * last, (blocks * block + walked * tile) * share + self.tail * last)
 
-        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
+        widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
+        moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
         return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
-
-
-@dataclass(frozen=True)
-class WideningPrefill(Prefill):
-    """The same where another kernel first widens a narrow cache, since the products know no such type."""
-
-    widening: float = parameter(
-        8, 1, 32, "B", "moved to widen an element of keys and values and lay it out anew"
-    )
-
-    def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of both calls."""
-        moved = shape.kv_elements * self.widening
-        return super().seconds(device, shape) + moved / (device.memory_Bps * self.bandwidth)
