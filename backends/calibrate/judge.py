@@ -14,6 +14,7 @@ from llmir.backends.cost.calibration import to_yaml
 from llmir.backends.cost.kernels import Kernel, parameters
 from llmir.errors import HardwareError
 from llmir.hw import Calibration, Device, Fitted
+from llmir.names import plain
 
 from .families import Family
 from .fit import fit
@@ -78,22 +79,28 @@ class Case:
 def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
     """The cases of a family in a folder of CSV files, by device and engine, and its bad rows.
 
-    Rows of GPUs that have no file in `hw/` are left out.
+    So are GPUs without a file in `hw/`, and cases of fewer than two groups, which cannot be judged.
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
-    found = []
+    found, problems = [], list(table.problems)
     gpus, frameworks = table["gpu"], table["framework"]
     for gpu, framework in sorted(set(zip(gpus, frameworks, strict=True))):
+        rows = table.take((gpus == gpu) & (frameworks == framework))
+        what = f"{family.file}: {len(rows)} rows of {family.name}, {plain(gpu)}, {plain(framework)}"
         try:
             device = hw.load(gpu)
-        except HardwareError:
+        except HardwareError as error:
+            problems.append(f"{what}: {error}")
             continue
-        rows = table.take((gpus == gpu) & (frameworks == framework))
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
         by = ", ".join(sorted(set(rows["source"])))
         origin = f"{framework}, measured by {by}"
-        found.append(Case(family, device, engine(framework), origin, rows.take(~hot), rows.take(hot)))
-    return found, tuple(table.problems)
+        case = Case(family, device, engine(framework), origin, rows.take(~hot), rows.take(hot))
+        if len(set(case.groups)) < 2:
+            problems.append(f"{what}: fewer than two groups by {', '.join(family.group)}, too few to judge")
+        else:
+            found.append(case)
+    return found, tuple(problems)
 
 
 def engine(framework: str) -> str:
