@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import Limit
+from llmir.backends.cost import Exchange, Limit, Row
+from llmir.backends.cost.network import Way
 from llmir.backends.report import OpCost, Report
 from llmir.dim import Number, Size
 from llmir.errors import InputError
@@ -40,17 +40,38 @@ class Amount:
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on the time: `amount` at `rate` per second, a constant of the device with its source."""
+    """A limit on the time: `latency_s`, and `amount` at `rate` per second, a constant of the device."""
 
     bound: str
     what: str
     expression: str
     amount: Number
+    latency_s: float
     rate: float
     time_s: float
     decides: bool
     constant: str
     source: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that a rank sends over one link, at `rate` per second."""
+
+    link: str
+    bytes: Number
+    rate: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to send, and what it would take; links are busy at once."""
+
+    name: str
+    latency_s: float
+    sends: tuple[Sent, ...]
+    time_s: float
+    fastest: bool
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,7 @@ class Explanation:
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
     sends: tuple[Amount, ...]
+    routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
     time_s: float
@@ -140,6 +162,7 @@ def explain(report: Report, name: str) -> Explanation:
         reads=_amounts(report, row.reads, [str(v) for v in at.node.operands]),
         writes=_amounts(report, row.writes, [str(v) for v in at.node.values]),
         sends=_sends(report, row),
+        routes=_routes(report, row),
         results=_results(report, at),
         limits=_limits(report, row, cost),
         time_s=cost.time_s,
@@ -150,15 +173,38 @@ def explain(report: Report, name: str) -> Explanation:
 
 
 def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
-    """What a collective sends: in a ring, which `comm_bytes` counts, and where the fabric adds up."""
+    """What is sent: in a ring, which `comm_bytes` counts, and over each link in the way that is fastest."""
     op, done = row.node.op, row.work
-    if not isinstance(op, Collective) or not done.wire:
+    if not done.wire:
         return ()
-    ring = _amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire)
-    _, link = report.device.link(done.ranks)
-    if done.switched == done.wire or not link.reduces:
-        return (ring,)
-    return (ring, _amount(report, "the payload", "fabric that adds up,", done.switched))
+    found = []
+    if isinstance(op, Collective):
+        found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
+    if limit := _exchange(report, row):
+        way = limit.fastest(report.at)
+        sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
+        found += [_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent]
+    return tuple(found)
+
+
+def _exchange(report: Report, row: Row) -> Exchange | None:
+    limits = report.plan.model.limits(row)
+    return next((limit for limit in limits if isinstance(limit, Exchange)), None)
+
+
+def _routes(report: Report, row: Row) -> tuple[Route, ...]:
+    """The ways to send that are fastest at some size, from small to large."""
+    limit = _exchange(report, row)
+    if limit is None:
+        return ()
+    best, payload = limit.fastest(report.at), report.at(limit.amount)
+
+    def route(way: Way) -> Route:
+        legs = ((leg.span, report.at(leg.bytes(limit.amount))) for leg in way.legs)
+        sends = tuple(Sent(span.name, size, span.link.Bps) for span, size in legs)
+        return Route(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
+
+    return tuple(map(route, limit.ways))
 
 
 def _local(report: Report, at: Instance) -> tuple[Any, ...]:
@@ -202,23 +248,31 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
 
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
     limits = report.plan.model.limits(row)
-    times = [float(report.at(x.amount) / x.rate) for x in limits]
+    times = [float(x.time(report.at)) for x in limits]
     # Of limits that tie, the one that the report names.
     first = max(range(len(limits)), key=lambda i: (times[i], limits[i].bound == cost.bound))
     return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(limits, times, strict=True)))
 
 
 def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
+    what, amount, rate, constant, latency = limit.what, limit.amount, limit.rate, limit.constant, 0.0
+    if isinstance(limit, Exchange):
+        way = limit.fastest(report.at)
+        leg, latency = way.slowest, way.latency_s
+        span = leg.span
+        what, amount = f"{way.name}, bytes over {span.name}", leg.bytes(limit.amount)
+        rate, constant = span.link.Bps, span.constant
     return Bound(
         bound=limit.bound,
-        what=limit.what,
-        expression=str(limit.amount),
-        amount=report.at(limit.amount),
-        rate=limit.rate,
+        what=what,
+        expression=str(amount),
+        amount=report.at(amount),
+        latency_s=latency,
+        rate=rate,
         time_s=time,
         decides=decides,
-        constant=limit.constant,
-        source=_source(report, limit.constant),
+        constant=constant,
+        source=_source(report, constant),
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from llmir.backends import precision, units
+from llmir.backends.cost import nodes
 from llmir.backends.report import OpCost, Report
 from llmir.backends.workload import Workload
 from llmir.dim import Number
+from llmir.graph import Program
+from llmir.hw import Device
 
-COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launch or latency)"}
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
 
 _NONE = "–"
 
@@ -98,10 +102,14 @@ def bounds(report: Report) -> str:
 
 def step_title(report: Report) -> str:
     """What one step does."""
-    new, cached = _number(report.new), _number(report.context)
-    tokens = "token" if new == "1" else "tokens"
-    cached = "none" if cached == "0" else cached
-    return f"batch {_number(report.batch)}, {new} new {tokens} each, {cached} cached"
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
 
 
 def _number(value: Number) -> str:
@@ -123,15 +131,24 @@ def head(workload: Workload) -> list[tuple[str, str]]:
     parameters += f", {units.count(active)} active for a token" if active != total else ""
     memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
     rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
-    count = "" if program.mesh.devices == 1 else f"{program.mesh.devices} × "
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
         ("precision", ", ".join(precision.words(program)) or "–"),
-        ("device", f"{count}{plain(device.name)}, {rates}"),
+        ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
         ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),
     ]
+
+
+def devices(program: Program, device: Device) -> str:
+    """`16 × H100-SXM in 2 × DGX-H100`."""
+    ranks, boxes = program.devices, nodes.nodes(program, device)
+    count = f"{ranks} × " if ranks > 1 else ""
+    found = f"{count}{plain(device.name)}"
+    if device.node is None or boxes is None:
+        return found
+    return f"{found} in {f'{boxes} × ' if boxes > 1 else ''}{plain(device.node.name)}"
 
 
 def _peaks(report: Report) -> str:
@@ -148,11 +165,14 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     peak = w.peak_bytes(w.batch)
     limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
     verdict = "yes" if w.fits else "NO"
+    busy = ""
+    if len(w.program.entries) > 1:
+        busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     return [
         ("TTFT", f"{units.time(w.ttft_s)}, the first token"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
-        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s"),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
         ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -167,6 +187,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
         ("time", units.time(report.time_s)),
+        *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
         ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
@@ -175,6 +196,19 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("activations", units.bytes(report.activation_peak_bytes)),
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
+    ]
+
+
+def pipeline_lines(report: Report) -> list[tuple[str, str]]:
+    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    stages, parts = len(report.stages), report.program.micro_batches
+    if stages * parts == 1:
+        return []
+    cut = f"{stages} stage{'s' if stages > 1 else ''}, {parts} micro-batch{'es' if parts > 1 else ''}"
+    return [
+        ("pipeline", cut),
+        ("stages wait", f"{units.percent(report.bubble)} of this time"),
+        ("next step", f"after {units.time(report.period_s)}"),
     ]
 
 

@@ -87,12 +87,17 @@ def ops(report: Report) -> Table:
     numeric = [getattr(HEADINGS, f) for f in _SHOWN if f in NUMERIC]
     table = columns([getattr(HEADINGS, f) for f in _SHOWN], numeric)
     lines = zip(facts.op_lines(report), report.ops, strict=True)
+    shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
         if group:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
-            head = OpLine("", f"{group} {times}", "", "", "", share, "", "", "", "", "")
-            add(table, _cells(head), style="bold")
+            alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
+            first = shown.setdefault(alike, group) if len(alike) > 2 else group
+            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
+            add(table, _cells(OpLine("", name, "", "", "", share, "", "", "", "", "")), style="bold")
+            if first != group:
+                continue
         for row, _ in inside:
             _row(table, row._replace(name=f" {row.name}") if group else row)
     table.add_section()

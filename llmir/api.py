@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,24 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     return run_passes(_program(program), passes)
 
 
-def analyze(program: Program, hw: Any, *, batch: Any = 1, new: Any = 1, context: Any = 0) -> Report:
+def analyze(
+    program: Program,
+    hw: Any,
+    *,
+    batch: Any = 1,
+    new: Any = 1,
+    context: Any = 0,
+    beside: Iterable[Mapping[str, Any]] = (),
+) -> Report:
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
-    Any of the three may be an array; figures are then arrays of their broadcast shape.
+    Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
+    sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
     """
     from .backends.report import Report
     from .hw import load as device
 
-    return Report(_program(program), device(hw), batch=batch, new=new, context=context)
+    return Report(_program(program), device(hw), batch=batch, new=new, context=context, beside=beside)
 
 
 def workload(
@@ -88,7 +97,7 @@ def diff(
     from .backends.diff import diff
 
     if hw is not None:
-        at = {"batch": batch, "new": new, "context": context}
+        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
         before, after = (analyze(p, hw, **at) for p in (before, after))
     return diff(before, after)
 

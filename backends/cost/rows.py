@@ -17,9 +17,10 @@ ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activ
 
 @dataclass(frozen=True)
 class Row:
-    """One op as it runs `repeat` times in a step; `reads` and `writes` are (role, bytes) pairs."""
+    """One op as a micro-batch runs it `repeat` times; `reads` and `writes` are (role, bytes) pairs."""
 
     name: str
+    stage: int
     node: Node
     repeat: int
     work: Work
@@ -62,6 +63,7 @@ def _row(program: Program, at: Instance) -> Row:
 
     return Row(
         at.path,
+        at.stage,
         node,
         at.repeat,
         done,

@@ -42,7 +42,7 @@ def command(**given: Any) -> int:
     program = inputs.lowered(given)
     job = inputs.workload(
         program,
-        given["hw"],
+        inputs.hardware(given),
         given["batch"],
         given["prompt"],
         given["generate"],

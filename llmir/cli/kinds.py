@@ -37,6 +37,24 @@ class Count(_Kind):
         return int(text)
 
 
+class Stages(_Kind):
+    """How many pipeline stages, or the layers of each: `4`, `30,32,32,32`."""
+
+    name = "N[,N…]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """`UsageError` for anything but integers from 1 up."""
+        if isinstance(value, tuple):
+            return value
+        parts = [p.strip() for p in str(value).split(",")]
+        if not all(re.fullmatch(r"\d{1,9}", p, re.ASCII) and int(p) for p in parts):
+            expected = "expected a number of stages, or the layers of each such as 30,32,32,32"
+            self.fail(f"{expected}, got {str(value)[:40]!r}", param, ctx)
+        return tuple(map(int, parts))
+
+
 class Bytes(_Kind):
     """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
 
