@@ -91,7 +91,6 @@ def _gemm(row: Row) -> Call | None:
         w_bits=bits(w),
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        turns=row.repeat,
     )
     return Call(_gemm_families(row.work.dtype, w), shape)
 

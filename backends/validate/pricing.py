@@ -11,8 +11,8 @@ from llmir.backends.cost import Ideal, Model, model, rows
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
-from llmir.graph import Program
 from llmir.errors import InputError
+from llmir.graph import Program
 from llmir.hw import Device
 from llmir.ops.source import Source
 

@@ -27,7 +27,7 @@ COMMANDS = {
     "models": "The bundled models.",
     "hw": "The bundled devices and clusters; with a name, each number and its source.",
     "calibrate": "Fit a device's kernels to measured times.",
-    "check": "Hold the model's weights against a safetensors file or index.",
+    "check": "Hold the weights against a checkpoint, or all ranks against one device.",
     "doctor": "Say whether the installation works.",
 }
 
