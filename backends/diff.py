@@ -97,7 +97,8 @@ class StepDiff:
     same: tuple[Part, ...]
 
     def total(self, name: str) -> Pair:
-        """A figure of the whole steps: any number that a `Report` has."""
+        """A figure of the whole steps: any number that a `Report` has; of times, that of all ops together."""
+        name = "busy_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,7 +154,7 @@ class WorkloadDiff:
             sides[name] = {
                 "model": side.program.name,
                 "hardware": side.device.name,
-                "devices": side.program.mesh.devices,
+                "devices": side.program.devices,
                 "workload": {"batch": side.batch, "prompt": side.prompt, "generate": side.generate},
                 "fits": side.fits,
             }
@@ -225,7 +226,8 @@ def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]
     """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
     copies: dict[Key, list[Any]] = {}
     for op, row in zip(report.ops, report.plan.rows, strict=True):
-        copies.setdefault(key(op.name, row.node.op.opcode), []).append(op)
+        prefix = report.program.prefix(report.program.entries[op.stage])
+        copies.setdefault(key(op.name.removeprefix(prefix), row.node.op.opcode), []).append(op)
     found = {}
     for at, ops in copies.items():
         runs: Counter[tuple[Number, ...]] = Counter()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import Limit
+from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.cost.calibrated import Measured
+from llmir.backends.cost.kernels import parameters
+from llmir.backends.cost.network import Way
 from llmir.backends.report import OpCost, Report
 from llmir.dim import Number, Size
 from llmir.errors import InputError
@@ -40,17 +43,62 @@ class Amount:
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on the time: `amount` at `rate` per second, a constant of the device with its source."""
+    """A limit on the time: `latency_s`, and `amount` at `rate` per second, a constant of the device."""
 
     bound: str
     what: str
     expression: str
     amount: Number
+    latency_s: float
     rate: float
     time_s: float
     decides: bool
     constant: str
     source: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that a rank sends over one link, at `rate` per second."""
+
+    link: str
+    bytes: Number
+    rate: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to send, and what it would take; links are busy at once."""
+
+    name: str
+    latency_s: float
+    sends: tuple[Sent, ...]
+    time_s: float
+    fastest: bool
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A parameter of a calibrated kernel: its value, unit ("" for a ratio) and meaning."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
+
+    family: str
+    engine: str
+    device: str
+    origin: str
+    rows: int
+    error: float
+    given: dict[str, Any]
+    parameters: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)
@@ -75,8 +123,13 @@ class Explanation:
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
     sends: tuple[Amount, ...]
+    routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
+    basis: str
+    error: float | None
+    ideal_time_s: float
+    kernel: Kernel | None
     time_s: float
     total_time_s: float
     share: float
@@ -119,7 +172,8 @@ def explain(report: Report, name: str) -> Explanation:
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     at = find(report.program, name)
-    row, cost = next((r, c) for r, c in zip(report.plan.rows, report.ops, strict=True) if r.name == at.path)
+    priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
+    row, price, cost = next(found for found in priced if found[0].name == at.path)
     layers = f"layer {at.first}" if at.repeat == 1 else f"layers {at.first}…{at.first + at.repeat - 1}"
     return Explanation(
         model=report.program.name,
@@ -140,8 +194,13 @@ def explain(report: Report, name: str) -> Explanation:
         reads=_amounts(report, row.reads, [str(v) for v in at.node.operands]),
         writes=_amounts(report, row.writes, [str(v) for v in at.node.values]),
         sends=_sends(report, row),
+        routes=_routes(report, row),
         results=_results(report, at),
         limits=_limits(report, row, cost),
+        basis=cost.basis,
+        error=cost.error,
+        ideal_time_s=cost.ideal_time_s,
+        kernel=_kernel(report, price),
         time_s=cost.time_s,
         total_time_s=cost.time_s * row.repeat,
         share=cost.share,
@@ -150,15 +209,38 @@ def explain(report: Report, name: str) -> Explanation:
 
 
 def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
-    """What a collective sends: in a ring, which `comm_bytes` counts, and where the fabric adds up."""
+    """What is sent: in a ring, which `comm_bytes` counts, and over each link in the way that is fastest."""
     op, done = row.node.op, row.work
-    if not isinstance(op, Collective) or not done.wire:
+    if not done.wire:
         return ()
-    ring = _amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire)
-    _, link = report.device.link(done.ranks)
-    if done.switched == done.wire or not link.reduces:
-        return (ring,)
-    return (ring, _amount(report, "the payload", "fabric that adds up,", done.switched))
+    found = []
+    if isinstance(op, Collective):
+        found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
+    if limit := _exchange(report, row):
+        way = limit.fastest(report.at)
+        sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
+        found += [_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent]
+    return tuple(found)
+
+
+def _exchange(report: Report, row: Row) -> Exchange | None:
+    limits = report.plan.model.limits(row)
+    return next((limit for limit in limits if isinstance(limit, Exchange)), None)
+
+
+def _routes(report: Report, row: Row) -> tuple[Route, ...]:
+    """The ways to send that are fastest at some size, from small to large."""
+    limit = _exchange(report, row)
+    if limit is None:
+        return ()
+    best, payload = limit.fastest(report.at), report.at(limit.amount)
+
+    def route(way: Way) -> Route:
+        legs = ((leg.span, report.at(leg.bytes(limit.amount))) for leg in way.legs)
+        sends = tuple(Sent(span.name, size, span.link.Bps) for span, size in legs)
+        return Route(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
+
+    return tuple(map(route, limit.ways))
 
 
 def _local(report: Report, at: Instance) -> tuple[Any, ...]:
@@ -200,25 +282,53 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
+def _kernel(report: Report, price: Price) -> Kernel | None:
+    """What a calibrated price is made of."""
+    if not isinstance(price, Measured):
+        return None
+    fit = price.fit
+    constants = (
+        Constant(p.name, getattr(fit.kernel, p.name), p.unit, p.meaning) for p in parameters(type(fit.kernel))
+    )
+    return Kernel(
+        family=fit.family,
+        engine=fit.engine,
+        device=fit.device.name,
+        origin=fit.fitted.origin,
+        rows=fit.fitted.rows,
+        error=fit.fitted.error,
+        given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
+        parameters=tuple(constants),
+    )
+
+
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
     limits = report.plan.model.limits(row)
-    times = [float(report.at(x.amount) / x.rate) for x in limits]
+    times = [float(x.time(report.at)) for x in limits]
     # Of limits that tie, the one that the report names.
     first = max(range(len(limits)), key=lambda i: (times[i], limits[i].bound == cost.bound))
     return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(limits, times, strict=True)))
 
 
 def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
+    what, amount, rate, constant, latency = limit.what, limit.amount, limit.rate, limit.constant, 0.0
+    if isinstance(limit, Exchange):
+        way = limit.fastest(report.at)
+        leg, latency = way.slowest, way.latency_s
+        span = leg.span
+        what, amount = f"{way.name}, bytes over {span.name}", leg.bytes(limit.amount)
+        rate, constant = span.link.Bps, span.constant
     return Bound(
         bound=limit.bound,
-        what=limit.what,
-        expression=str(limit.amount),
-        amount=report.at(limit.amount),
-        rate=limit.rate,
+        what=what,
+        expression=str(amount),
+        amount=report.at(amount),
+        latency_s=latency,
+        rate=rate,
         time_s=time,
         decides=decides,
-        constant=limit.constant,
-        source=_source(report, limit.constant),
+        constant=constant,
+        source=_source(report, constant),
     )
 
 

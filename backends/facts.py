@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from llmir.backends import precision, units
+from llmir.backends.cost import nodes
 from llmir.backends.report import OpCost, Report
 from llmir.backends.workload import Workload
 from llmir.dim import Number
+from llmir.graph import Program
+from llmir.hw import Device
 
-COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launch or latency)"}
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
 
 _NONE = "–"
 
@@ -29,12 +33,15 @@ class OpLine(NamedTuple):
     bytes: str
     intensity: str
     bound: str
+    ideal: str
     shape: str
 
 
-HEADINGS = OpLine("", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "result shape")
+HEADINGS = OpLine(
+    "", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
+)
 ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
-NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity"})
+NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity", "ideal"})
 
 
 def plain(text: object) -> str:
@@ -60,8 +67,13 @@ def _line(op: OpCost) -> OpLine:
         units.bytes(op.read_bytes + op.write_bytes),
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
+        _ideal(op.ideal_time_s, op.time_s),
         "×".join(str(n) for n in op.shape) or "scalar",
     )
+
+
+def _ideal(least: Number, time: Number) -> str:
+    return units.percent(least / time) if time else _NONE
 
 
 def total_line(report: Report) -> OpLine:
@@ -78,6 +90,7 @@ def total_line(report: Report) -> OpLine:
         units.bytes(moved),
         units.digits(report.flops / moved) if moved else _NONE,
         max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
+        _ideal(report.ideal_time_s, report.time_s),
         "",
     )
 
@@ -85,9 +98,14 @@ def total_line(report: Report) -> OpLine:
 def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
     """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
     lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
-    fields = [f for f in OpLine._fields if f != "group"]
-    rows = [[getattr(x, f) for f in fields] for x in (*lines, total_line(report))]
-    return [getattr(HEADINGS, f) for f in fields], rows, [i for i, f in enumerate(fields) if f in NUMERIC]
+    chosen = [f for f in fields(report) if f != "group"]
+    rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
+    return [getattr(HEADINGS, f) for f in chosen], rows, [i for i, f in enumerate(chosen) if f in NUMERIC]
+
+
+def fields(report: Report) -> list[str]:
+    """What a table says of an op: of a roofline, not its share of the roofline."""
+    return [f for f in OpLine._fields if f != "ideal" or report.cost_model != "ideal"]
 
 
 def bounds(report: Report) -> str:
@@ -98,10 +116,14 @@ def bounds(report: Report) -> str:
 
 def step_title(report: Report) -> str:
     """What one step does."""
-    new, cached = _number(report.new), _number(report.context)
-    tokens = "token" if new == "1" else "tokens"
-    cached = "none" if cached == "0" else cached
-    return f"batch {_number(report.batch)}, {new} new {tokens} each, {cached} cached"
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
 
 
 def _number(value: Number) -> str:
@@ -123,15 +145,55 @@ def head(workload: Workload) -> list[tuple[str, str]]:
     parameters += f", {units.count(active)} active for a token" if active != total else ""
     memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
     rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
-    count = "" if program.mesh.devices == 1 else f"{program.mesh.devices} × "
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
         ("precision", ", ".join(precision.words(program)) or "–"),
-        ("device", f"{count}{plain(device.name)}, {rates}"),
+        ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
-        ("cost model", COST_MODELS.get(workload.prefill.cost_model, workload.prefill.cost_model)),
+        ("cost model", cost_model(workload)),
+        *[("times rest on", words) for words in rests_on(workload)],
     ]
+
+
+def cost_model(workload: Workload) -> str:
+    """The cost model in words."""
+    report = workload.prefill
+    model = report.plan.model
+    if report.cost_model == "calibrated":
+        return f"calibrated, {getattr(model, 'kernels', '')} kernels; ideal: the roofline"
+    if report.cost_model == "efficiency":
+        shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
+        return f"roofline at these shares of its rates: {shares}"
+    return COST_MODELS[report.cost_model]
+
+
+def rests_on(workload: Workload) -> list[str]:
+    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
+    if workload.prefill.cost_model != "calibrated":
+        return []
+    found: dict[str, dict[str, float]] = {}
+    for _, report in phases(workload):
+        for op in report.ops:
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+    order = sorted(found, key=lambda basis: -sum(found[basis].values()))
+    return [f"{basis}: {', '.join(sorted(found[basis], key=lambda k: -found[basis][k]))}" for basis in order]
+
+
+def within(error: Number | None) -> str:
+    """` ± 9%`, or nothing for a bound."""
+    return "" if error is None else f" ± {100 * float(error):.0f}%"
+
+
+def devices(program: Program, device: Device) -> str:
+    """`16 × H100-SXM in 2 × DGX-H100`."""
+    ranks, boxes = program.devices, nodes.nodes(program, device)
+    count = f"{ranks} × " if ranks > 1 else ""
+    found = f"{count}{plain(device.name)}"
+    if device.node is None or boxes is None:
+        return found
+    return f"{found} in {f'{boxes} × ' if boxes > 1 else ''}{plain(device.node.name)}"
 
 
 def _peaks(report: Report) -> str:
@@ -144,15 +206,20 @@ def _peaks(report: Report) -> str:
 def result(workload: Workload) -> list[tuple[str, str]]:
     """The answers: times, throughput, and whether it fits."""
     w, tpot = workload, workload.tpot_s
-    later = "–, one token is all there is" if tpot is None else f"{units.time(tpot)}, each later token (mean)"
+    later = "–, one token is all there is"
+    if tpot is not None and w.decode:
+        later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
     peak = w.peak_bytes(w.batch)
     limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
     verdict = "yes" if w.fits else "NO"
+    busy = ""
+    if len(w.program.entries) > 1:
+        busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     return [
-        ("TTFT", f"{units.time(w.ttft_s)}, the first token"),
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
-        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s"),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
         ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -166,7 +233,9 @@ def _share(workload: Workload) -> str:
 def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
-        ("time", units.time(report.time_s)),
+        ("time", units.time(report.time_s) + within(report.error)),
+        *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
         ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
@@ -175,6 +244,25 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("activations", units.bytes(report.activation_peak_bytes)),
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),
+    ]
+
+
+def ideal_time(report: Report) -> str:
+    """The roofline's time, and its share of what is expected."""
+    ideal, time = report.ideal_time_s, report.time_s
+    return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
+
+
+def pipeline_lines(report: Report) -> list[tuple[str, str]]:
+    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    stages, parts = len(report.stages), report.program.micro_batches
+    if stages * parts == 1:
+        return []
+    cut = f"{stages} stage{'s' if stages > 1 else ''}, {parts} micro-batch{'es' if parts > 1 else ''}"
+    return [
+        ("pipeline", cut),
+        ("stages wait", f"{units.percent(report.bubble)} of this time"),
+        ("next step", f"after {units.time(report.period_s)}"),
     ]
 
 

@@ -38,6 +38,19 @@ class _Run:
     def ranks(self) -> Ranks:
         return Ranks(self.program.mesh)
 
+    def step(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, whole, of one micro-batch that goes through every stage."""
+        handed: list[Spread] = []
+        for entry in self.program.entries:
+            graph = self.program[entry]
+            received, asked = graph.inputs[: len(handed)], graph.inputs[len(handed) :]
+            given = {n.name: self.ranks.spread(inputs[n.name], n.results[0]) for n in asked}
+            given |= {n.name: x for n, x in zip(received, handed, strict=True)}
+            handed = self.graph(graph, "", 0, given)
+        types = [graph.type(v) for v in graph.outputs]
+        shapes = [tuple(map(self.at, t.shape)) for t in types]
+        return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
+
     def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
         """The outputs of one execution of `graph`."""
         held: dict[Value, Spread] = {}
@@ -115,17 +128,17 @@ def interpret(
 ) -> tuple[list[Array], dict[str, Spread]]:
     """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
 
+    Each micro-batch goes through the entries one after another, on the ranks of each.
+
     `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
     how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
     weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
     heads apart.
     """
-    (entry,) = program.entries
-    graph = program[entry]
     symbols = {"B": 1, "T": 1, "C": 0}
-    for node in graph.inputs:
+    for node in _asked(program):
         if node.name not in inputs:
-            raise InputError(f"input %{node.name} of @{entry} is not given")
+            raise InputError(f"input %{node.name} is not given")
         shape = inputs[node.name].shape
         if len(shape) != len(node.results[0].shape):
             raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
@@ -133,11 +146,36 @@ def interpret(
             symbols |= {str(size): length} if str(size) in symbols else {}
     for cache in (caches or {}).values():
         symbols["C"] = cache[0].shape[1]
-    run = _Run(program, weights, caches or {}, Binding(**symbols))
-    given = {n.name: run.ranks.spread(inputs[n.name], n.results[0]) for n in graph.inputs}
-    types = [graph.type(v) for v in graph.outputs]
-    outputs = [
-        run.ranks.whole(pieces, type, tuple(map(run.at, type.shape)))
-        for pieces, type in zip(run.graph(graph, "", 0, given), types, strict=True)
-    ]
-    return outputs, run.written
+    parts = program.micro_batches
+    if symbols["B"] % parts:
+        raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")
+    symbols["B"] //= parts
+    found: list[list[Array]] = []
+    written: dict[str, Spread] = {}
+    for part in range(parts):
+        key = f"{part}/" if parts > 1 else ""
+        ours = {k.removeprefix(key): v for k, v in (caches or {}).items() if k.startswith(key)}
+        run = _Run(program, weights, ours, Binding(**symbols))
+        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in _asked(program)}))
+        written |= {key + k: v for k, v in run.written.items()}
+    types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
+    whole = zip(types, zip(*found, strict=True), strict=True)
+    return [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole], written
+
+
+def _asked(program: Program) -> list[Node]:
+    """The inputs that the caller gives: those of each entry but what the entry before hands over."""
+    handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
+    pairs = zip(program.entries, handed, strict=True)
+    return [node for entry, count in pairs for node in program[entry].inputs[count:]]
+
+
+def _batch(type: Tensor) -> int:
+    """The dimension that counts sequences."""
+    return [str(size) for size in type.shape].index("B")
+
+
+def _part(x: Array, node: Node, part: int, parts: int) -> Array:
+    """A micro-batch of an input; the whole of one that has no sequences."""
+    type = node.results[0]
+    return np.split(x, parts, axis=_batch(type))[part] if parts > 1 and "B" in map(str, type.shape) else x

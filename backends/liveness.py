@@ -98,17 +98,32 @@ class Memory:
 
 
 @lru_cache(maxsize=256)
-def memory(program: Program) -> Memory:
-    """The memory of one rank of `program`."""
-    weights: Size = 0
-    caches: Size = 0
+def memories(program: Program) -> tuple[Memory, ...]:
+    """The memory of one rank of each stage; caches are those of all micro-batches, activations of one."""
+    weights: list[Size] = [0] * len(program.entries)
+    caches: list[Size] = [0] * len(program.entries)
     for at in program.instances():
         if isinstance(at.node.op, Weight):
-            weights = weights + at.node.results[0].local(program.mesh).bytes * at.repeat
+            weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
         elif isinstance(at.node.op, Cache):
-            caches = caches + _grown(at.graph, program.mesh)[at.node.name] * at.repeat
-    moments = [m for entry in program.entries for m in _Walk(program, program[entry], None).moments]
-    return Memory(weights, caches, tuple(moments))
+            grown = _grown(at.graph, program.mesh)[at.node.name]
+            caches[at.stage] += grown * at.repeat * program.micro_batches
+    return tuple(
+        Memory(weights[stage], caches[stage], _moments(program, entry))
+        for stage, entry in enumerate(program.entries)
+    )
+
+
+def memory(program: Program) -> Memory:
+    """The memory of one rank of a program without pipeline stages."""
+    (only,) = memories(program)
+    return only
+
+
+def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
+    prefix = program.prefix(entry)
+    found = _Walk(program, program[entry], None).moments
+    return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
 @lru_cache(maxsize=256)

@@ -104,8 +104,10 @@ def flow(program: Program) -> Flow:
             made.update(zip(node.values, results, strict=True))
         return [made[v] for v in graph.outputs]
 
+    made: list[frozenset[Key | str]] = []
     for entry in program.entries:
-        found.outputs += [{op for op in made if isinstance(op, Key)} for made in walk(entry, "", [])]
+        made = walk(entry, "", made)
+    found.outputs += [{op for op in results if isinstance(op, Key)} for results in made]
     return found
 
 

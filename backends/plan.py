@@ -8,16 +8,18 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, Row, rows
-from llmir.backends.cost.ideal import Limit, seconds
-from llmir.backends.liveness import Memory, memory
-from llmir.dim import Binding, Number
+from llmir.backends.cost import Model, Price, Row, rows
+from llmir.backends.cost.nodes import check
+from llmir.backends.liveness import Memory, memories
+from llmir.backends.timing import Timing
+from llmir.dim import Binding, Number, maximum
 from llmir.graph import Program
-from llmir.hw import Device
 from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 14
+# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+BOX = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,7 @@ class Plan:
     """What is computed once for a program on a device; every figure is then a function of a binding."""
 
     program: Program
-    model: Ideal
+    model: Model
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -33,33 +35,48 @@ class Plan:
         return rows(self.program)
 
     @cached_property
-    def memory(self) -> Memory:
-        """What must be held."""
-        return memory(self.program)
+    def memories(self) -> tuple[Memory, ...]:
+        """What each stage must hold."""
+        return memories(self.program)
 
     @cached_property
-    def limits(self) -> tuple[tuple[Limit, ...], ...]:
-        """What can bound each row."""
-        return tuple(self.model.effective(row) for row in self.rows)
+    def prices(self) -> tuple[Price, ...]:
+        """The price of each row."""
+        return tuple(map(self.model.price, self.rows))
 
     @cached_property
-    def _timed(self) -> list[tuple[int, tuple[Limit, ...]]]:
-        # Equal limits are evaluated once: unrolled layers cost no more than one.
-        merged: dict[tuple[Limit, ...], int] = {}
-        for row, limits in zip(self.rows, self.limits, strict=True):
-            merged[limits] = merged.get(limits, 0) + row.repeat
-        return [(repeat, limits) for limits, repeat in merged.items()]
+    def _timed(self) -> dict[Price, tuple[int, ...]]:
+        # Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        merged: dict[Price, list[int]] = {}
+        for row, price in zip(self.rows, self.prices, strict=True):
+            merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return {price: tuple(repeats) for price, repeats in merged.items()}
 
-    def time(self, at: Binding) -> Number:
-        """Seconds of the step."""
-        total: Number = 0.0
-        for repeat, limits in self._timed:
-            total = total + repeat * seconds(limits, at)
-        return total
+    def timing(self, at: Binding) -> Timing:
+        """What each stage takes for a micro-batch."""
+        stages: list[Number] = [0.0] * len(self.program.entries)
+        for price, repeats in self._timed.items():
+            time = price.time(at)
+            for stage, repeat in enumerate(repeats):
+                if repeat:
+                    stages[stage] = stages[stage] + repeat * time
+        return Timing(tuple(stages), self.program.micro_batches)
+
+    def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
+        """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
+        first, *others = self.memories
+        found = figure(first)
+        most = first.peak(at) if others else 0
+        for memory in others:
+            peak, other = memory.peak(at), figure(memory)
+            more = peak > most
+            found = np.where(more, other, found) if np.ndim(more) else other if more else found
+            most = maximum(most, peak)
+        return found
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Where the device computes in another type than the program says."""
+        """Where the device computes in another type than the program says, and links that would reach far."""
         device = self.model.device
         found: dict[str, None] = {}
         for row in self.rows:
@@ -69,20 +86,21 @@ class Plan:
             unit = device.matrix_peak(name)[1]
             if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
-        ranks = max((row.work.ranks for row in self.rows), default=1)
-        if ranks > 1:
+        ranks = self.program.devices
+        if device.node is None and ranks > BOX and any(row.work.wire for row in self.rows):
             name, link = device.link(ranks)
-            speed = f"{link.Bps / 1e9:g} GB/s each way for each"
-            found[
-                f"{ranks} ranks are taken to be joined by {name}, {speed}; no network between nodes yet"
-            ] = None
+            joined = (
+                f"{ranks} ranks are taken to be joined by {name}, {link.Bps / 1e9:g} GB/s each way for each"
+            )
+            found[f"{joined}; a cluster has a network between nodes"] = None
         return tuple(found)
 
 
 @lru_cache(maxsize=256)
-def plan(program: Program, device: Device) -> Plan:
-    """The plan of `program` on `device`."""
-    return Plan(program, Ideal(device))
+def plan(program: Program, model: Model) -> Plan:
+    """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
+    check(program, model.device)
+    return Plan(program, model)
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
@@ -95,12 +113,7 @@ def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
         return np.broadcast_to(figure(at), shape).astype(np.float64)
     step = max(1, BLOCK * shape[0] // size)
     result = np.empty(shape)
-
-    def part(value: Number, rows: slice) -> Number:
-        whole = np.ndim(value) < len(shape) or np.shape(value)[0] == 1
-        return value if whole else value[rows]
-
     for start in range(0, shape[0], step):
-        block = slice(start, start + step)
-        result[block] = figure(Binding(**{k: part(v, block) for k, v in at.symbols.items()}))
+        rows = slice(start, start + step)
+        result[rows] = figure(at.block(rows))
     return result

@@ -8,6 +8,7 @@ from functools import lru_cache
 from llmir.dim import Binding
 from llmir.dtype import DType
 from llmir.graph import Program
+from llmir.ops.collective import Collective, Slice
 from llmir.ops.linear import Linear
 from llmir.ops.moe import GroupedLinear
 from llmir.ops.source import Cache, Weight
@@ -35,14 +36,15 @@ def short(dtype: DType) -> str:
 
 @lru_cache(maxsize=256)
 def precision(program: Program) -> dict[str, str | None]:
-    """The types of most weights that are multiplied, of what they are multiplied by, and of the caches.
+    """The types of most weights that are multiplied, what they are multiplied by, caches, and what is sent.
 
-    lm_head and the router count where there are no others; None is for a program without any.
+    lm_head, router and embedding count where there are no others; None is for a program without any.
     """
     weights: Counter[tuple[bool, str]] = Counter()
     activations: Counter[tuple[bool, str]] = Counter()
     caches: Counter[str] = Counter()
     plain: Counter[str] = Counter()
+    sent: Counter[tuple[bool, str]] = Counter()
     for at in program.instances():
         op, types = at.node.op, at.graph.operand_types(at.node)
         if isinstance(op, Linear | GroupedLinear):
@@ -53,12 +55,17 @@ def precision(program: Program) -> dict[str, str | None]:
                 activations[main, short(types[0].dtype.plain)] += size
         elif isinstance(op, Cache):
             caches[short(at.node.results[0].dtype.plain)] += at.repeat
+        elif isinstance(op, Collective) and not isinstance(op, Slice):
+            if types[0].dtype.kind == "int" and not types[0].dtype.low:
+                continue  # which expert a row goes to
+            sent[op.block not in _APART, short(types[0].dtype.plain)] += at.repeat
         elif isinstance(op, Weight):
             plain[short(at.node.results[0].dtype)] += at.repeat
     return {
         "weights": _most(weights) or (plain.most_common(1)[0][0] if plain else None),
         "activations": _most(activations),
         "kv_cache": caches.most_common(1)[0][0] if caches else None,
+        "collectives": _most(sent),
     }
 
 
@@ -71,5 +78,4 @@ def words(program: Program) -> list[str]:
     found = {k: v for k, v in precision(program).items() if v}
     if len(set(found.values())) <= 1:
         return list(found.values())[:1]
-    names = {"weights": "weights", "activations": "activations", "kv_cache": "KV cache"}
-    return [f"{names[k]} {v}" for k, v in found.items()]
+    return [f"{'KV cache' if k == 'kv_cache' else k} {v}" for k, v in found.items()]

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Row
-from llmir.backends.cost.ideal import BOUNDS, Limit
-from llmir.backends.liveness import Peak
+from llmir.backends import cost
+from llmir.backends.cost import BOUNDS, Model, Price, Row
+from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
-from llmir.dim import Binding, Number, Size
+from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
 PHASE_KEYS = (
     "time_s",
+    "ideal_time_s",
+    "error",
+    "period_s",
+    "bubble",
     "flops",
     "matmul_flops",
     "read_bytes",
@@ -41,6 +45,7 @@ class OpCost:
     """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid."""
 
     name: str
+    stage: int
     kind: str
     block: str
     repeat: int
@@ -52,8 +57,23 @@ class OpCost:
     comm_bytes: Number
     intensity: Number  # FLOPs per byte of memory traffic
     bound: Any
-    share: Number  # of the step's time, all repeats together
+    share: Number  # of the time of all ops, all repeats together
+    ideal_time_s: Number  # the roofline of the same
+    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
+    error: float | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """A pipeline stage: the time of one micro-batch, and the memory of one rank with all of them."""
+
+    stage: int
+    time_s: Number
+    weight_bytes: Number
+    kv_cache_bytes: Number
+    activation_peak_bytes: Number
+    peak_memory_bytes: Number
 
 
 def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
@@ -75,35 +95,72 @@ def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
             return array.astype(np.float64) if array.ndim else int(array)
     except (ValueError, TypeError):  # a ragged list, say
         pass
-    shown = " ".join(reprlib.repr(value).split())
-    raise InputError(f"{name}: expected an integer from {least} to {most}, got {shown}")
+    raise InputError(f"{name}: expected an integer from {least} to {most}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return " ".join(reprlib.repr(value).split())
+
+
+def _checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
+    return count("batch", batch, 1), count("new", new, 1), count("context", context, 0)
+
+
+def _beside(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
+    known = ("batch", "new", "context")
+    if not isinstance(part, Mapping) or not set(part) <= set(known):
+        raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {_shown(part)}")
+    return _checked(**part)
+
+
+def _binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:
+    """What one micro-batch is."""
+    if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
+        raise InputError(
+            f"batch: expected a multiple of the {micro_batches} micro-batches, got {_shown(batch)}"
+        )
+    return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
 
 
 class Report:
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
-    Figures are of one rank, in SI units: exact integers at a point, float64 arrays on a grid.
+    `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
+    decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
+    `model` is a cost model of the device; by default calibrated where it can be, else ideal.
+
+    Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
+    SI units: exact integers at a point, float64 arrays on a grid.
     """
 
-    def __init__(self, program: Program, device: Device, *, batch: Any, new: Any, context: Any) -> None:
-        self.batch, self.new, self.context = (
-            count("batch", batch, 1),
-            count("new", new, 1),
-            count("context", context, 0),
-        )
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        *,
+        batch: Any,
+        new: Any,
+        context: Any,
+        beside: Iterable[Mapping[str, Any]] = (),
+        model: Model | None = None,
+    ) -> None:
         self.program, self.device = program, device
+        self.batch, self.new, self.context = main = _checked(batch, new, context)
+        self.beside = tuple(_beside(part) for part in beside)
+        parts = [_binding(program.micro_batches, *part) for part in (main, *self.beside)]
         try:
-            self.at = Binding(B=self.batch, T=self.new, C=self.context)
+            self.at = Mixed(parts) if self.beside else parts[0]
             self.shape = self.at.shape
         except ValueError:
-            shapes = ", ".join(str(np.shape(v)) for v in (batch, new, context))
+            shapes = ", ".join(str(np.shape(v)) for part in (main, *self.beside) for v in part)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
-        self.plan: Plan = plan(program, device)
+        self.plan: Plan = plan(program, model or cost.model(device))
 
     def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
         total: Size = 0
         for repeat, size in sizes:
             total = total + repeat * size
+        total = total * self.program.micro_batches
         return sweep(lambda at: at(total), self.at)
 
     @property
@@ -118,8 +175,40 @@ class Report:
 
     @cached_property
     def time_s(self) -> Number:
-        """Seconds."""
-        return sweep(self.plan.time, self.at)
+        """Seconds, through all stages."""
+        return sweep(lambda at: self.plan.timing(at).step, self.at)
+
+    @cached_property
+    def ideal_time_s(self) -> Number:
+        """Seconds by the roofline: a lower bound."""
+        ideal = plan(self.program, cost.model(self.device, "ideal"))
+        return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at)
+
+    @cached_property
+    def error(self) -> Number | None:
+        """The mean relative error that is known of such times, weighted by time; None of a bound."""
+        known = [(op.share, op.error) for op in self.ops if op.error is not None]
+        return sum(share * error for share, error in known) if known else None
+
+    @cached_property
+    def period_s(self) -> Number:
+        """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
+        return sweep(lambda at: self.plan.timing(at).period, self.at)
+
+    @cached_property
+    def interval_s(self) -> Number:
+        """Seconds between such steps when other requests keep all stages busy."""
+        return sweep(lambda at: self.plan.timing(at).interval, self.at)
+
+    @cached_property
+    def busy_s(self) -> Number:
+        """Seconds that all stages work, together: the sum over ops."""
+        return sweep(lambda at: self.plan.timing(at).busy, self.at)
+
+    @cached_property
+    def bubble(self) -> Number:
+        """The share of the step that stages wait for one another."""
+        return sweep(lambda at: self.plan.timing(at).bubble, self.at)
 
     @cached_property
     def flops(self) -> Number:
@@ -156,22 +245,26 @@ class Report:
     @cached_property
     def weight_bytes(self) -> Number:
         """Resident bytes of weights."""
-        return sweep(lambda at: at(self.plan.memory.weights), self.at)
+        return self._held(lambda memory, at: at(memory.weights))
 
     @cached_property
     def kv_cache_bytes(self) -> Number:
         """Resident bytes of the caches, once this step has written to them."""
-        return sweep(lambda at: at(self.plan.memory.caches), self.at)
+        return self._held(lambda memory, at: at(memory.caches))
 
     @cached_property
     def activation_peak_bytes(self) -> Number:
         """Transient bytes at the fullest moment, logits included."""
-        return sweep(self.plan.memory.transient, self.at)
+        return self._held(Memory.transient)
 
     @cached_property
     def peak_memory_bytes(self) -> Number:
         """Weights, caches and activations at the fullest moment."""
-        return sweep(self.plan.memory.peak, self.at)
+        return self._held(Memory.peak)
+
+    def _held(self, figure: Callable[[Memory, Binding], Number]) -> Number:
+        """A figure of the stage whose memory is fullest."""
+        return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self.at)
 
     @cached_property
     def peak(self) -> Peak:
@@ -180,15 +273,20 @@ class Report:
             raise InputError(
                 f"the tensors alive at the peak are those of one point, not of a grid {self.shape}"
             )
-        return self.plan.memory.fullest(self.at)
+        return max(self.plan.memories, key=lambda memory: memory.peak(self.at)).fullest(self.at)
 
     @property
     def peak_at(self) -> Any:
         """The op at which memory is fullest; an array of names on a grid."""
         if not self.shape:
             return self.peak.op
-        memory = self.plan.memory
-        return np.array([m.op for m in memory.distinct])[sweep(memory.fullest_index, self.at).astype(int)]
+        names: list[str] = []
+        first: dict[int, int] = {}  # where the names of a stage begin
+        for memory in self.plan.memories:
+            first[id(memory)] = len(names)
+            names += [m.op for m in memory.distinct]
+        index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
+        return np.array(names)[np.asarray(index).astype(int)]
 
     @cached_property
     def bound(self) -> dict[str, Number]:
@@ -201,28 +299,24 @@ class Report:
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
-        """One row an op, in schedule order; Σ row × repeat is the step."""
-        return tuple(map(self._op, self.plan.rows, self.plan.limits))
+        """One row an op, in schedule order; Σ row × repeat is what the stages work together."""
+        return tuple(map(self._op, self.plan.rows, self.plan.prices))
 
-    def _op(self, row: Row, limits: tuple[Limit, ...]) -> OpCost:
+    def _op(self, row: Row, price: Price) -> OpCost:
         def at(size: Size) -> Number:
             value = self.at(size)
             return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
 
-        times = [at(x.amount) / x.rate for x in limits]
-        if self.shape:
-            slowest = np.argmax(times, axis=0)
-            bound, time = np.array([x.bound for x in limits])[slowest], np.max(times, axis=0)
-        else:
-            time = max(times)
-            bound = limits[times.index(time)].bound
+        time, bound = price.due(self.at)
+        repeat = row.repeat * self.program.micro_batches
         read, write, flops = at(row.read), at(row.write), at(row.flops)
         moved = read + write
         return OpCost(
             name=row.name,
+            stage=row.stage,
             kind=row.kind,
             block=row.block,
-            repeat=row.repeat,
+            repeat=repeat,
             time_s=time,
             flops=flops,
             matmul_flops=at(row.work.matrix),
@@ -231,14 +325,28 @@ class Report:
             comm_bytes=at(row.work.wire),
             intensity=_over(flops, moved),
             bound=bound,
-            share=_over(row.repeat * time, self.time_s),
+            share=_over(repeat * time, self.busy_s),
+            ideal_time_s=price.least(self.at),
+            basis=price.basis,
+            error=price.error,
             shape=tuple(at(n) for n in row.shape.shape),
+        )
+
+    @cached_property
+    def stages(self) -> tuple[StageCost, ...]:
+        """One row a pipeline stage; one in all where there are no others."""
+        at, times = self.at, self.plan.timing(self.at).stages
+        return tuple(
+            StageCost(i, time, at(m.weights), at(m.caches), m.transient(at), m.peak(at))
+            for i, (time, m) in enumerate(zip(times, self.plan.memories, strict=True))
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""
         phase = {key: getattr(self, key) for key in PHASE_KEYS}
-        plain: dict[str, Any] = _plain({**phase, "ops": [vars(op) for op in self.ops]})
+        plain: dict[str, Any] = _plain(
+            {**phase, "stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
+        )
         return plain
 
     def to_pandas(self) -> Any:

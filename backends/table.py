@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "launch": "bright_black"}
 
-# A terminal's table says group and repeat in a line of their own.
-_SHOWN = [f for f in OpLine._fields if f not in ("group", "repeat")]
+EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
 def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
@@ -84,29 +83,32 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 def ops(report: Report) -> Table:
     """The ops of a step, grouped by the body that repeats them."""
-    numeric = [getattr(HEADINGS, f) for f in _SHOWN if f in NUMERIC]
-    table = columns([getattr(HEADINGS, f) for f in _SHOWN], numeric)
+    # A terminal's table says group and repeat in a line of their own.
+    chosen = [f for f in facts.fields(report) if f not in ("group", "repeat")]
+    numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+
+    def put(line: OpLine, style: str = "") -> None:
+        styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
+        add(table, [getattr(line, f) for f in chosen], style, styles)
+
     lines = zip(facts.op_lines(report), report.ops, strict=True)
+    shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
         if group:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
-            head = OpLine("", f"{group} {times}", "", "", "", share, "", "", "", "", "")
-            add(table, _cells(head), style="bold")
+            alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
+            first = shown.setdefault(alike, group) if len(alike) > 2 else group
+            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
+            put(EMPTY._replace(name=name, share=share), "bold")
+            if first != group:
+                continue
         for row, _ in inside:
-            _row(table, row._replace(name=f" {row.name}") if group else row)
+            put(row._replace(name=f" {row.name}") if group else row)
     table.add_section()
-    _row(table, facts.total_line(report), "bold")
+    put(facts.total_line(report), "bold")
     return table
-
-
-def _cells(line: OpLine) -> list[str]:
-    return [getattr(line, f) for f in _SHOWN]
-
-
-def _row(table: Table, line: OpLine, style: str = "") -> None:
-    styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in _SHOWN]
-    add(table, _cells(line), style, styles)
 
 
 def report_html(report: Report) -> str:

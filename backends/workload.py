@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.plan import plan
+from llmir.backends.cost import Model
+from llmir.backends.cost.nodes import hardware
+from llmir.backends.liveness import memories
 from llmir.backends.precision import precision
 from llmir.backends.report import Report, count
 from llmir.dim import Binding
@@ -37,6 +40,7 @@ class Workload:
     generate: int
     memory_utilization: float = 0.9
     reserve_bytes: int = 0
+    model: Model | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -54,7 +58,8 @@ class Workload:
             raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
 
     def _step(self, new: Any, context: Any) -> Report:
-        return Report(self.program, self.device, batch=self.batch, new=new, context=context)
+        at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
+        return Report(self.program, self.device, **at, model=self.model)
 
     @cached_property
     def prefill(self) -> Report:
@@ -76,10 +81,13 @@ class Workload:
         """Mean time of a token after the first."""
         if self.generate == 1:
             return None
+        return self._decoding(lambda step: step.period_s) / (self.generate - 1)
+
+    def _decoding(self, seconds: Callable[[Report], Any]) -> float:
+        """The sum over all decode steps."""
         steps = range(self.prompt, self.prompt + self.generate - 1)
         parts = (steps[i : i + _STEPS] for i in range(0, len(steps), _STEPS))
-        total = sum(float(np.sum(self._step(1, np.arange(p.start, p.stop)).time_s)) for p in parts)
-        return total / len(steps)
+        return sum(float(np.sum(seconds(self._step(1, np.arange(p.start, p.stop))))) for p in parts)
 
     @property
     def e2e_s(self) -> float:
@@ -91,18 +99,27 @@ class Workload:
         """Tokens that come out, over all requests and the whole time."""
         return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
 
+    @cached_property
+    def busy_output_tokens_per_s(self) -> float:
+        """The same when other batches like this one keep all pipeline stages busy."""
+        stage = float(self.prefill.interval_s) + self._decoding(lambda step: step.interval_s)
+        return self.batch * self.generate / stage if stage else float("inf")
+
     @property
     def capacity_bytes(self) -> float:
         """The memory that may be used."""
         return self.device.memory_bytes * self.memory_utilization - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
-        """The highest peak of any step, with another batch. Caches only grow, so the ends are enough."""
-        memory = plan(self.program, self.device).memory
-        peaks = [memory.peak(Binding(B=batch, T=self.prompt, C=0))]
+        """The highest peak of any step on any stage, with another batch.
+
+        Caches only grow, so the ends are enough.
+        """
+        sequences = batch // self.program.micro_batches
+        ends = [Binding(B=sequences, T=self.prompt, C=0)]
         if self.generate > 1:
-            peaks.append(memory.peak(Binding(B=batch, T=1, C=self.prompt + self.generate - 2)))
-        return int(max(peaks))
+            ends.append(Binding(B=sequences, T=1, C=self.prompt + self.generate - 2))
+        return int(max(m.peak(at) for m in memories(self.program) for at in ends))
 
     @property
     def fits(self) -> bool:
@@ -111,16 +128,24 @@ class Workload:
 
     @cached_property
     def max_batch(self) -> int:
-        """The largest batch that fits; 0 if none does, and at most 2⁴⁰ (where batch takes no memory)."""
+        """The largest batch that fits, of as many sequences in each micro-batch.
+
+        0 if none does, and at most 2⁴⁰ (where batch takes no memory).
+        """
+        parts = self.program.micro_batches
+
+        def fits(sequences: int) -> bool:
+            return self.peak_bytes(sequences * parts) <= self.capacity_bytes
+
         low, high = 0, 1
-        while high < _MOST and self.peak_bytes(high) <= self.capacity_bytes:
+        while high < _MOST and fits(high):
             low, high = high, 2 * high
         if high >= _MOST:
             return _MOST
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.peak_bytes(middle) <= self.capacity_bytes else (low, middle)
-        return low
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low * parts
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -145,10 +170,11 @@ class Workload:
                 "parameters": program.parameters,
                 "active_parameters": program.active_parameters,
             },
-            "hardware": {"name": self.device.name, "devices": program.mesh.devices},
+            "hardware": hardware(program, self.device),
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": parallel(program),
+            "micro_batches": program.micro_batches,
             "cost_model": self.prefill.cost_model,
             "fits": self.fits,
             "max_batch": self.max_batch,
@@ -156,6 +182,7 @@ class Workload:
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
             "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
+            "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s else None,
             "notes": list(self.notes),
             "phases": {"prefill": self.prefill.to_dict(), "decode": decode.to_dict() if decode else None},
         }

@@ -1,4 +1,4 @@
-"""Devices by name or file. One YAML file a device; its keys carry units, its `sources` say where from."""
+"""Devices and clusters by name or file: YAML whose keys carry units, and whose `sources` say where from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 from llmir.errors import HardwareError
 from llmir.hw import schema
 from llmir.hw.calibration import Calibration, Fitted
-from llmir.hw.device import Device, Link
+from llmir.hw.device import Device
 from llmir.hw.document import cite, leaves, merge, parse
+from llmir.hw.link import Link, Node
 from llmir.names import normalize, suggest
 
-__all__ = ["Calibration", "Device", "Fitted", "Link", "load", "names"]
+__all__ = ["Calibration", "Device", "Fitted", "Link", "Node", "cluster", "clusters", "load", "names"]
 
 _FOLDER = Path(__file__).parent
+_CLUSTERS = _FOLDER / "clusters"
 
 # Other names of a device, besides its file's: what people type, and what drivers report.
 _ALIASES = {
@@ -38,17 +40,23 @@ _ALIASES = {
     "h100-pcie": "h100-80gb-pcie h100-pcie-80gb",
     "h200": "h200-sxm h200-sxm5 h200-141gb",
     "gh200": "gh200-96 gh200-96gb gh200-480gb",
-    "b200": "b200-sxm b200-sxm6 b200-180gb hgx-b200",
+    "b200": "b200-sxm b200-sxm6 b200-180gb",
     "mi300x": "mi300x-oam",
     "tpu-v5p": "v5p",
     "tpu-v6e": "v6e tpu-v6 trillium",
     "cpu": "xeon xeon-8480+",
+    "dgx-a100": "hgx-a100 dgx-a100-80gb hgx-a100-80gb",
+    "dgx-h100": "hgx-h100",
+    "hgx-h200": "dgx-h200",
+    "dgx-b200": "hgx-b200",
+    "rtx3090-pcie-8": "8x3090-pcie 8x3090 8xrtx3090 rtx3090x8",
+    "rtx4090-pcie-8": "8x4090-pcie 8x4090 8xrtx4090 rtx4090x8",
 }
 _BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "google", "cloud", "intel")
 
 
 def load(device: str | os.PathLike[str] | Device) -> Device:
-    """The device of this name (any case, dashes or brand), or of this YAML file; a Device is itself.
+    """The device or cluster of this name (any case, dashes or brand), or YAML file; a Device is itself.
 
     A file may `extend` a known device or another file, and then says only what differs. HardwareError for an
     unknown name, a file that cannot be read, and a key or number that is wrong.
@@ -65,21 +73,44 @@ def load(device: str | os.PathLike[str] | Device) -> Device:
     return _bundled(_stem(spelled)) if path is None else _read(path, f"user file {path.name}")
 
 
+def cluster(name: str | os.PathLike[str] | Device) -> Device:
+    """As `load`, of a cluster: a device in a node. HardwareError for a device alone.
+
+    >>> cluster("dgx-h100").node.devices
+    8
+    """
+    found = load(name)
+    if found.node is None:
+        raise HardwareError(f"{found.name} is a device and no cluster; clusters are {', '.join(clusters())}")
+    return found
+
+
 def names() -> list[str]:
     """The names of the bundled devices, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
+def clusters() -> list[str]:
+    """The names of the bundled clusters, sorted."""
+    return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
+
+
 @functools.cache
 def _bundled(stem: str) -> Device:
-    return _read(_FOLDER / f"{stem}.yaml", f"{stem}.yaml")
+    return _read(_file(stem), f"{stem}.yaml")
+
+
+def _file(stem: str) -> Path:
+    """The bundled file of this name."""
+    return next(p for folder in (_FOLDER, _CLUSTERS) if (p := folder / f"{stem}.yaml").exists())
 
 
 @functools.cache
 def _spellings() -> dict[str, str]:
     """Stem by normalized name or alias."""
+    known = (*names(), *clusters())
     aliases = {alias: stem for stem, line in _ALIASES.items() for alias in line.split()}
-    return {normalize(name): stem for name, stem in ({n: n for n in names()} | aliases).items()}
+    return {normalize(name): stem for name, stem in ({n: n for n in known} | aliases).items()}
 
 
 def _stem(name: str) -> str:
@@ -87,7 +118,8 @@ def _stem(name: str) -> str:
     while brand := next((b for b in _BRANDS if spelling.startswith(b)), None):
         spelling = spelling.removeprefix(brand)
     if spelling not in _spellings():
-        near = suggest(spelling, names()) or f", known are {', '.join(names())}"
+        known = (*names(), *clusters())
+        near = suggest(spelling, known) or f", known are {', '.join(known)}"
         raise HardwareError(f"unknown device {schema.show(name)}{near}")
     return _spellings()[spelling]
 
@@ -103,7 +135,7 @@ def _as_path(name: str, folder: Path = Path()) -> Path | None:
     if exists and (is_file_name or os.sep in name):
         return path
     if is_file_name:
-        near = suggest(Path(name).stem, names())
+        near = suggest(Path(name).stem, (*names(), *clusters()))
         raise HardwareError(f"no such hardware file {schema.show(name)}{near}")
     return None
 
@@ -113,7 +145,6 @@ def _read(path: Path, source: str) -> Device:
     fields = schema.read(doc, path.name, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
         raise HardwareError(f"{path.name}: vector_tflops must give fp32, which all else can fall back on")
-    fields["links"] = {name: Link(**link) for name, link in fields.get("links", {}).items()}
     return Device(**fields, sources=sources)
 
 
@@ -131,8 +162,8 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
         base = schema.text(own.pop("extend"), f"{path.name}: extend", 1)
         file = _as_path(base, path.parent)
         if file is None:
-            file = _FOLDER / f"{_stem(base)}.yaml"
-        in_box = file.parent == _FOLDER
+            file = _file(_stem(base))
+        in_box = file.parent in (_FOLDER, _CLUSTERS)
         below, sources = _resolve(file, file.name if in_box else f"user file {file.name}", (*above, here))
     doc = merge(below, own)
     present = {schema.field_path(leaf) for leaf in leaves(doc)}

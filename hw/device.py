@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
 from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
+from llmir.hw.link import Link, Node
 from llmir.hw.schema import field_path
 from llmir.names import suggest
-
-
-@dataclass(frozen=True)
-class Link:
-    """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
-
-    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a point-to-point bridge
-    joins, None where the platform decides; `reduces` says that the fabric itself adds up what ranks send.
-    """
-
-    Bps: float
-    latency_s: float = 0.0
-    ranks: int | None = None
-    reduces: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
-    `runs_as` names the dtype that does the work of one the device has no unit for. Compared and hashed by
-    identity, so a device can key a cache.
+    `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
+    it is in, which makes it a cluster. Compared and hashed by identity, so a device can key a cache.
     """
 
     name: str
@@ -44,6 +31,7 @@ class Device:
     multiprocessors: int | None = None
     l2_bytes: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
+    node: Node | None = None
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
@@ -82,15 +70,24 @@ class Device:
         raise HardwareError(f"{self.name} states no {unit} peak, only {', '.join(self.vector_flops)}")
 
     def link(self, ranks: int) -> tuple[str, Link]:
-        """The fastest link that joins so many ranks, with its name; HardwareError if there is none.
+        """The fastest link that joins so many neighbours, with its name; HardwareError if there is none.
 
         >>> from llmir import hw
         >>> [hw.load("rtx3090").link(n)[0] for n in (2, 4)]
         ['nvlink', 'pcie']
         """
-        joining = {n: k for n, k in self.links.items() if k.ranks is None or k.ranks >= ranks}
+        return self.link_of(range(ranks))
+
+    def link_of(self, group: Collection[int]) -> tuple[str, Link]:
+        """The fastest link that joins the ranks of `group`, with its name; HardwareError if there is none.
+
+        >>> from llmir import hw
+        >>> hw.load("rtx3090").link_of((1, 2))[0]  # two bridges, (0, 1) and (2, 3)
+        'pcie'
+        """
+        joining = {name: link for name, link in self.links.items() if link.joins(group)}
         if not joining:
-            raise HardwareError(f"{self.name} has no link that joins {ranks} ranks")
+            raise HardwareError(f"{self.name} has no link that joins {len(group)} ranks")
         name = max(joining, key=lambda n: joining[n].Bps)
         return name, joining[name]
 

@@ -12,6 +12,7 @@ from typing import Any
 from llmir.errors import HardwareError
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.dtypes import WIDER
+from llmir.hw.link import Link, Node
 from llmir.names import plain, suggest
 
 
@@ -81,10 +82,20 @@ def renames(value: object, where: str, unit: float) -> dict[str, str]:
     return {_dtype(d, where): _dtype(v, f"{where}.{show(d)}") for d, v in pairs}
 
 
-def links(value: object, where: str, unit: float) -> dict[str, dict[str, Any]]:
-    """The fields of each link, by its name."""
+def links(value: object, where: str, unit: float) -> dict[str, Link]:
+    """Links by name."""
     pairs = mapping(value, where).items()
-    return {text(name, where, unit): read(link, f"{where}.{name}", LINK) for name, link in pairs}
+    return {text(name, where, unit): network(link, f"{where}.{name}", unit) for name, link in pairs}
+
+
+def network(value: object, where: str, unit: float) -> Link:
+    """One link."""
+    return Link(**read(value, where, LINK))
+
+
+def node(value: object, where: str, unit: float) -> Node:
+    """The box that the devices are in."""
+    return Node(**read(value, where, NODE))
 
 
 def calibration(value: object, where: str, unit: float) -> Calibration:
@@ -125,6 +136,7 @@ DEVICE = {
     "multiprocessors": Key("multiprocessors", count),
     "l2_MiB": Key("l2_bytes", size, 2**20),
     "links": Key("links", links),
+    "node": Key("node", node),
     "runs_as": Key("runs_as", renames),
     "price_per_hour_usd": Key("price_per_hour_usd", number),
     "board_power_W": Key("board_power_W", number),
@@ -134,11 +146,17 @@ LINK = {
     "GBps": Key("Bps", number, 1e9, required=True),
     "latency_us": Key("latency_s", number, 1e-6),
     "ranks": Key("ranks", count),
+    "direct": Key("direct", flag),
     "reduces": Key("reduces", flag),
+}
+NODE = {
+    "name": Key("name", label, required=True),
+    "devices": Key("devices", count, required=True),
+    "network": Key("network", network),
 }
 # What a file may say besides: what it builds on, and where its numbers come from.
 ABOUT = ("extend", "sources")
-FIELDS = {key: spec.field for table in (DEVICE, LINK) for key, spec in table.items()}
+FIELDS = {key: spec.field for table in (DEVICE, LINK, NODE) for key, spec in table.items()}
 
 
 def read(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:

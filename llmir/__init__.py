@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import analyze, diff, draw, load, run, workload
+    from .api import analyze, diff, draw, load, run, validate, workload
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
@@ -23,6 +23,7 @@ _LAZY = {
     "draw": "api",
     "load": "api",
     "run": "api",
+    "validate": "api",
     "workload": "api",
     "Builder": "build",
     "LlmirError": "errors",
@@ -49,6 +50,7 @@ __all__ = [
     "parse_program",
     "print_program",
     "run",
+    "validate",
     "workload",
 ]
 

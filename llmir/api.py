@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,10 @@ from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
 if TYPE_CHECKING:
+    from .backends.cost import Model
     from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
+    from .backends.validate import Layout, Validation
     from .backends.workload import Workload
 
 
@@ -49,15 +51,30 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     return run_passes(_program(program), passes)
 
 
-def analyze(program: Program, hw: Any, *, batch: Any = 1, new: Any = 1, context: Any = 0) -> Report:
+def analyze(
+    program: Program,
+    hw: Any,
+    *,
+    batch: Any = 1,
+    new: Any = 1,
+    context: Any = 0,
+    beside: Iterable[Mapping[str, Any]] = (),
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Report:
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
-    Any of the three may be an array; figures are then arrays of their broadcast shape.
+    Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
+    sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
+    `cost` is the cost model, `ideal` or `calibrated` (the default where the device has a calibration), by the
+    kernels of an `engine`; or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
     """
     from .backends.report import Report
-    from .hw import load as device
 
-    return Report(_program(program), device(hw), batch=batch, new=new, context=context)
+    model = _model(hw, cost, engine, efficiency)
+    at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
+    return Report(_program(program), model.device, **at, model=model)
 
 
 def workload(
@@ -69,12 +86,19 @@ def workload(
     generate: int = 128,
     memory_utilization: float = 0.9,
     reserve_bytes: int = 0,
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
 ) -> Workload:
-    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report."""
-    from .backends.workload import Workload
-    from .hw import load as device
+    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
-    return Workload(_program(program), device(hw), batch, prompt, generate, memory_utilization, reserve_bytes)
+    `cost`, `engine` and `efficiency` are as in `analyze`.
+    """
+    from .backends.workload import Workload
+
+    model = _model(hw, cost, engine, efficiency)
+    asked = batch, prompt, generate, memory_utilization, reserve_bytes
+    return Workload(_program(program), model.device, *asked, model)
 
 
 def diff(
@@ -88,9 +112,46 @@ def diff(
     from .backends.diff import diff
 
     if hw is not None:
-        at = {"batch": batch, "new": new, "context": context}
+        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
         before, after = (analyze(p, hw, **at) for p in (before, after))
     return diff(before, after)
+
+
+def validate(
+    *files: str | os.PathLike[str],
+    program: Program | None = None,
+    hw: Any = None,
+    batch: int = 1,
+    cost: str = "calibrated",
+    tell: Callable[[str, int, int], None] = lambda *_: None,
+) -> Validation:
+    """Rows measured elsewhere beside their predictions, with error statistics.
+
+    The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
+    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests ran in batches of `batch`. `cost`
+    is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of progress:
+    file, rows done, rows in all. InputError for a file that is none of these.
+    """
+    from .backends.validate import Chat, priced_by
+    from .backends.validate import validate as run_all
+    from .hw import load as device
+
+    if (program is None) != (hw is None):
+        raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
+    on = None if program is None else Chat(_program(program), device(hw), batch=batch)
+    return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
+
+
+def _built(layout: Layout) -> Program:
+    """The program of a measured row, as an engine would run it."""
+    from .passes import DEFAULT_PIPELINE
+    from .passes.quantize import Quantize
+    from .passes.shard import Shard
+    from .passes.stages import Stages
+
+    types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
+    over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
+    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over])
 
 
 def draw(
@@ -105,6 +166,13 @@ def draw(
     from .backends.dot import draw
 
     return draw(job, path, level=level, phase=phase)
+
+
+def _model(hw: Any, cost: str | None, engine: str | None, efficiency: Mapping[str, float] | None) -> Model:
+    from .backends.cost import model
+    from .hw import load
+
+    return model(load(hw), cost, engine, efficiency)
 
 
 def _program(program: object) -> Program:

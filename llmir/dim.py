@@ -35,7 +35,8 @@ def _ceildiv(a: Number, b: Number) -> Number:
     return -(-a // b)
 
 
-def _min(a: Number, b: Number) -> Number:
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two values, element by element if one is an array."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
@@ -56,7 +57,7 @@ def _distinct(held: Number, chosen: Number, tokens: Number, experts: Number) -> 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "ceildiv": _ceildiv,
-    "min": _min,
+    "min": minimum,
     "max": maximum,
     "distinct": _distinct,
 }
@@ -249,6 +250,52 @@ class Binding:
         """The shape that the symbols broadcast to; `()` when all are single numbers."""
         arrays = [v.shape for v in self.symbols.values() if isinstance(v, np.ndarray)]
         return np.broadcast_shapes(*arrays) if arrays else ()
+
+    def block(self, rows: slice) -> Binding:
+        """The same at some of the points: `rows` of the first axis of `shape`."""
+        axes = len(self.shape)
+
+        def part(value: Number) -> Number:
+            whole = np.ndim(value) < axes or np.shape(value)[0] == 1
+            return value if whole else value[rows]
+
+        return Binding(**{name: part(value) for name, value in self.symbols.items()})
+
+
+class Mixed(Binding):
+    """Several bindings at once: a step in which some sequences are read and others go on by a token.
+
+    What counts sequences, tokens or pairs of them is summed, and what does not (weights) is there once; a
+    function of one such sum (the experts that all tokens touch) is of the whole sum.
+
+    >>> B, T = Dim.symbol("B"), Dim.symbol("T")
+    >>> at = Mixed([Binding(B=32, T=1), Binding(B=1, T=512)])
+    >>> at(B), at(B * T), at(B * T + 1000)
+    (33, 544, 1544)
+    >>> at(ceildiv(B * T, 100))
+    6
+    """
+
+    def __init__(self, parts: Iterable[Binding]) -> None:
+        self.parts = tuple(parts)
+        super().__init__()
+
+    def _product(self, monomial: Monomial) -> Number:
+        first, *others = monomial
+        if not others and not isinstance(first, str):
+            return FUNCTIONS[first.function](*map(self, first.arguments))
+        values = [part._product(monomial) for part in self.parts]
+        return sum(values[1:], start=values[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that all parts broadcast to."""
+        return np.broadcast_shapes(*(part.shape for part in self.parts))
+
+    def block(self, rows: slice) -> Binding:
+        """Each part at some of the points."""
+        axes = len(self.shape)
+        return Mixed(p.block(rows) if len(p.shape) == axes and p.shape[0] > 1 else p for p in self.parts)
 
 
 def parse(text: str) -> Size:

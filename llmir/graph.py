@@ -132,9 +132,9 @@ class Graph:
 
 
 class Instance(NamedTuple):
-    """A node where it runs: `path` is unique in the program, `repeat` how often a step runs it.
+    """A node where it runs: `path` is unique in the program, `repeat` how often a micro-batch runs it.
 
-    In a body it runs as the layers from `first` on.
+    In a body it runs as the layers from `first` on; `stage` is the pipeline stage.
     """
 
     path: str
@@ -142,14 +142,17 @@ class Instance(NamedTuple):
     node: Node
     repeat: int
     first: int
+    stage: int
 
 
 @dataclass(frozen=True)
 class Program:
-    """Named graphs, the mesh they run on, and the graphs that a step enters at, one per stage.
+    """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
 
-    `facts` are what a report repeats of the model (architecture, layers, positions), `notes` what the
-    user should know (an assumption, an ignored field).
+    An entry is given, first, what the one before returns. A step sends its batch through the entries in
+    `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
+    model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
+    field).
     """
 
     name: str
@@ -158,6 +161,7 @@ class Program:
     mesh: Mesh = ONE_DEVICE
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    micro_batches: int = 1
 
     def __hash__(self) -> int:
         return hash((self.name, *self.graphs.values()))
@@ -172,24 +176,36 @@ class Program:
     def instances(self) -> Iterator[Instance]:
         """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
 
-        def walk(name: str, path: str, repeat: int, first: int) -> Iterator[Instance]:
+        def walk(name: str, path: str, repeat: int, first: int, stage: int) -> Iterator[Instance]:
             graph = self[name]
             for node in graph.nodes:
-                yield Instance(path + node.name, graph, node, repeat, first)
+                yield Instance(path + node.name, graph, node, repeat, first, stage)
                 if isinstance(node.op, Repeat):
                     op = node.op
-                    yield from walk(op.body, f"{path}{node.name}.", repeat * op.times, op.first)
+                    yield from walk(op.body, f"{path}{node.name}.", repeat * op.times, op.first, stage)
 
-        for entry in self.entries:
-            yield from walk(entry, "", 1, 0)
+        for stage, entry in enumerate(self.entries):
+            yield from walk(entry, self.prefix(entry), 1, 0, stage)
+
+    def prefix(self, entry: str) -> str:
+        """What paths of ops begin with in an entry: nothing where there is only one."""
+        return f"{entry}." if len(self.entries) > 1 else ""
+
+    @property
+    def devices(self) -> int:
+        """How many devices a step runs on: those of the mesh, for each stage."""
+        return self.mesh.devices * len(self.entries)
 
     @property
     def parameters_by_kind(self) -> dict[str, int]:
-        """Parameters of each block; tied weights count once, where they lie."""
+        """Parameters of each block; tied weights count once, in the first of the stages that hold them."""
         total: Counter[str] = Counter()
+        seen: dict[str, int] = {}  # by name in the checkpoint, the stage
         for at in self.instances():
             if isinstance(at.node.op, Weight):
-                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+                name = at.node.op.param
+                if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
+                    total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return dict(total)
 
     @property

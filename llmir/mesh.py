@@ -14,6 +14,8 @@ from .errors import VerifyError
 class Mesh:
     """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
 
+    Devices are numbered with the first axis outermost.
+
     >>> Mesh((("dp", 2), ("tp", 8))).devices
     16
     """
@@ -52,6 +54,20 @@ class Mesh:
             return prod(sizes[name] for name in placement)
         except KeyError as missing:
             raise VerifyError(f"mesh axis {missing} does not exist; the mesh is {self}") from None
+
+    def group(self, placement: Iterable[str]) -> tuple[int, ...]:
+        """The devices that the axes of `placement` join, of which one is device 0; all others lie alike.
+
+        >>> Mesh((("dp", 2), ("tp", 4))).group(("dp",))
+        (0, 4)
+        """
+        self.size(placement := frozenset(placement))
+        found, stride = [0], 1
+        for name, size in reversed(self.axes):
+            if name in placement:
+                found = [device + stride * i for i in range(size) for device in found]
+            stride *= size
+        return tuple(found)
 
     def __str__(self) -> str:
         return f"mesh({', '.join(f'{name}={size}' for name, size in self.axes)})"

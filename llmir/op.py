@@ -37,8 +37,9 @@ class Work:
     """What one execution of an op costs any device: the input of every cost model.
 
     `matrix` and `vector` are FLOPs on the two kinds of unit, `reads` bytes per operand, `writes`
-    bytes per result, `dtype` what the arithmetic is done in. `wire` are bytes that leave the rank in a ring
-    of `ranks`, and `switched` those that leave it where the fabric itself adds up.
+    bytes per result, `dtype` what the arithmetic is done in. `payload` bytes go between the devices of a
+    `group` (the first of its kind: all others lie alike), of which `wire` leave the rank in a ring; `pattern`
+    is the opcode of the collective that they go as.
     """
 
     dtype: DType
@@ -48,8 +49,14 @@ class Work:
     writes: tuple[Size, ...]
     gemms: tuple[Gemm, ...] = ()
     wire: Size = 0
-    switched: Size = 0
-    ranks: int = 1
+    payload: Size = 0
+    group: tuple[int, ...] = (0,)
+    pattern: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many devices the group has."""
+        return len(self.group)
 
 
 @dataclass(frozen=True)

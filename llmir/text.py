@@ -71,6 +71,8 @@ def print_program(program: Program) -> str:
         head.append(str(program.mesh))
     if program.entries != ("main",):
         head.append(f"entries {', '.join(program.entries)}")
+    if program.micro_batches != 1:
+        head.append(f"micro_batches {program.micro_batches}")
     head += [f"note {json.dumps(n)}" for n in program.notes]
     return "\n".join([*head, *map(print_graph, program.graphs.values())]) + "\n"
 
@@ -142,6 +144,7 @@ class _Reader:
         self.name, self.mesh = "", ONE_DEVICE
         self.facts: dict[str, str | int] = {}
         self.entries: tuple[str, ...] = ("main",)
+        self.micro_batches = 1
         self.notes: list[str] = []
         self.graphs: dict[str, Graph] = {}
         self.graph: str | None = None  # the one that is open
@@ -155,6 +158,7 @@ class _Reader:
             "graph": self._graph,
             "mesh": self._mesh,
             "entries": self._entries,
+            "micro_batches": self._micro_batches,
             "note": self._note,
         }
         known = outside if self.graph is None else inside
@@ -197,6 +201,9 @@ class _Reader:
     def _entries(self, line: str) -> None:
         self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))
 
+    def _micro_batches(self, line: str) -> None:
+        self.micro_batches = int(line.removeprefix("micro_batches"))
+
     def _note(self, line: str) -> None:
         self.notes.append(json.loads(line.removeprefix("note")))
 
@@ -225,7 +232,15 @@ def parse_program(text: str) -> Program:
         raise ParseError(f"graph @{reader.graph} does not end")
     if not reader.graphs:
         raise ParseError("no graph found")
-    return Program(reader.name, reader.graphs, reader.entries, reader.mesh, reader.facts, tuple(reader.notes))
+    return Program(
+        reader.name,
+        reader.graphs,
+        reader.entries,
+        reader.mesh,
+        reader.facts,
+        tuple(reader.notes),
+        reader.micro_batches,
+    )
 
 
 __all__ = ["parse_node", "parse_program", "print_graph", "print_node", "print_program"]

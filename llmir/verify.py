@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 from .errors import LlmirError, VerifyError
 from .graph import Graph, Program
@@ -14,13 +15,17 @@ from .tensor import Tensor
 
 def verify(program: Program) -> Program:
     """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
-    if len(program.entries) != 1:
-        raise VerifyError(f"a program has one entry, got {', '.join(program.entries) or 'none'}")
+    if not program.entries or len(set(program.entries)) != len(program.entries):
+        raise VerifyError(f"a program has entries, each once, got {', '.join(program.entries) or 'none'}")
+    if program.micro_batches < 1:
+        raise VerifyError(f"a step has at least 1 micro-batch, got {program.micro_batches}")
     for entry in program.entries:
         graph = program[entry]
         for value in graph.outputs:
             if graph.type(value).partial:
                 raise VerifyError(f"@{entry}: output {value} is a partial sum, {graph.type(value)}")
+    for before, after in pairwise(program.entries):
+        _verify_handover(program[before], program[after])
     for name, graph in program.graphs.items():
         if name != graph.name:
             raise VerifyError(f"graph @{graph.name} is filed under @{name}")
@@ -68,6 +73,14 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands
     if gives != takes[: op.carried]:
         due = _list(takes[: op.carried])
         raise VerifyError(f"{where}: the body must give back {due}, not {_list(gives)}")
+
+
+def _verify_handover(before: Graph, after: Graph) -> None:
+    given = tuple(before.type(v) for v in before.outputs)
+    taken = tuple(n.results[0] for n in after.inputs[: len(given)])
+    if taken != given:
+        takes, gives = f"@{after.name}: takes {_list(taken)} first", f"@{before.name} gives {_list(given)}"
+        raise VerifyError(f"{takes}, but {gives}")
 
 
 def _verify_nesting(program: Program) -> None:

@@ -7,9 +7,11 @@ from .fuse import Fuse
 from .fuse_attention import FuseAttention
 from .quantize import Quantize
 from .shard import Shard
+from .stages import Stages
 from .unroll import Unroll
 
-PASSES: dict[str, type[Pass]] = {p.name: p for p in (Quantize, FuseAttention, Fuse, Shard, Unroll, DeadCode)}
+_ALL: tuple[type[Pass], ...] = (Quantize, FuseAttention, Fuse, Shard, Stages, Unroll, DeadCode)
+PASSES = {p.name: p for p in _ALL}
 
 # What an inference engine does to every model; the command line's default.
 DEFAULT_PIPELINE = "fuse-attention,fuse,dce"

@@ -1,25 +1,23 @@
-"""What can be asked of `quantize`: formats by the names people use, and modules by pattern."""
+"""What can be asked of `quantize`: formats, by the names that people use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from functools import lru_cache
 
 from llmir.dtype import DType, dtype
 from llmir.equation import equation
 from llmir.errors import ParseError, PassError
-from llmir.graph import Graph, Node
+from llmir.graph import Node
 from llmir.names import suggest
 from llmir.op import Op
 from llmir.ops.linear import Linear
 from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
-from llmir.tensor import split_commas
 
 # Where narrow weights are not put unless a plan says so: they cost quality and hold little.
 KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
-KEEP = "keep"
+# What travels between ranks unless a plan says so, by the same rule; norms send nothing of their own.
+KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
 _SCALES = {"fp8_e4m3": "c", "fp8_e5m2": "c", "int8": "c", "int4": "g128"}
@@ -27,12 +25,13 @@ ALLOWED = {
     "weights": (*_WIDE, "fp8", "fp8_e5m2", "fp8_b128x128", "int8", "int4", "int4_g32", "nvfp4", "mxfp4"),
     "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4"),
     "kv": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8"),
+    "collectives": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4"),
 }
 
 
 @lru_cache(maxsize=256)
 def asked(what: str, name: str) -> DType:
-    """The format that `name` is for weights, activations or kv; `PassError` with what is allowed.
+    """The format that `name` is for weights, activations, kv or collectives; `PassError` if it is none.
 
     >>> [str(asked("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
     ['fp8_e4m3_c', 'int4_g128', 'fp8_e4m3_b128x128', 'bf16']
@@ -105,40 +104,11 @@ def cache_format(wanted: DType, rank: int) -> DType:
     return dtype(f"{wanted}_c").laid("m" * (rank - 1) + "k")
 
 
-def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
-    """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
-    found = {weight.name}
-    for node in users:
-        short = node.name.rpartition(".")[2]
-        found |= {node.name, short, node.op.block, f"{graph.name}.{node.name}"}
-    if isinstance(weight.op, Weight) and weight.op.param:
-        parts = weight.op.param.removesuffix(".weight").removesuffix(".bias").split(".")
-        found |= {".".join(parts[i:]) for i in range(len(parts))}
-    return found - {""}
+def wire_format(wanted: DType, rank: int) -> DType:
+    """How a value of so many dimensions travels: narrow ones with a scale for each 128 elements.
 
-
-def read_plan(plan: str | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """(pattern, format) pairs of a mapping, or of its text form `(down_proj:bf16, lm_head:fp8)`."""
-    if isinstance(plan, Mapping):
-        pairs = [(str(k), str(v)) for k, v in plan.items()]
-    else:
-        inner = plan.strip().removeprefix("(").removesuffix(")")
-        pairs = [(k.strip(), v.strip()) for k, _, v in (p.partition(":") for p in split_commas(inner))]
-    for pattern, name in pairs:
-        if not pattern or not name or set(pattern) & set("(){}:,= "):
-            raise PassError(f"quantize: plan: expected module: dtype, got {pattern!r}: {name!r}")
-        if name != KEEP:
-            asked("weights", name)
-    return tuple(pairs)
-
-
-def print_plan(pairs: Iterable[tuple[str, str]]) -> str:
-    """The text form of a plan."""
-    inner = ", ".join(f"{pattern}:{name}" for pattern, name in pairs)
-    return f"({inner})" if inner else ""
-
-
-def matching(pairs: Iterable[tuple[str, str]], names: set[str]) -> tuple[str, str] | None:
-    """The last pair whose pattern is one of the names, or matches one."""
-    found = [p for p in pairs if p[0] in names or any(fnmatchcase(n, p[0]) for n in names)]
-    return found[-1] if found else None
+    Of 32 bits, as DeepEP sends fp8 rows; of 16 bits for int4, as those groups have.
+    """
+    if not wanted.low:
+        return wanted
+    return dtype(f"{wanted}_{'g128' if wanted.bits == 4 else 'b1x128'}").laid("m" * (rank - 1) + "k")

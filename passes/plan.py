@@ -116,6 +116,17 @@ def _heads(program: Program) -> tuple[int, int]:
     return sizes["kv_heads"], sizes["heads"]
 
 
+def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
+    """The axis of heads that `tp` does not split, with its size, if there is one."""
+    kv_heads, group = _heads(program)
+    if not any("kv_heads" in op.axes for _, op in _sources(program)):
+        return
+    if tp % kv_heads and kv_heads % tp:
+        yield "kv_heads", kv_heads
+    elif tp > kv_heads and group % (tp // kv_heads):
+        yield "heads", kv_heads * group
+
+
 def _check(program: Program, degrees: Degrees, found: Plan) -> None:
     routed = any(isinstance(at.node.op, GroupedLinear) for at in program.instances())
     if degrees.ep > 1 and not routed:
@@ -125,11 +136,8 @@ def _check(program: Program, degrees: Degrees, found: Plan) -> None:
         raise PassError(
             f"shard: ep {degrees.ep} does not divide the {ranks} ranks of dp·tp; {_allowed(ranks)}"
         )
-    kv_heads, group = _heads(program)
-    if degrees.tp % kv_heads and kv_heads % degrees.tp:
-        raise PassError(_refused("kv_heads", kv_heads, "tp", degrees.tp, program, degrees))
-    if degrees.tp > kv_heads and group % (degrees.tp // kv_heads):
-        raise PassError(_refused("heads", kv_heads * group, "tp", degrees.tp, program, degrees))
+    for axis, heads in _whole_heads(program, degrees.tp):
+        raise PassError(_refused(axis, heads, "tp", degrees.tp, program, degrees))
     for _, op in _sources(program):
         if op.opcode != "weight":
             continue
@@ -150,8 +158,7 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
 
 def _divides(program: Program, tp: int) -> bool:
     """Whether `tp` alone splits every axis that it would lie on."""
-    kv_heads, group = _heads(program)
-    if (tp % kv_heads and kv_heads % tp) or (tp > kv_heads and group % (tp // kv_heads)):
+    if any(_whole_heads(program, tp)):
         return False
     sizes = [
         n

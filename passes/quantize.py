@@ -1,4 +1,4 @@
-"""quantize: weights, activations and caches in other element types, by role and by module."""
+"""quantize: weights, activations, caches and collectives in other element types, by role and by module."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from typing import ClassVar
 from llmir.dtype import DType, dtype
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program
-from llmir.names import suggest
+from llmir.ops.collective import Collective
 from llmir.ops.gather import Embedding
-from llmir.ops.source import Weight
+from llmir.ops.source import Cache, Weight
+from llmir.ops.wire import Compress
 from llmir.pipeline import Pass
 
 from . import formats
-from .retype import Retyped, retyped
+from .collectives import carried_as
+from .modules import KEEP, Modules, op_names, print_plan, read_plan, short_names, weight_names
+from .retype import Types, retyped
 
 
 @dataclass(frozen=True)
 class Quantize(Pass):
-    """Other element types: `weights`, `activations` and `kv` by role, `plan` by module.
+    """Other element types: `weights`, `activations`, `kv` and `collectives` by role, `plan` by module.
 
     Narrow weights keep lm_head, norms, router and embeddings as they are unless the plan names them; a wide
     type (16 bits and more) is for all weights. Narrow activations are quantized, a scale a token, before the
     products whose weights are narrow too, which then compute in that type. A wide type of activations is
-    what the whole model computes in. A plan is a mapping of modules to weight types, such as
-    `{"down_proj": "bf16", "lm_head": "fp8"}`; patterns may hold `*`, `keep` keeps, and the last match counts.
+    what the whole model computes in. Narrow collectives leave those of lm_head, router and embedding, and
+    stand after `shard`. A plan is a mapping of modules to weight types or to types by role, such as
+    `{"down_proj": "bf16", "mlp": {"activations": "keep"}}`; patterns may hold `*`, `keep` keeps, and of what
+    is said of one role the last match counts.
     """
 
     name: ClassVar[str] = "quantize"
@@ -34,81 +39,165 @@ class Quantize(Pass):
     weights: str = ""
     activations: str = ""
     kv: str = ""
-    plan: str | Mapping[str, str] = ""
+    plan: str | Mapping[str, str | Mapping[str, str]] = ""
+    collectives: str = ""
 
     def __post_init__(self) -> None:
-        for what in ("weights", "activations", "kv"):
-            if getattr(self, what):
-                formats.asked(what, getattr(self, what))
-        object.__setattr__(self, "plan", formats.print_plan(formats.read_plan(self.plan)))
-        if self.weights and self.activations:
-            weights, activations = (formats.asked(w, getattr(self, w)) for w in ("weights", "activations"))
-            narrow = weights.low and activations.low
-            if narrow and not formats.multiplies(activations, weights):
-                both = f"weights {self.weights} with activations {self.activations}"
-                rule = "activations are of the weights' kind and at least as wide, or left out"
-                raise PassError(f"quantize: there is no arithmetic for {both}; {rule}")
+        for what in formats.ALLOWED:
+            self._asked(what)
+        object.__setattr__(self, "plan", print_plan(read_plan(self.plan)))
+        weights, activations = self._asked("weights"), self._asked("activations")
+        narrow = weights and activations and weights.low and activations.low
+        if weights and activations and narrow and not formats.multiplies(activations, weights):
+            both = f"weights {self.weights} with activations {self.activations}"
+            rule = "activations are of the weights' kind and at least as wide, or left out"
+            raise PassError(f"quantize: there is no arithmetic for {both}; {rule}")
+
+    def _asked(self, what: str) -> DType | None:
+        """The format that was asked for a role, if one was."""
+        name: str = getattr(self, what)
+        return formats.asked(what, name) if name else None
 
     def __call__(self, program: Program) -> Program:
-        """Say each source's type, then infer all else anew."""
-        if not (self.weights or self.activations or self.kv or self.plan):
+        """Say each source's type, infer all else anew, and convert what collectives carry."""
+        if self == Quantize():
             return program
-        pairs = formats.read_plan(self.plan)
-        matched: set[str] = set()
-        results: list[Retyped] = []
-        model = _model_type(program)
-        activations = formats.asked("activations", self.activations) if self.activations else None
-        kv = formats.asked("kv", self.kv) if self.kv else None
-        for graph in program.graphs.values():
-            types = self._weights(graph, pairs, matched)
-            results.append(retyped(graph, types, model, activations, kv))
-        self._check(program, pairs, matched, results)
-        graphs = {name: r.graph for name, r in zip(program.graphs, results, strict=True)}
+        modules = Modules(read_plan(self.plan))
+        step = _Step(self, modules, _model_type(program))
+        graphs = {name: step.graph(graph) for name, graph in program.graphs.items()}
+        modules.check()
+        self._check(program, step)
         same = all(graph is program.graphs[name] for name, graph in graphs.items())
         return program if same else program.replace(graphs=graphs)
 
-    def _weights(
-        self, graph: Graph, pairs: tuple[tuple[str, str], ...], matched: set[str]
-    ) -> dict[str, DType]:
-        """The new types of weights, by name."""
-        wanted = formats.asked("weights", self.weights) if self.weights else None
-        found: dict[str, DType] = {}
-        for node in graph.nodes:
-            if not isinstance(node.op, Weight):
-                continue
-            uses = [(graph[user], slot) for _, user, slot in graph.nx.out_edges(node.name, keys=True)]
-            names = formats.weight_names(graph, node, [user for user, _ in uses])
-            roles = _matrix_roles(graph, uses)
-            matched |= {p for p, _ in pairs if formats.matching([(p, "")], names)}
-            said = formats.matching(pairs, names)
-            if said and said[1] == formats.KEEP:
-                continue
-            given = formats.asked("weights", said[1]) if said else wanted
-            if given is None or (not roles and (given.low or given.name == "tf32")):
-                continue
-            if said or not given.low or _by_default(uses):
-                found[node.name] = given.laid(roles)
-        return found
-
-    def _check(
-        self, program: Program, pairs: tuple[tuple[str, str], ...], matched: set[str], results: list[Retyped]
-    ) -> None:
+    def _check(self, program: Program, step: _Step) -> None:
         """What was asked for and is not there is an error."""
-        for pattern, _ in pairs:
-            if pattern not in matched:
-                known = _modules(program)
-                raise PassError(
-                    f"quantize: plan: no module {pattern!r}{suggest(pattern, known)}; "
-                    f"modules are {', '.join(known)}"
-                )
-        narrow = self.activations and formats.asked("activations", self.activations).low
-        if narrow and not any(r.quantized for r in results):
+        activations = self._asked("activations")
+        if activations and activations.low and not step.quantized:
             raise PassError(
                 f"quantize: activations={self.activations} needs weights of its kind as narrow; "
                 "say weights=… too"
             )
-        if self.kv and not any(r.caches for r in results):
+        if self.kv and not step.caches:
             raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")
+        if self.collectives and not step.collectives:
+            raise PassError(
+                f"quantize: collectives={self.collectives}, but nothing is sent between ranks in program "
+                f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
+            )
+
+
+class _Step:
+    """One run over the graphs of a program: what is asked of each node, and what was there."""
+
+    def __init__(self, asked: Quantize, modules: Modules, model: DType) -> None:
+        self.asked, self.modules, self.model = asked, modules, model
+        roles = {what: getattr(asked, what) for what in formats.ALLOWED}
+        self.formats = {what: formats.asked(what, name) if name else None for what, name in roles.items()}
+        stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
+        self.retypes = bool(stated - {"collectives"})
+        self.quantized = self.caches = self.collectives = 0
+
+    def graph(self, graph: Graph) -> Graph:
+        """The graph in its new types."""
+        found = graph
+        if self.retypes:
+            found, quantized = retyped(graph, self._types(graph))
+            self.quantized += len(quantized)
+        return carried_as(found, lambda node: self._carried(found, node))
+
+    def _said(self, role: str, names: set[str], known: list[str]) -> DType | str | None:
+        """What the plan says of a module: a format, `keep`, or nothing."""
+        name = self.modules.said(role, names, known)
+        return formats.asked(role, name) if name and name != KEEP else name or None
+
+    def _types(self, graph: Graph) -> Types:
+        weights: dict[str, DType] = {}
+        caches: dict[str, DType] = {}
+        products: dict[str, DType] = {}
+        called: dict[str, set[str]] = {}
+        for node in graph.nodes:
+            if isinstance(node.op, Weight):
+                uses = [(graph[user], slot) for _, user, slot in graph.nx.out_edges(node.name, keys=True)]
+                called[node.name] = weight_names(graph, node, [user for user, _ in uses])
+                if given := self._weight(graph, uses, called[node.name]):
+                    weights[node.name] = given
+            elif isinstance(node.op, Cache) and (not node.op.axes or "cached" in node.op.axes):
+                if to := self._cache(graph, node):
+                    caches[node.name] = to
+            elif formats.is_product(node.op) and (to := self._activations(graph, node, called, weights)):
+                products[node.name] = to
+        activations = self.formats["activations"]
+        wide = {self.model: activations} if activations and not activations.low else {}
+        return Types(weights, caches, products, wide)
+
+    def _weight(self, graph: Graph, uses: list[tuple[Node, int]], names: set[str]) -> DType | None:
+        """The new type of a weight, if it has one."""
+        said = self._said("weights", names, short_names(user for user, _ in uses))
+        given = self.formats["weights"] if said is None else said
+        if given is None or isinstance(given, str):
+            return None
+        roles = _matrix_roles(graph, uses)
+        if not roles and (given.low or given.name == "tf32"):
+            return None
+        return given.laid(roles) if said or not given.low or _by_default(uses) else None
+
+    def _cache(self, graph: Graph, node: Node) -> DType | None:
+        """The new type of a cache, if it has one."""
+        self.caches += 1
+        said = self._said("kv", op_names(graph, node), short_names([node]))
+        given = self.formats["kv"] if said is None else said
+        if given is None or isinstance(given, str):
+            return None
+        return formats.cache_format(given, len(node.results[0].shape))
+
+    def _activations(
+        self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
+    ) -> DType | None:
+        """The narrow type that a product takes, if any; what it took before where nothing else is said."""
+        matrices = [node.operands[slot].node for slot in formats.matrix_slots(node)]
+        own, known = op_names(graph, node), short_names([node])
+        said = {self._said("activations", own | called.get(m, set()), known) for m in matrices}
+        if len(said) > 1:
+            raise PassError(f"quantize: plan: {node.name} is one op, but its modules have other activations")
+        [given], before = said, graph.type(node.operands[0]).dtype
+        if isinstance(given, DType):
+            return self._explicit(graph, node, given, weights)
+        general = self.formats["activations"]
+        if given == KEEP or general is None:
+            return before.plain if before.low else None
+        return general if general.low else None
+
+    def _explicit(self, graph: Graph, node: Node, given: DType, weights: Mapping[str, DType]) -> DType | None:
+        """What a plan says of one product, if that can be."""
+        if not given.low:
+            model = self.formats["activations"]
+            model = self.model if model is None or model.low else model
+            if given != model:
+                rule = f"narrow, or in the model's own type, {model}"
+                raise PassError(f"quantize: plan: {node.name}: activations are {rule}, got {given}")
+            return None
+        for slot in formats.matrix_slots(node):
+            matrix = weights.get(node.operands[slot].node, graph.type(node.operands[slot]).dtype)
+            if not matrix.low or not formats.multiplies(given, matrix):
+                rule = "weights of their kind and as narrow"
+                raise PassError(
+                    f"quantize: plan: {node.name}: activations {given} need {rule}, not {matrix.scheme}"
+                )
+        return given
+
+    def _carried(self, graph: Graph, node: Node) -> DType | None:
+        """The type that a collective carries, if it is to be another one."""
+        self.collectives += 1
+        first = graph[node.operands[0].node]
+        while isinstance(first.op, Collective | Compress):
+            first = graph[first.operands[0].node]
+        names = op_names(graph, node) | op_names(graph, first) - {first.op.block} | {node.op.opcode}
+        said = self._said("collectives", names, [node.op.opcode, *short_names([first, node])])
+        given = self.formats["collectives"] if said is None else said
+        if given is None or isinstance(given, str):
+            return None
+        return given if said or not given.low or node.op.block not in formats.KEPT_COLLECTIVES else None
 
 
 def _matrix_roles(graph: Graph, uses: list[tuple[Node, int]]) -> str:
@@ -136,16 +225,3 @@ def _model_type(program: Program) -> DType:
             if node.op.opcode not in ("weight", "cache") and type.kind == "float" and not type.low:
                 return type
     return dtype("bf16")
-
-
-def _modules(program: Program) -> list[str]:
-    """Ops with weights, and blocks that have any."""
-    users = [
-        graph[user]
-        for graph in program.graphs.values()
-        for node in graph.nodes
-        if isinstance(node.op, Weight)
-        for _, user in graph.nx.out_edges(node.name)
-    ]
-    names = [u.name.rpartition(".")[2] for u in users] + [u.op.block for u in users]
-    return list(dict.fromkeys(n for n in names if n))

@@ -12,51 +12,71 @@ from llmir.graph import Graph, Node, Value
 from llmir.op import Op, infer
 from llmir.ops import make
 from llmir.ops.attention import AttentionMix, AttentionScores, FlashAttention
+from llmir.ops.collective import ReduceScatter
 from llmir.ops.elementwise import Cast
 from llmir.ops.gather import Embedding
 from llmir.ops.moe import Dispatch
 from llmir.ops.quant import Dequantize, Quantize
 from llmir.ops.source import Cache, Input, Source, Weight
+from llmir.ops.wire import Decompress
 from llmir.rewrite import Match, Rule, rewrite
 
 from . import formats
 
 
 @dataclass(frozen=True)
-class Retyped:
-    """The graph, how many products take quantized activations, and how many caches there are."""
+class Types:
+    """New types by node: of weights and caches, and the narrow one that each product takes, if any.
 
-    graph: Graph
-    quantized: int
-    caches: int
+    `wide` are the types that another one replaces wherever the model computes in them.
+    """
+
+    weights: Mapping[str, DType]
+    caches: Mapping[str, DType]
+    activations: Mapping[str, DType]
+    wide: Mapping[DType, DType]
 
 
-def retyped(
-    graph: Graph, weights: Mapping[str, DType], model: DType, activations: DType | None, kv: DType | None
-) -> Retyped:
-    """`graph` with these types of weights, of activations (so far `model`), and of caches."""
-    walk = _Walk(graph, weights, model, activations, kv)
+def retyped(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
+    """`graph` with these types, and the products that take quantized activations."""
+    walk = _Walk(graph, types)
     built = walk.run()
     if walk.quantized and any(isinstance(n.op, Dispatch) for n in built.nodes):
-        built = _shared(rewrite(built, [_BEFORE_DISPATCH]))
-    return Retyped(graph if built == graph else built, walk.quantized, walk.caches)
+        built = _shared(rewrite(built, _QUANTIZE_FIRST))
+    return graph if built == graph else built, frozenset(walk.quantized)
 
 
-def _dispatched(p: Any, x: Value, chosen: Value) -> Any:
-    rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
-    return p.quantize(rows, label="quantize"), experts
+def before_dispatch(opcode: str) -> Rule:
+    """A token is narrowed once by `quantize` or its like, not for each expert; its copies are narrow."""
+
+    def dispatched(p: Any, x: Value, chosen: Value) -> Any:
+        rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
+        return getattr(p, opcode)(rows, label="narrow"), experts
+
+    def narrowed_first(b: Builder, match: Match, x: Value, chosen: Value) -> Any:
+        dispatch, to = match["dispatch"], match["narrow"].op
+        roles = "m" * (len(b.type(x).shape) - 1) + "k"
+        laid: Any = to
+        narrow = b.apply(replace(laid, to=dtype(laid.to).laid(roles).name), x, name=f"{opcode}_{x.node}")
+        return b.apply(dispatch.op, *narrow, chosen, name=dispatch.name)
+
+    return Rule(f"{opcode}-before-dispatch", dispatched, narrowed_first)
 
 
-def _quantized_first(b: Builder, match: Match, x: Value, chosen: Value) -> Any:
-    dispatch, quantize = match["dispatch"], match["quantize"]
-    roles = "m" * (len(b.type(x).shape) - 1) + "k"
-    to: Any = quantize.op
-    narrow = b.apply(replace(to, to=dtype(to.to).laid(roles).name), x, name=f"quantize_{x.node}")
-    return b.apply(dispatch.op, *narrow, chosen, name=dispatch.name)
+def _exchanged(p: Any, rows: Value) -> Any:
+    return p.quantize(p.all_to_all(rows, label="exchange"), label="quantize")
 
 
-# A token is quantized once, not once for each of its experts, and its copies are narrow.
-_BEFORE_DISPATCH = Rule("quantize-before-dispatch", _dispatched, _quantized_first)
+def _quantized_first(b: Builder, match: Match, rows: Value) -> Any:
+    exchange, quantize = match["exchange"], match["quantize"]
+    return b.apply(exchange.op, *b.apply(quantize.op, rows, name=quantize.name), name=exchange.name)[0]
+
+
+# Rows that are narrow when they arrive are sent narrow.
+_QUANTIZE_FIRST = (
+    Rule("quantize-before-exchange", _exchanged, _quantized_first),
+    before_dispatch("quantize"),
+)
 
 
 def _shared(graph: Graph) -> Graph:
@@ -79,24 +99,13 @@ def _shared(graph: Graph) -> Graph:
 class _Walk:
     """One pass over a graph, along its schedule."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        weights: Mapping[str, DType],
-        model: DType,
-        activations: DType | None,
-        kv: DType | None,
-    ) -> None:
-        self.old, self.weights, self.kv = graph, weights, kv
-        self.said = activations is not None
-        self.narrow = activations if activations and activations.low else None
-        # A wide type of activations takes the place of the model's own.
-        self.wide = {model: activations} if activations and not activations.low else {}
+    def __init__(self, graph: Graph, types: Types) -> None:
+        self.old, self.types = graph, types
         self.new = Builder(graph.name)
         self.nodes: dict[str, Node] = {}
         self.values: dict[Value, Value] = {}
         self.made: dict[tuple[Value, str], Value] = {}
-        self.quantized = self.caches = 0
+        self.quantized: set[str] = set()
 
     def run(self) -> Graph:
         """The new graph, without conversions that nothing needs any more."""
@@ -122,19 +131,18 @@ class _Walk:
     def _source(self, node: Node) -> Op:
         op: Any = node.op
         if isinstance(op, Weight):
-            to = self.weights.get(node.name)
-        elif isinstance(op, Cache) and (not op.axes or "cached" in op.axes):
-            self.caches += 1
-            to = formats.cache_format(self.kv, len(op.type.shape)) if self.kv else None
+            to = self.types.weights.get(node.name)
+        elif isinstance(op, Cache):
+            to = self.types.caches.get(node.name)
         else:
-            to = self.wide.get(op.type.dtype) if isinstance(op, Input) else None
+            to = self.types.wide.get(op.type.dtype) if isinstance(op, Input) else None
         changed: Op = replace(op, type=op.type.to(to)) if to else op
         return changed
 
     def _compute(self, node: Node, operands: tuple[Value, ...]) -> None:
         op: Any = node.op
         due = self._due(node.results[0].dtype)
-        if isinstance(op, Cast | Dequantize) and self._due(dtype(op.to)) != dtype(op.to):
+        if isinstance(op, Cast | Dequantize | Decompress | ReduceScatter) and op.to:
             op = replace(op, to=str(self._due(dtype(op.to))))
         if isinstance(op, Cast) and self.new.type(operands[0]).dtype == dtype(op.to):
             self.values[node.values[0]] = operands[0]
@@ -155,18 +163,17 @@ class _Walk:
             self.made.setdefault((operands[0], op.to), self.values[node.values[0]])
 
     def _due(self, dtype: DType) -> DType:
-        return self.wide.get(dtype, dtype)
+        return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The operands of a product: x is narrow if the matrices are and it was asked for, now or before."""
-        x, before = self._narrowed(operands[0], Quantize), self.old.type(node.operands[0]).dtype
+        """The operands of a product: x is narrow if the matrices are and it was asked for."""
+        x, wanted = self._narrowed(operands[0], Quantize), self.types.activations.get(node.name)
         matrices = [self.new.type(operands[slot]).dtype for slot in formats.matrix_slots(node)]
-        wanted = self.narrow or (before.plain if before.low and not self.said else None)
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
             return (x, *operands[1:])
         roles = formats.activation_roles(node.op.equation(self.old.operand_types(node)).text)
         to = formats.activation_format(wanted, matrices, roles)
-        self.quantized += 1
+        self.quantized.add(node.name)
         if self.new.type(x).dtype == to:
             return (x, *operands[1:])
         return (self._once(x, make("quantize", to=to.name, block=node.op.block)), *operands[1:])

@@ -20,6 +20,7 @@ from llmir.ops.collective import TOKENS, Collective
 from llmir.ops.moe import Combine, Dispatch
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
+from llmir.ops.wire import Compress, Decompress
 from llmir.pipeline import Pass
 from llmir.tensor import Placement, Tensor
 
@@ -86,8 +87,8 @@ class _Walk:
                 Node(node.name, replace(op, type=self.plan.lay(op)), (), (self.plan.lay(op),))
             )
         operands = tuple(self.new[v] for v in node.operands)
-        if isinstance(op, Collective):
-            return operands[:1]  # what an earlier walk inserted
+        if isinstance(op, Collective | Compress | Decompress):
+            return operands[:1]  # what was inserted for an earlier layout
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
         if isinstance(op, Combine):
@@ -101,13 +102,19 @@ class _Walk:
         return self.b.apply(op, *placed, name=node.name)
 
     def _output(self, value: Value) -> Value:
-        """An output: of a body, as it came in; of an entry, whole but for the batch."""
+        """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch."""
         new = self.new[value]
         type = self.b.type(new)
-        if self.graph.name in self.program.entries:
+        slot = self.graph.outputs.index(value)
+        entries = self.program.entries
+        if self.graph.name in entries[:-1]:
+            after = self.program[entries[entries.index(self.graph.name) + 1]]
+            taken = after.inputs[slot].op
+            return self.place(new, self.plan.lay(taken)) if isinstance(taken, Source) else new
+        if self.graph.name in entries:
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
-        first = self.graph.inputs[self.graph.outputs.index(value)].op
+        first = self.graph.inputs[slot].op
         return self.place(new, self.plan.lay(first)) if isinstance(first, Source) else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:

@@ -273,20 +273,30 @@ def test_rows_of_attention_and_experts_are_read(tmp_path: Any) -> None:
     from llmir.backends.calibrate import FAMILIES, cases
 
     header = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,"
-    row = "h100_sxm,bfloat16,fp8,2,1,{},32,8,128,{},99,vllm-0.24.0,vllm_{},test\n"
-    lines = [row.format(*v) for v in ((100, 0, "a"), (9, 4, "a"), (7, 0, "b"), (0, 0, "a"))]
+    row = "h100_sxm,bfloat16,fp8,2,1,{},{},8,128,{},99,vllm-0.24.0,vllm_{},test\n"
+    sizes = (
+        (100, 32, 0, "a"),
+        (9, 64, 4, "a"),
+        (9, 64, 0, "a"),
+        (7, 32, 0, "b"),
+        (7, 64, 0, "b"),
+        (0, 32, 0, "a"),
+    )
+    lines = [row.format(*v) for v in sizes]
     path = tmp_path / "attention_decode.csv"
     path.write_text(header + "framework,kernel,source\n" + "".join(lines))
     found, problems = cases(FAMILIES["attention_decode_kv8"], tmp_path)
-    assert [(c.engine, len(c.rows)) for c in found] == [("vllm", 2), ("vllm-b", 1)]
-    assert "row 4: context must be" in problems[0]
+    assert [(c.engine, len(c.rows)) for c in found] == [("vllm", 3), ("vllm-b", 2)]
+    assert "row 6: context must be" in problems[0]
     shape = found[0].family.shape(found[0].rows)
     assert isinstance(shape, AttentionShape)
-    assert (shape.cached.tolist(), shape.window.tolist()) == ([99, 8], [np.inf, 4])
+    assert (shape.cached.tolist(), shape.window.tolist()) == ([99, 8, 8], [np.inf, 4, np.inf])
+    assert shape.group.tolist() == [4, 8, 8]
 
     header = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,distribution,latency_us,op,"
-    row = "h100_sxm,bfloat16,{},2048,768,8,128,1,8,{},99,moe_layer,vllm-0.24.0,vllm_a,test\n"
-    lines = [row.format(*v) for v in ((1, "balanced"), (64, "power_law_1.2"), (64, "uniform"))]
+    row = "h100_sxm,bfloat16,{},{},768,8,128,1,8,{},99,moe_layer,vllm-0.24.0,vllm_a,test\n"
+    sizes = (1, 2048, "balanced"), (64, 4096, "power_law_1.2"), (64, 2048, "uniform")
+    lines = [row.format(*v) for v in sizes]
     (tmp_path / "moe.csv").write_text(header + "framework,kernel,source\n" + "".join(lines))
     [case], problems = cases(FAMILIES["moe_bf16"], tmp_path)
     moe = case.family.shape(case.rows)

@@ -159,7 +159,11 @@ def test_rows_faster_than_the_memory_are_set_apart(tmp_path: Path) -> None:
             "h100_sxm,bfloat16,1,8192,8192,10,ours-1.0,,test,\nunknown_gpu,bfloat16,1,1,1,9,ours-1.0,,test,\n"
         )
     [case], problems = cases(FAMILIES["gemm_bf16"], folder)
-    assert (len(case.rows), len(case.hot), problems) == (240, 1, ())
+    assert (len(case.rows), len(case.hot)) == (240, 1)
+    [problem] = problems
+    assert problem.startswith(
+        "gemm.csv: 1 rows of gemm_bf16, unknown_gpu, ours-1.0: unknown device 'unknown_gpu'"
+    )
     assert (case.device.name, case.engine, case.origin) == ("H100-SXM", "ours", "ours-1.0, measured by test")
 
 
@@ -205,6 +209,14 @@ def test_bad_arguments_are_one_line(run: Run, tmp_path: Path, arguments: Any, me
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err.lower() or message in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_one_group_of_shapes_is_too_few_to_judge(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "gemm.csv").write_text(HEADER + "h100_sxm,bfloat16,1,128,2048,5,ours,,test,\n" * 9)
+    ran = run("calibrate", "--from", ".")
+    assert (ran.code, ran.out) == (2, "")
+    assert "9 rows of gemm_bf16, h100_sxm, ours: fewer than two groups by n, k, too few to judge" in ran.err
+    assert ran.err.splitlines()[-1] == "error: .: no rows of any known device"
 
 
 def test_one_file_is_of_one_device(run: Run, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_json_has_every_key_of_the_schema_and_its_type(run: Run) -> None:
     model = {"architecture": str, "layers": int, "parameters": int, "active_parameters": int}
     has(data["model"], {"name": str, **model})
     assert data["model"]["name"] == "tiny"
-    assert data["hardware"] == {"name": "H100-SXM", "devices": 1}
+    assert data["hardware"] == {"name": "H100-SXM", "devices": 1, "cluster": None, "nodes": None}
     assert data["workload"] == {"batch": 2, "prompt": 32, "generate": 8}
     assert list(data["phases"]) == ["prefill", "decode"]
     for phase in data["phases"].values():
@@ -360,7 +360,6 @@ def test_degrees_shard_the_model(run: Run) -> None:
     degrees = ("--tp", "2", "--dp", "2", "--ep", "4", "--sp")
     ran = run("analyze", "qwen3-30b-a3b", *degrees, "--format", "json")
     assert ran.code == 0
-    assert "note: 4 ranks are taken to be joined by nvlink" in ran.err
     found = json.loads(ran.out)
     assert found["hardware"]["devices"] == 4
     assert found["parallel"] == {"tp": 2, "pp": 1, "ep": 4, "dp": 2, "sp": True}

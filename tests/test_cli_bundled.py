@@ -38,7 +38,7 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
     from llmir import hw
 
     listed = [row["name"] for row in csv.DictReader(io.StringIO(run("hw", "--format", "csv").out))]
-    assert listed == hw.names()
+    assert listed == [*hw.names(), *hw.clusters()]
     assert all(name in run("hw").out for name in listed)
     device = hw.load("h100-sxm")
     rows = json.loads(run("hw", "h100", "--format", "json").out)

@@ -20,7 +20,8 @@ def test_json_and_table_say_the_precision(run: Run) -> None:
     ran = run("analyze", "tiny.json", *options, "--format", "json")
     report = json.loads(ran.out)
     assert (ran.code, report["schema_version"]) == (0, 1)
-    assert report["precision"] == {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8_e5m2"}
+    precision = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8_e5m2", "collectives": None}
+    assert report["precision"] == precision
     table = run("analyze", "tiny.json", *options).out
     assert "weights fp8, activations fp8, KV cache fp8_e5m2" in table
     assert "layer.quantize_" in table or " quantize_" in table
@@ -59,11 +60,21 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
         ("down_projj: fp8\n", "no module 'down_projj'; did you mean down_proj"),
         ("down_proj: fp7\n", "unknown dtype 'fp7'; allowed are"),
         ("down_proj: [\n", "broken YAML at line 2"),
-        ("- down_proj\n", "expected modules with their dtypes, such as down_proj: bf16, got list"),
+        ("- down_proj\n", "such as down_proj: bf16 or mlp: {activations: keep}, got list"),
         ("down_proj: fp8\ndown_proj: bf16\n", "line 2, column 1: key 'down_proj' twice"),
         ("", "got NoneType"),
         ("down_proj: 8\n", "got down_proj: 8"),
-        ("down_proj:\n  weights: fp8\n", "got down_proj: {"),
+        ("down_proj:\n  weights: 8\n", "got down_proj: {"),
+        ("down_proj: {}\n", "got down_proj: {"),
+        (
+            "down_proj:\n  weight: fp8\n",
+            "none of weights, activations, kv, collectives; did you mean weights",
+        ),
+        ("input_norm: {activations: fp8}\n", "'input_norm' has weights, but no activations; modules with"),
+        ("down_proj: {activations: fp8}\n", "need weights of their kind and as narrow, not bf16"),
+        ("down_proj: {activations: fp32}\n", "in the model's own type, bf16, got fp32"),
+        ("down_proj: {kv: fp8}\n", "but no kv; modules with kv are k_cache, attention, v_cache"),
+        ("down_proj: {collectives: fp8}\n", "no collective of 'down_proj'; nothing is sent; shard before"),
         ("a b: fp8\n", "expected module: dtype"),
         ("down_proj: !!python/name:os.system\n", "broken YAML"),
     ],
@@ -84,9 +95,13 @@ def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
         (("--activations", "fp8"), "needs weights of its kind"),
         (("--weights", "int8", "--activations", "fp8"), "no arithmetic"),
         (("--plan", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("--collectives", "fp9"), "collectives: unknown dtype 'fp9'; allowed are fp32, bf16"),
+        (("--collectives", "fp8"), "nothing is sent between ranks"),
+        (("--tp", "3"), "tp can be 1, 2, 4"),
+        (("--ep", "2"), "has no experts"),
     ],
 )
-@pytest.mark.parametrize("command", [("analyze",), ("draw",), ("explain", "q_proj"), ("opt",)])
+@pytest.mark.parametrize("command", [("analyze",), ("draw",), ("explain", "q_proj"), ("opt",), ("diff",)])
 def test_bad_options_are_one_line(
     run: Run, command: tuple[str, ...], options: tuple[str, str], says: str
 ) -> None:
@@ -95,6 +110,42 @@ def test_bad_options_are_one_line(
     assert ran.code == 2
     assert says in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_plan_says_it_by_role(run: Run) -> None:
+    text = "mlp: {weights: fp8, activations: fp8}\nup_proj: {activations: keep}\nk_cache: {kv: int8}\n"
+    Path("plan.yaml").write_text(text + "o_proj: {collectives: int8}\n")
+    out = run("opt", "tiny.json", "--tp", "2", "--plan", "plan.yaml").out
+    lines = {line.split()[0]: line for line in out.splitlines() if " = " in line}
+    assert "(%quantize_post_norm, " in lines["%gate_proj"]
+    assert "(%post_norm, " in lines["%up_proj"]
+    assert "int8_c.mmmk[" in lines["%k_cache"]
+    assert "bf16[" in lines["%v_cache"]
+    assert [name for name in lines if name.startswith(("%all_", "%reduce_"))] == [
+        *("%all_reduce_embedding", "%all_gather_lm_head", "%reduce_scatter_o_proj", "%all_gather_o_proj"),
+        "%all_reduce_down_proj",
+    ]
+
+
+@pytest.mark.parametrize("command", ["opt", "diff"])
+def test_the_options_of_analyze_do_the_same_in_other_commands(run: Run, command: str) -> None:
+    """`opt` prints the program that `analyze` prices; both sides of `diff` are laid out."""
+    options = ("--tp", "2", "--weights", "fp8", "--collectives", "fp8")
+    priced = json.loads(run("analyze", "tiny.json", *options, "--format", "json").out)
+    if command == "opt":
+        ir = run("opt", "tiny.json", "-p", "fuse-attention,fuse,dce", *options, "-o", "tiny.ir")
+        assert ir.code == 0
+        again = json.loads(run("analyze", "tiny.ir", "--format", "json").out)
+        assert {k: v for k, v in again.items() if k != "notes"} == {
+            k: v for k, v in priced.items() if k != "notes"
+        }
+    else:
+        found = json.loads(run("diff", "tiny.json", *options, "--format", "json").out)
+        assert found["ttft_s"]["after"] == priced["ttft_s"]
+        assert found["before"]["devices"] == found["after"]["devices"] == 2
+        tail = "shard{tp=2},quantize{collectives=fp8}"
+        assert found["before"]["pipeline"] == f"quantize{{weights=fp8}},{tail}"
+        assert found["after"]["pipeline"] == f"quantize{{weights=fp8}},fuse-attention,fuse,dce,{tail}"
 
 
 def test_explain_shows_the_narrow_bytes(run: Run) -> None:
@@ -113,7 +164,8 @@ def test_a_quantized_config_is_priced_as_it_is(run: Run, tmp_path: Path) -> None
     scheme = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
     name = config(tmp_path, quantization_config=scheme)
     report = json.loads(run("analyze", name, "--kv", "fp8", "--format", "json").out)
-    assert report["precision"] == {"weights": "int4_g32z", "activations": "bf16", "kv_cache": "fp8"}
+    precision = {"weights": "int4_g32z", "activations": "bf16", "kv_cache": "fp8", "collectives": None}
+    assert report["precision"] == precision
     (tmp_path / "index.json").write_text(json.dumps({"weight_map": {"a": "b"}}))
     checked = run("check", name, "--index", "index.json")
     assert checked.code == 3

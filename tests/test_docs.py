@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import llmir.ops  # noqa: F401  (registers them)
 from llmir.backends.cost.kernels import DynamicGemm, Stream, parameters
 from llmir.cli import cli
-from llmir.hw.schema import DEVICE, LINK
+from llmir.hw.schema import DEVICE, LINK, NODE
 from llmir.op import OPS
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +43,7 @@ def test_the_table_of_hardware_keys_has_each_key() -> None:
     rows = table("hardware.md", "| key |")
     assert rows.keys() == {*DEVICE, "sources", "extend"}
     assert all(f"`{key}" in rows["links"][2] for key in LINK)
+    assert all(f"`{key}" in rows["node"][2] for key in NODE)
 
 
 def test_what_the_readme_shows_is_what_the_commands_print() -> None:

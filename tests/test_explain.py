@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -173,15 +174,44 @@ def test_an_op_that_passes_have_merged_is_said_to_be_so(capsys: pytest.CaptureFi
     assert "q_proj" in run(capsys, "llama3.1-8b", "q_proj", "--pipeline", "")
 
 
-@pytest.mark.parametrize(("device", "rows"), [("h100-pcie", 1), ("h100-sxm", 2)])
-def test_a_collective_says_what_it_sends(device: str, rows: int) -> None:
-    """2(n−1)/n of the payload in a ring; the payload once where the switches add up."""
+@pytest.mark.parametrize(
+    ("device", "batch", "way", "sent", "hops"),
+    [
+        ("h100-pcie", 8, "tree", 2, 6),
+        ("h100-pcie", 64, "ring", Fraction(7, 4), 14),
+        ("a100", 8, "two-shot", Fraction(7, 4), 2),
+        ("h100-sxm", 8, "in-network", 1, 2),
+    ],
+)
+def test_a_collective_says_what_it_sends_and_how(
+    device: str, batch: int, way: str, sent: Fraction, hops: int
+) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,fuse,shard{tp=8}")
-    report = llmir.analyze(program, device, batch=8, new=16)
+    report = llmir.analyze(program, device, batch=batch, new=16)
     found = explain(report, "all_reduce_o_proj")
-    payload = 8 * 16 * 4096 * 2
-    assert [a.value for a in found.sends] == [2 * 7 * payload // 8, payload][:rows]
+    payload = batch * 16 * 4096 * 2
+    assert [a.value for a in found.sends] == [2 * 7 * payload // 8, sent * payload]
     [cost] = [op for op in report.ops if op.name == "layer.all_reduce_o_proj"]
     assert cost.comm_bytes == found.sends[0].value
     name, link = report.device.link(8)
-    assert cost.time_s == max(found.sends[-1].value / link.Bps, 2 * payload / report.device.memory_Bps), name
+    assert cost.time_s == pytest.approx(hops * link.latency_s + float(sent) * payload / link.Bps, rel=1e-12)
+    [fastest] = [r for r in found.routes if r.fastest]
+    assert (fastest.name, fastest.time_s) == (way, min(r.time_s for r in found.routes))
+    [limit] = [x for x in found.limits if x.bound == "network"]
+    assert (limit.constant, limit.latency_s) == (f"links.{name}", fastest.latency_s)
+    assert limit.time_s == pytest.approx(limit.latency_s + limit.amount / limit.rate, rel=1e-12)
+
+
+def test_a_collective_across_nodes_says_both_its_links(capsys: pytest.CaptureFixture[str]) -> None:
+    """Within a node the payload of 2 × 64 × 16384 bytes, between two of them an eighth of it."""
+    options = ("--cluster", "dgx-h100", "--tp", "16", "--prompt", "64", "--batch", "2")
+    shown = run(capsys, "llama3.1-70b", "layer.all_reduce_o_proj", *options)
+    for part in (
+        "in-network inside, one-shot across, over nvlink   16384*B*T  = 2,097,152",
+        "in-network inside, one-shot across, over network  2048*B*T   = 262,144",
+        "3.90 µs + 262 kB / 50.0 GB/s  ",
+        "max(2.10 MB over nvlink / 450 GB/s, 262 kB over network / 50.0 GB/s)   = 9.14 µs  ← fastest",
+        "one-shot to all  ",
+        "node.network: NVIDIA DGX H100 datasheet",
+    ):
+        assert part in shown

@@ -12,7 +12,7 @@ import yaml
 
 from llmir import hw
 from llmir.errors import HardwareError
-from llmir.hw import device, document, dtypes, schema
+from llmir.hw import device, document, dtypes, link, schema
 from llmir.names import normalize
 
 HW = Path(hw.__file__).parent
@@ -151,9 +151,10 @@ def test_a_name_is_found_however_it_is_written(spelling: str, name: str) -> None
 
 
 def test_every_alias_leads_to_a_device_and_none_to_two() -> None:
-    assert set(hw._ALIASES) <= set(hw.names())
+    bundled = [*hw.names(), *hw.clusters()]
+    assert set(hw._ALIASES) <= set(bundled)
     spellings = [normalize(a) for line in hw._ALIASES.values() for a in line.split()]
-    spellings += [normalize(n) for n in hw.names()]
+    spellings += [normalize(n) for n in bundled]
     assert len(spellings) == len(set(spellings))
 
 
@@ -224,6 +225,6 @@ def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [hw, device, document, dtypes, schema])
+@pytest.mark.parametrize("module", [hw, device, document, dtypes, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

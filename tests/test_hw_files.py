@@ -73,7 +73,9 @@ def test_an_extending_file_wins_key_by_key_and_cites_itself(write: Write) -> Non
     found, base = hw.load(path), hw.load("h100-sxm")
     assert found.memory_bytes == 94 * 10**9
     assert found.matrix_flops == {**base.matrix_flops, "fp8": 1.5e15}
-    assert found.links == {"nvlink": hw.Link(300e9, base.links["nvlink"].latency_s, reduces=True)}
+    assert found.links == {
+        "nvlink": hw.Link(300e9, base.links["nvlink"].latency_s, direct=True, reduces=True)
+    }
     assert found.vector_flops == base.vector_flops
     for key in ("memory_bytes", "matrix_tflops.fp8", "links.nvlink.GBps"):
         assert found.source(key) == "user file mine.yaml"

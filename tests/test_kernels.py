@@ -150,5 +150,7 @@ def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
         found = basis(device, "gemm_bf16")
         assert found
         assert found.device.name == relatives(device)[0].name == relative
-    with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
-        basis(hw.load("h100-sxm"), "gemm_bf16", "vlm")
+    for name in ("h100-sxm", "h200"):
+        with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
+            basis(hw.load(name), "gemm_bf16", "vlm")
+    assert basis(hw.load("tpu-v6e"), "gemm_bf16") is None

@@ -139,6 +139,24 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         TOKENS * 5 + math.ceil(TOKENS * 3 * 20 / 8),
         2 * TOKENS * 10,
     ),
+    "compress": (
+        {"to": "int4_g128.mmk"},
+        ("bf16[B, T, 256]",),
+        0,
+        2 * TOKENS * 256,
+        2 * TOKENS * 256,
+        TOKENS * (256 // 2 + 2 * 2),
+    ),
+    "decompress": (
+        {"to": "bf16"},
+        ("fp8_e4m3_b1x128.mmk[B, T, 200]",),
+        0,
+        TOKENS * 200,
+        TOKENS * (200 + 2 * 4),
+        2 * TOKENS * 200,
+    ),
+    "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 0),
+    "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 2 * TOKENS * 8),
 }
 WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.dim import Binding, Dim, distinct
+from llmir.errors import InputError
 from llmir.frontends.presets import PRESETS
 
 from .strategies import LOGITS, PIPELINES, configs, points
@@ -187,3 +188,45 @@ def test_chunks_do_the_work_of_one_piece(config: dict[str, object], point: dict[
     ]
     assert sum(p.matmul_flops for p in parts) == whole.matmul_flops
     assert parts[1].kv_cache_bytes == whole.kv_cache_bytes
+
+
+@given(configs(), LOGITS, PIPELINES, points(), st.lists(points(), max_size=2))
+@settings(deadline=None, max_examples=50)
+def test_a_mixed_step_merges_its_parts(
+    config: dict[str, Any], logits: str, pipeline: str, point: dict[str, int], beside: list[dict[str, int]]
+) -> None:
+    """Of sequences that are alike it is one step of them all; of others, what counts tokens is summed."""
+    program = llmir.run(llmir.load(config, logits=logits), pipeline)
+    alike = llmir.analyze(program, "h100", **point, beside=[point] * len(beside))
+    together = llmir.analyze(program, "h100", **point | {"batch": point["batch"] * (1 + len(beside))})
+    assert close(figures(alike), figures(together), 1e-9)
+    mixed = llmir.analyze(program, "h100", **point, beside=beside)
+    alone = [llmir.analyze(program, "h100", **at) for at in (point, *beside)]
+    for figure in ("matmul_flops", "kv_cache_bytes"):
+        assert getattr(mixed, figure) == pytest.approx(sum(getattr(r, figure) for r in alone))
+    assert mixed.weight_bytes == alone[0].weight_bytes
+    assert max(r.time_s for r in alone) * (1 - 1e-9) <= mixed.time_s
+    assert mixed.time_s <= sum(r.time_s for r in alone) * (1 + 1e-9)
+    assert mixed.read_bytes <= sum(r.read_bytes for r in alone) * (1 + 1e-9)
+
+
+def test_a_mixed_step_on_a_grid_is_its_points() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), "fuse-attention,fuse,shard{tp=2,ep=2}")
+    batch, new = np.arange(1, 300)[:, None], np.arange(1, 400) * 7
+    grid = llmir.analyze(program, "h100", batch=batch, new=1, context=500, beside=[{"batch": 2, "new": new}])
+    assert grid.time_s.shape == (299, 399)
+    for i, j in ((0, 0), (17, 398), (298, 3)):
+        beside = [{"batch": 2, "new": int(new[j])}]
+        at = llmir.analyze(program, "h100", batch=int(batch[i, 0]), new=1, context=500, beside=beside)
+        assert grid.time_s[i, j] == pytest.approx(at.time_s)
+        assert grid.peak_memory_bytes[i, j] == pytest.approx(at.peak_memory_bytes)
+
+
+def test_a_mixed_step_says_what_is_wrong() -> None:
+    program = llmir.load("qwen3-0.6b")
+    for part, says in (
+        ({"tokens": 3}, "expected batch, new, context"),
+        ({"new": 0}, "new: expected an integer"),
+    ):
+        with pytest.raises(InputError, match=says):
+            llmir.analyze(program, "h100", beside=[part])

@@ -100,8 +100,15 @@ def test_weights_of_a_rank_are_the_published_ones() -> None:
     ("name", "how", "ranks"),
     [
         ("qwen3-235b-a22b", "tp=8, ep=8", 8),
+        ("qwen3-235b-a22b", "tp=8, ep=4", 8),
+        ("qwen3-235b-a22b", "tp=8", 8),
         ("qwen3-235b-a22b", "tp=4, dp=4, ep=16", 16),
+        ("qwen3-235b-a22b", "tp=8, dp=2, ep=16", 16),
+        ("qwen3-235b-a22b", "tp=16, ep=16", 16),
+        ("qwen3-235b-a22b", "tp=16", 16),
         ("llama3.1-405b", "tp=8", 8),
+        ("llama3.1-405b", "tp=16", 16),
+        ("llama3.1-405b", "tp=8, dp=2", 16),
     ],
 )
 def test_bytes_of_a_rank_by_closed_form(name: str, how: str, ranks: int) -> None:

@@ -10,17 +10,20 @@ import numpy as np
 from llmir.backends.cost.kernels import (
     KERNELS,
     AttentionShape,
+    CollectiveShape,
     GemmShape,
     Kernel,
     MoeShape,
     Shape,
     StreamShape,
+    SumShape,
 )
 from llmir.backends.cost.kernels.routing import balanced, power_law
 from llmir.errors import InputError
 
 from .rows import LATENCY, Column, Table
 
+CUSTOM = ("vLLM_custom", "SGLang_CustomAllReduce")  # all_reduce kernels that engines bring along
 TURNS = 5  # weights that the benchmarks of the tables use in turn, so that the L2 should hold none
 
 
@@ -40,6 +43,12 @@ class Family:
     shape: Callable[[Table], Shape]
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: Sequence[str] = ("gpu", "framework", "source")
+    decades: bool = False  # groups are of sizes alike in their decade
+
+    def groups(self, table: Table) -> list[tuple[object, ...]]:
+        """What is left out together, for each row."""
+        columns = [np.floor(np.log10(table[c])) if self.decades else table[c] for c in self.group]
+        return list(zip(*columns, strict=True))
 
     @property
     def kernel(self) -> type[Kernel]:
@@ -61,6 +70,20 @@ def _stream(name: str, ops: Sequence[str], group: str) -> Family:
 
     columns = {"rows": Column(), "cols": Column(), "bytes_moved_ideal": Column(high=1e13)} | LATENCY
     return Family(name, "elementwise", "elementwise.csv", columns, (group,), shape, {"op": ops})
+
+
+def _collective(name: str, op: str, kernels: Sequence[str]) -> Family:
+    made = SumShape if op == "all_reduce" else CollectiveShape
+
+    def shape(t: Table) -> CollectiveShape:
+        return made(t["bytes"], t["num_gpus"], adds=t["dtype"] != "int8")
+
+    columns = {"bytes": Column(high=1e12), "num_gpus": Column()} | LATENCY
+    words = ("gpu", "framework", "source", "dtype")
+    where = {"op": (op,), "kernel": kernels}
+    return Family(
+        name, "collective", "collective.csv", columns, ("bytes",), shape, where, words, decades=True
+    )
 
 
 HEADS = ("num_heads", "num_kv_heads", "head_dim")
@@ -132,6 +155,11 @@ _FAMILIES = (
     _stream("activation", ("mlp_act", "gelu"), "cols"),
     _stream("rope", ("attn_rope",), "cols"),
     _stream("quantize", ("scale_matrix",), "cols"),
+    _collective("all_reduce", "all_reduce", ("NCCL", *(f"{engine}_graph" for engine in CUSTOM), "TRTLLM")),
+    _collective("all_reduce_eager", "all_reduce", tuple(f"{engine}_eager" for engine in CUSTOM)),
+    _collective("all_gather", "all_gather", ("NCCL",)),
+    _collective("reduce_scatter", "reduce_scatter", ("NCCL",)),
+    _collective("all_to_all", "alltoall", ("NCCL",)),
     _attention("attention_prefill", "bfloat16", "bfloat16"),
     _attention("attention_prefill_kv8", "bfloat16", "fp8"),
     _attention("attention_prefill_fp8", "fp8", "fp8"),

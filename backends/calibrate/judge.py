@@ -15,6 +15,7 @@ from llmir.backends.cost.calibration import to_yaml
 from llmir.backends.cost.kernels import Kernel, parameters
 from llmir.errors import HardwareError
 from llmir.hw import Calibration, Device, Fitted
+from llmir.names import plain
 
 from .families import Family
 from .fit import fit
@@ -45,7 +46,7 @@ class Case:
     @property
     def groups(self) -> list[tuple[Any, ...]]:
         """What is left out together, for each row: the row alone where all are of one group."""
-        found = list(zip(*(self.rows[c] for c in self.family.group), strict=True))
+        found = self.family.groups(self.rows)
         return found if len(set(found)) > 1 else [(n,) for n in range(len(found))]
 
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
@@ -81,25 +82,31 @@ class Case:
 def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
     """The cases of a family in a folder of CSV files, by device and engine, and its bad rows.
 
-    Rows of GPUs that have no file in `hw/` are left out.
+    So are GPUs without a file in `hw/`, and cases of fewer than two groups, which cannot be judged.
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
-    found = []
+    found, problems = [], list(table.problems)
     by = [table[w] for w in ("gpu", "framework", "kernel") if w in family.words]
     kinds = list(zip(*by, strict=True))
     most = sorted(Counter(kinds).items(), key=lambda kind: (kind[0][:2], -kind[1], kind[0][2:]))
     mains = {(gpu, framework): rest for (gpu, framework, *rest), _ in reversed(most)}
     for (gpu, framework, *kernel), _ in most:
+        rows = table.take(np.array([kind == (gpu, framework, *kernel) for kind in kinds]))
+        what = f"{family.file}: {len(rows)} rows of {family.name}, {plain(gpu)}, {plain(framework)}"
         try:
             device = hw.load(gpu)
-        except HardwareError:
+        except HardwareError as error:
+            problems.append(f"{what}: {error}")
             continue
-        rows = table.take(np.array([kind == (gpu, framework, *kernel) for kind in kinds]))
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
         name = engine(framework, *([] if mains[gpu, framework] == kernel else kernel))
         origin = f"{framework}, measured by {', '.join(sorted(set(rows['source'])))}"
-        found.append(Case(family, device, name, origin, rows.take(~hot), rows.take(hot)))
-    return found, tuple(table.problems)
+        case = Case(family, device, name, origin, rows.take(~hot), rows.take(hot))
+        if len(set(case.groups)) < 2:
+            problems.append(f"{what}: fewer than two groups by {', '.join(family.group)}, too few to judge")
+        else:
+            found.append(case)
+    return found, tuple(problems)
 
 
 def engine(framework: str, kernel: str = "") -> str:

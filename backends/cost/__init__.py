@@ -1,6 +1,24 @@
 """Cost models: what each op of a program takes on a device."""
 
+from .calibrated import Calibrated
 from .ideal import Ideal
+from .limit import BOUNDS, Limit
+from .models import NAMES, Model, model
+from .network import Exchange
+from .price import Price, Roofline
 from .rows import Row, rows
 
-__all__ = ["Ideal", "Row", "rows"]
+__all__ = [
+    "BOUNDS",
+    "NAMES",
+    "Calibrated",
+    "Exchange",
+    "Ideal",
+    "Limit",
+    "Model",
+    "Price",
+    "Roofline",
+    "Row",
+    "model",
+    "rows",
+]

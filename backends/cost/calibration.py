@@ -20,6 +20,7 @@ from .kernels import KERNELS, Kernel
 class Basis:
     """A kernel and what it was fitted on: `device` is the one that was measured."""
 
+    family: str
     kernel: Kernel
     device: Device
     engine: str
@@ -31,27 +32,28 @@ def basis(device: Device, family: str, engine: str | None = None) -> Basis | Non
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one. An engine that lacks the family borrows it from the others, in
-    the order of the file. HardwareError for an engine that the device's calibration does not have.
+    the order of the file. HardwareError for an engine that the nearest calibration does not have.
     """
-    own = device.calibration
-    if own and engine is not None and engine not in own.engines:
-        near = suggest(engine, own.engines) or f", calibrated are {', '.join(own.engines)}"
+    known = [d for d in (device, *relatives(device)) if d.calibration]
+    engines = {e: None for d in known[:1] if d.calibration for e in d.calibration.engines}
+    if engine is not None and engines and engine not in engines:
+        near = suggest(engine, engines) or f", calibrated are {', '.join(engines)}"
         raise HardwareError(f"{device.name}: unknown engine {engine!r}{near}")
-    found = (_of(d, family, engine) for d in (device, *relatives(device)))
-    return next((b for b in found if b), None)
+    return next((b for d in known if (b := _of(d, family, engine))), None)
 
 
 def relatives(device: Device) -> list[Device]:
-    """Bundled devices with a calibration, the nearest first: of its architecture, then of like rates."""
+    """Calibrated bundled devices of its vendor: those of its architecture first, then of like rates."""
 
-    def distance(other: Device) -> tuple[bool, bool, float]:
+    def distance(other: Device) -> tuple[bool, float]:
         rates = [(device.memory_Bps, other.memory_Bps)]
         rates += [(device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0])]
         apart = sum(abs(math.log(a / b)) for a, b in rates)
-        return device.vendor != other.vendor, device.architecture != other.architecture, apart
+        return device.architecture != other.architecture, apart
 
     known = (hw.load(name) for name in hw.names())
-    return sorted((d for d in known if d.calibration and d is not device), key=distance)
+    kin = (d for d in known if d.calibration and d.vendor == device.vendor and d is not device)
+    return sorted(kin, key=distance)
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
@@ -63,7 +65,7 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
         if family in engines[name]:
             fitted = engines[name][family]
             where = f"{device.name}: calibration.{name}.{family}"
-            return Basis(_kernel(family, fitted, where), device, name, fitted)
+            return Basis(family, _kernel(family, fitted, where), device, name, fitted)
     return None
 
 

@@ -17,12 +17,17 @@ ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activ
 
 @dataclass(frozen=True)
 class Row:
-    """One op as it runs `repeat` times in a step; `reads` and `writes` are (role, bytes) pairs."""
+    """One op as a micro-batch runs it `repeat` times, on one rank.
+
+    `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    """
 
     name: str
+    stage: int
     node: Node
     repeat: int
     work: Work
+    operands: tuple[Tensor, ...]
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
@@ -55,16 +60,19 @@ class Row:
 
 def _row(program: Program, at: Instance) -> Row:
     mesh, node, graph = program.mesh, at.node, at.graph
-    done = work(node.op, graph.operand_types(node), node.results, mesh)
+    operands = graph.operand_types(node)
+    done = work(node.op, operands, node.results, mesh)
 
     def role(value_origin: Node) -> str:
         return ROLES.get(type(value_origin.op), "activation")
 
     return Row(
         at.path,
+        at.stage,
         node,
         at.repeat,
         done,
+        tuple(t.local(mesh) for t in operands),
         node.results[0].local(mesh),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),

@@ -117,7 +117,7 @@ def _section_head(outline: Outline, section: Section, inner: float) -> str:
     times = f"{units.time(section.total_s / section.times)} each, {units.time(section.total_s)} · {share}"
     return table(
         [
-            left(font(f"{name} × {section.times}", 12, bold=True), 'HEIGHT="16"'),
+            left(font(f"{name} {section.count}", 12, bold=True), 'HEIGHT="16"'),
             left(font(times, 9, MUTED), 'HEIGHT="14"'),
         ]
     )

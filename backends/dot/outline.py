@@ -12,11 +12,11 @@ import networkx as nx
 
 from llmir.backends.report import OpCost, Report
 from llmir.dim import Binding
-from llmir.graph import Node
+from llmir.graph import Node, Program
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .scope import Scope
+from .scope import Scope, scopes
 
 _GROUPS = {
     "attention_core": "attention",
@@ -61,11 +61,16 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers."""
+    """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
+
+    `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them.
+    """
 
     prefix: str
     boxes: tuple[Box, ...]
-    folded: tuple[str, ...] = ()  # the prefixes of the layers that it stands for
+    folded: tuple[str, ...]
+    micro_batches: int = 1
+    stages: int = 1
 
     @property
     def id(self) -> str:
@@ -85,6 +90,12 @@ class Section:
             words.pop()
         name = " ".join(words)
         return name if "layer" in name else f"{name} layer"
+
+    @property
+    def count(self) -> str:
+        """How often a micro-batch runs it, and on how many stages."""
+        stages = f" on {self.stages} stages" if self.stages > 1 else ""
+        return f"× {self.times // self.micro_batches}{stages}"
 
     @property
     def total_s(self) -> float:
@@ -147,7 +158,7 @@ class Outline:
 
     def share(self, seconds: float) -> float:
         """The part of the step that `seconds` are."""
-        total = float(self.report.time_s)
+        total = float(self.report.busy_s)
         return seconds / total if total else 0.0
 
     @cached_property
@@ -170,17 +181,17 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
     """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
     program = report.program
     costs = {op.name: op for op in report.ops}
-    entries = [Scope(program, program[entry], unrolled) for entry in program.entries]
+    entries = scopes(program, unrolled=unrolled)
     places = [place for entry in entries for place in entry.ops()]
     boxes = [
         _box(f"{ids}{i}", scope, node, costs[scope.key + node.name], unrolled)
         for i, (scope, node) in enumerate(places)
     ]
     runs = [
-        Section(prefix, _grouped(run) if prefix else tuple(run))
-        for prefix, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
+        _section(path, tuple(run), program)
+        for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
     ]
-    sections = tuple(replace(s, folded=(s.prefix,)) for s in runs) if unrolled else tuple(_folded(runs))
+    sections = tuple(runs) if unrolled else tuple(_over_stages(_folded(runs)))
     inlets, links = _links(sections, places, ids)
     return Outline(report, sections, inlets, links)
 
@@ -193,6 +204,12 @@ def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> B
     block = node.op.block
     group = _GROUPS.get(block, block)
     return Box(name, scope.path + node.name, node, cost, 1 if unrolled else cost.repeat, group, note)
+
+
+def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
+    stage, _, inside = path.partition(".")
+    prefix = path if len(program.entries) == 1 or stage not in program.entries else inside
+    return Section(prefix, _grouped(boxes) if prefix else boxes, (path,), program.micro_batches)
 
 
 def _grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
@@ -217,7 +234,25 @@ def _folded(sections: Iterable[Section]) -> Iterator[Section]:
         first, *others = run
         folds = 1 + len(others)
         boxes = tuple(replace(b, times=b.times * folds) for b in first.boxes)
-        yield Section(first.prefix, boxes, (first.prefix, *(s.prefix for s in others)))
+        yield replace(first, boxes=boxes, folded=(*first.folded, *(p for s in others for p in s.folded)))
+
+
+def _over_stages(sections: Iterable[Section]) -> list[Section]:
+    """What several pipeline stages do alike, as one section where the first does it."""
+    found: dict[object, Section] = {}
+    for section in sections:
+        ops = ((b.name, b.node.op.opcode, b.node.results, b.cost.time_s, b.bytes) for b in section.boxes)
+        stage = section.boxes[0].cost.stage
+        same = found.get(likeness := (section.prefix, *ops))
+        if same is None or stage == same.boxes[0].cost.stage:
+            found[likeness if same is None else section] = section
+            continue
+        boxes = tuple(
+            replace(a, times=a.times + b.times) for a, b in zip(same.boxes, section.boxes, strict=True)
+        )
+        folded = (*same.folded, *section.folded)
+        found[likeness] = replace(same, boxes=boxes, folded=folded, stages=same.stages + 1)
+    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _panel(panel: Any, outline: Outline) -> None:
 
 
 def _section_head(outline: Outline, section: Section) -> str:
-    name = font(f"{fit(section.title, 13, 240, bold=True)} × {section.times}", 13, bold=True)
+    name = font(f"{fit(section.title, 13, 240, bold=True)} {section.count}", 13, bold=True)
     share = units.percent(outline.share(section.total_s))
     words = f"{units.time(section.total_s)} · {share} · {units.time(section.total_s / section.times)} each"
     return table([left(name, 'HEIGHT="18"'), left(font(words, 11, MUTED), 'HEIGHT="16"')])

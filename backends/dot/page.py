@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmir.backends import precision, units
-from llmir.backends.cost.ideal import BOUNDS
+from llmir.backends import facts, precision, units
+from llmir.backends.cost import BOUNDS
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload, parallel
 
@@ -73,11 +73,15 @@ def panel_head(report: Report) -> str:
     """The head of one step's panel: what the step is, and its total."""
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
-    return table([left(first, 'HEIGHT="20"'), left(font(what, 10, MUTED), 'HEIGHT="16"')])
+    lines = [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
+    words = [what, *lines]
+    return table([left(first, 'HEIGHT="20"'), *(left(font(w, 10, MUTED), 'HEIGHT="16"') for w in words)])
 
 
 def step_words(report: Report) -> tuple[str, str]:
     """The name of a step's phase, and its sizes."""
+    if report.beside:
+        return "STEP", facts.step_title(report)
     batch, new, context = int(report.batch), int(report.new), int(report.context)
     name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
     cached = f", context {context}" if context else ""
@@ -85,12 +89,10 @@ def step_words(report: Report) -> tuple[str, str]:
 
 
 def _where(job: Report | Workload) -> str:
-    mesh = job.program.mesh
-    count = f"{mesh.devices} × " if mesh.devices > 1 else ""
     degrees = parallel(job.program)
     axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
     axes += ["SP"] if degrees["sp"] else []
-    return f"{count}{job.device.name} ({', '.join([*axes, *precision.words(job.program)])})"
+    return f"{facts.devices(job.program, job.device)} ({', '.join([*axes, *precision.words(job.program)])})"
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:

@@ -57,6 +57,20 @@ class Scope:
             if self.previous and isinstance(repeat.op, Repeat) and slot < repeat.op.carried:
                 return self.previous.origin(self.graph.outputs[slot], node.name)
             return scope.origin(repeat.operands[slot], node.name)
+        if isinstance(node.op, Input) and self.previous:
+            slot = self.graph.inputs.index(node)
+            if slot < len(self.previous.graph.outputs):
+                return self.previous.origin(self.previous.graph.outputs[slot], node.name)
         if isinstance(node.op, Source) and not isinstance(node.op, Input):
             return None
         return self.path + node.name, name
+
+
+def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
+    """The entries, each after the one whose outputs it is given."""
+    found: list[Scope] = []
+    for entry in program.entries:
+        prefix = program.prefix(entry)
+        before = found[-1] if found else None
+        found.append(Scope(program, program[entry], unrolled, prefix, prefix, previous=before))
+    return found

@@ -23,10 +23,11 @@ COMMANDS = {
     "diff": "What passes, another model or another device change, op by op.",
     "opt": "Run passes and print the IR.",
     "passes": "The passes that a pipeline can name, and their options.",
+    "validate": "Hold predictions against measured times: kernels, whole models, chat logs.",
     "models": "The bundled models.",
-    "hw": "The bundled devices; with a name, each number and its source.",
+    "hw": "The bundled devices and clusters; with a name, each number and its source.",
     "calibrate": "Fit a device's kernels to measured times.",
-    "check": "Hold the model's weights against a safetensors file or index.",
+    "check": "Hold the weights against a checkpoint, or all ranks against one device.",
     "doctor": "Say whether the installation works.",
 }
 

@@ -40,15 +40,7 @@ def command(**given: Any) -> int:
     """
     form = output.choose(given["output_file"], given["form"])
     program = inputs.lowered(given)
-    job = inputs.workload(
-        program,
-        given["hw"],
-        given["batch"],
-        given["prompt"],
-        given["generate"],
-        given["memory_utilization"],
-        given["reserve"],
-    )
+    job = inputs.workload(program, given)
     _emit(job, form, given["output_file"])
     output.note(*job.notes)
     broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])

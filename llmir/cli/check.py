@@ -1,4 +1,4 @@
-"""`llmir check`: our weights against those of a checkpoint."""
+"""`llmir check`: our weights against those of a checkpoint, or all ranks against one device."""
 
 from __future__ import annotations
 
@@ -7,36 +7,60 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from llmir.errors import UnsupportedError
+from llmir.errors import InputError, UnsupportedError
 
 from . import inputs, options, output
+from .kinds import Count
 
 if TYPE_CHECKING:
     from llmir.frontends.weights import Comparison, Difference
 
+_OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 
-@click.command("check", short_help="Hold the weights against a safetensors file or index.")
+
+@click.command("check", short_help="Hold the weights against a checkpoint, or all ranks against one device.")
 @options.model
 @click.option(
     "--index",
-    required=True,
     metavar="FILE",
     help="model.safetensors.index.json, a .safetensors file, its header as JSON, or a folder of these.",
 )
+@options.parallel
+@options.lowering
+@click.option("--batch", type=Count(), help="Sequences at once, with --tp and its like.  [default: dp]")
+@click.option("--prompt", type=Count(), help="Tokens of each, with --tp and its like.  [default: tp]")
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
-def command(model: str, index: str, form: str | None, output_file: str | None, lenient: bool) -> int:
+def command(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, element types, bytes.
 
     Only headers are read. An index knows names and totals; a .safetensors header knows shapes too. Exit 0
     if all agree, 1 if not. A tied lm_head may be stored or not; rotary tables are ignored.
 
+    With --tp and its like instead: whether all ranks together hold and compute what one device does. Each
+    weight, cache and product that is replicated is named with how often; pieces that are uneven (sizes do
+    not divide, or each piece has scales of its own) are summed. Exit 0 if nothing is left over, 1 if not.
+
     \b
     llmir check llama3.1-8b --index Llama-3.1-8B/model.safetensors.index.json
     llmir check ./my-model --index ./my-model --format json
+    llmir check qwen3-235b-a22b --tp 8 --dp 2 --ep 16
     """
-    form = output.choose(output_file, form, {".txt": "table", ".json": "json"})
+    form = output.choose(given["output_file"], given["form"], {".txt": "table", ".json": "json"})
+    if given["index"] is None:
+        return _conserved(given, form)
+    source = click.get_current_context().get_parameter_source
+    for name in given:
+        if name not in _OF_INDEX and source(name) is ParameterSource.COMMANDLINE:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{option}: with --index, the model is held against a file as it is")
+    return _compared(given["model"], given["index"], form, given["output_file"], lenient=given["lenient"])
+
+
+def _compared(model: str, index: str, form: str, output_file: str | None, *, lenient: bool) -> int:
+    """The verdict on weights, as an exit code."""
     from llmir.frontends import checkpoint, weights
 
     program = inputs.read(model, lenient=lenient)
@@ -53,6 +77,38 @@ def command(model: str, index: str, form: str | None, output_file: str | None, l
         output.emit_table(_shown(program.name, found.path, compared), output_file)
     output.note(*program.notes)
     return 0 if compared.agrees else 1
+
+
+def _conserved(given: dict[str, Any], form: str) -> int:
+    """The verdict on ranks, as an exit code."""
+    from llmir.backends.conserve import conservation
+    from llmir.backends.jsonio import to_json
+    from llmir.backends.workload import parallel
+
+    before, after = inputs.halves(given)
+    if before.devices > 1:
+        raise InputError(f"check: {before.name} lies over {before.devices} ranks before --tp and its like")
+    if after.devices == 1:
+        raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
+    degrees = parallel(after)
+    batch, prompt = (
+        given["batch"] or int(degrees["dp"]) * after.micro_batches,
+        given["prompt"] or int(degrees["tp"]),
+    )
+    held = conservation(before, after, batch=batch, new=prompt)
+    if form == "json":
+        step = {"batch": batch, "new": prompt, "context": 0}
+        data = {"model": after.name, "devices": after.devices, "parallel": degrees, "step": step}
+        output.emit(to_json(data | held.to_dict()), given["output_file"])
+    else:
+        from .conserved import shown
+
+        named = ", ".join(k if v is True else f"{k} {v}" for k, v in degrees.items() if v > 1 or v is True)
+        sentences = f"batch {batch:,}, {prompt:,} new tokens each, none cached"
+        ranks = f"{after.devices} ({named})"
+        output.emit_table(shown(held, after.name, ranks, sentences), given["output_file"])
+    output.note(*after.notes)
+    return 1 if held.problems else 0
 
 
 def _shown(model: str, path: str, c: Comparison) -> Any:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     "--pass", "step", metavar="PASS", help="Instead of both: one pass, at its place in the default."
 )
 @options.workload
-@click.option("--hw-after", metavar="DEVICE", help="Another device on the other side.")
+@click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")
 @options.logits
+@options.precision
+@options.parallel
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
 def command(**given: Any) -> None:
@@ -30,7 +32,8 @@ def command(**given: Any) -> None:
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
     passes, after is the default pipeline. With MODEL2 or --hw-after, both sides run the default pipeline
-    (.ir as it is). A fused op is shown with the ops that it replaced.
+    (.ir as it is). A fused op is shown with the ops that it replaced. --weights, --tp and their like hold
+    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}.
 
     \b
     llmir diff llama3.1-8b --batch 8
@@ -38,21 +41,27 @@ def command(**given: Any) -> None:
     llmir diff llama3.1-8b --before fuse-attention --after 'fuse-attention,fuse'
     llmir diff llama3.1-8b qwen3-8b
     llmir diff llama3.1-8b --hw a100 --hw-after h100-sxm
+    llmir diff llama3.1-70b --tp 8 --weights fp8 --kv fp8
     """
     form = output.choose(given["output_file"], given["form"])
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
     from llmir import api
     from llmir.backends.diff import WorkloadDiff
+    from llmir.passes.shard import Shard
+    from llmir.passes.stages import Stages
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     jobs = []
-    devices = given["hw"], given["hw_after"] or given["hw"]
-    for model, passes, hw in zip(models, pipelines, devices, strict=True):
+    before = inputs.hardware(given)
+    devices = before, given["hw_after"] or before
+    steps = [inputs.around(given, passes) for passes in pipelines]
+    for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)
-        jobs.append(inputs.workload(program, hw, given["batch"], given["prompt"], given["generate"]))
-    _emit(WorkloadDiff(*jobs), pipelines, form, given["output_file"])
+        jobs.append(inputs.workload(program, given, hw))
+    stated = [",".join(str(p) for p in passes if str(p) and p not in (Shard(), Stages())) for passes in steps]
+    _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 
 

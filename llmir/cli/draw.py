@@ -49,7 +49,7 @@ def command(**given: Any) -> None:
     program = inputs.lowered(given)
     target = target or _file_name(program.name)
     output.choose(target, None, SUFFIXES)
-    job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
+    job = inputs.workload(program, given)
     import llmir
 
     with warnings.catch_warnings(record=True) as caught:

@@ -41,7 +41,7 @@ def command(**given: Any) -> None:
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
-    job = inputs.workload(program, given["hw"], given["batch"], given["prompt"], given["generate"])
+    job = inputs.workload(program, given)
     from llmir.backends.explain import explain
     from llmir.backends.jsonio import to_json
 

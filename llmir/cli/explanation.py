@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from llmir.backends import facts, table, units
-from llmir.backends.explain import Amount, Explanation
+from llmir.backends.explain import Amount, Explanation, Kernel, Route
 
 
 def shown(e: Explanation, phase: str) -> RenderableType:
@@ -35,7 +35,13 @@ def shown(e: Explanation, phase: str) -> RenderableType:
     if any("distinct(" in a.expression for a in (*e.reads, *e.flops)):
         expected = "the experts that n tokens are expected to touch"
         parts.append(_text(f"  distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), {expected}"))
-    parts += [title("Time is the largest of"), _indented(_limits(e))]
+    largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
+    parts += [title(largest), _indented(_limits(e))]
+    if e.kernel:
+        parts += [title(f"Time is that of a measured kernel, {e.kernel.family} of {e.kernel.engine}")]
+        parts += [_indented(_kernel(e, e.kernel))]
+    if e.routes:
+        parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
     return Group(*parts, *_total(e, phase))
 
 
@@ -82,10 +88,32 @@ def _limits(e: Explanation) -> RenderableType:
     rows = []
     for x in e.limits:
         unit = units.bytes if x.bound in ("memory", "network") else units.flops
-        sum_ = f"{unit(x.amount)} / {unit(x.rate)}/s"
+        hops = f"{units.time(x.latency_s)} + " if x.latency_s else ""
+        sum_ = f"{hops}{unit(x.amount)} / {unit(x.rate)}/s"
         rows.append((x.bound, x.what, sum_, f"= {units.time(x.time_s)}", "← decides" if x.decides else ""))
     sources = dict.fromkeys(f"{x.constant}: {x.source}" for x in e.limits)
     return Group(table.pairs(rows), *map(_text, sources))
+
+
+def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
+    given = ", ".join(
+        f"{name} {value:,}" if isinstance(value, (int, float)) else f"{name} {value}"
+        for name, value in kernel.given.items()
+    )
+    scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
+    lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
+    rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
+    return Group(*map(_text, lines), table.pairs(rows))
+
+
+def _routes(e: Explanation) -> RenderableType:
+    def sum_(route: Route) -> str:
+        legs = [f"{units.bytes(s.bytes)} over {s.link} / {units.bytes(s.rate)}/s" for s in route.sends]
+        sent = legs[0] if len(legs) == 1 else f"max({', '.join(legs)})"
+        return f"{units.time(route.latency_s)} + {sent}"
+
+    marks = {True: "← fastest", False: ""}
+    return table.pairs([(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes])
 
 
 def _total(e: Explanation, phase: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`llmir hw`: devices, and where their numbers come from."""
+"""`llmir hw`: devices and clusters, and where their numbers come from."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     from llmir.hw import Device
 
 
-@click.command("hw", short_help="The bundled devices, or one in full.")
+@click.command("hw", short_help="The bundled devices and clusters, or one in full.")
 @click.argument("name", required=False)
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
 def command(name: str | None, form: str | None, output_file: str | None) -> None:
-    """List the bundled devices; with NAME (or a YAML file), each of its numbers and where it comes from.
+    """List the bundled devices and clusters; with NAME (or a YAML file), each of its numbers and its source.
 
-    Peaks are dense, matrix peaks of tensor cores or their like. A device is one rank.
+    Peaks are dense, matrix peaks of tensor cores or their like. A cluster is nodes of a device.
 
     \b
     llmir hw
     llmir hw h100-sxm
+    llmir hw dgx-h100
     llmir hw my-gpu.yaml --format json
     """
     form = output.choose(output_file, form)
     from llmir import hw
 
     if name is None:
-        rows = [_overview(n, hw.load(n)) for n in hw.names()]
-        output.emit_rows(rows, form, output_file, _devices(rows))
+        rows = [_overview(n, hw.load(n)) for n in (*hw.names(), *hw.clusters())]
+        output.emit_rows(rows, form, output_file, _bundled(rows))
     else:
         device = hw.load(name)
         rows = _numbers(device)
@@ -41,8 +42,11 @@ def command(name: str | None, form: str | None, output_file: str | None) -> None
 
 def _overview(name: str, device: Device) -> dict[str, Any]:
     peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
+    node = device.node
+    inside = device.link(node.devices)[1].Bps if node else None
     return {
         "name": name,
+        "kind": "cluster" if node else "device",
         "vendor": device.vendor,
         "architecture": device.architecture,
         **peaks,
@@ -51,7 +55,34 @@ def _overview(name: str, device: Device) -> dict[str, Any]:
         "memory_bytes_per_s": device.memory_Bps,
         "board_power_W": device.board_power_W,
         "price_per_hour_usd": device.price_per_hour_usd,
+        "device": device.name,
+        "node_devices": node.devices if node else None,
+        "node_bytes_per_s": inside,
+        "network_bytes_per_s": node.network.Bps if node and node.network else None,
     }
+
+
+def _bundled(rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
+    devices = [row for row in rows if row["kind"] == "device"]
+    return Group(_devices(devices), "", _clusters([row for row in rows if row["kind"] == "cluster"]))
+
+
+def _clusters(rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
+    from llmir.backends import table, units
+
+    def rate(value: float | None) -> str:
+        return f"{units.bytes(value)}/s" if value else "–"
+
+    headings = ("cluster", "a node", "inside a node", "between nodes")
+    shown = table.columns(headings, headings[2:])
+    for r in rows:
+        node = f"{r['node_devices']} × {r['device']}"
+        table.add(shown, (r["name"], node, rate(r["node_bytes_per_s"]), rate(r["network_bytes_per_s"])))
+    return Group(shown, "", "bandwidths of one device in one direction; – for one node alone")
 
 
 def _devices(rows: list[dict[str, Any]]) -> Any:
@@ -81,6 +112,7 @@ _NAMED = {
     "Bps": ("bandwidth", "B/s"),
     "latency_s": ("latency", "s"),
     "ranks": ("ranks", ""),
+    "devices": ("devices", ""),
     "board_power_W": ("board power", "W"),
     "price_per_hour_usd": ("price", "USD/h"),
 }
@@ -124,6 +156,7 @@ def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
     from llmir.backends import table
 
     made = " ".join(filter(None, (device.vendor, device.architecture)))
+    made += f", {device.node.devices} in a {device.node.name}" if device.node else ""
     title = f"{device.name} ({made})" if made else device.name
     shown = table.columns((title, "value", "source"), ("value",))
     for row in rows:

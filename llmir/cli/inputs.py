@@ -14,6 +14,7 @@ from . import precision
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.workload import Workload
+    from llmir.hw import Device
 
 _LARGEST_IR = 2**26
 
@@ -77,35 +78,68 @@ def lowered(given: Mapping[str, Any]) -> Program:
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = passes(given["model"], given["attention"], given["pipeline"])
-    return api.run(program, [*precision.quantize(given), steps, *_shard(given)])
+    return api.run(program, around(given, steps))
+
+
+def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
+    """The same program before it is laid over its ranks, and after."""
+    from llmir import api
+
+    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    steps = passes(given["model"], given["attention"], given["pipeline"])
+    before, _ = precision.quantize(given)
+    return api.run(program, [*before, steps]), api.run(program, around(given, steps))
+
+
+def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
+    """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
+    before, after = precision.quantize(given)
+    return [*before, *_stages(given), pipeline, *_shard(given), *after]
+
+
+def _stages(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that splits the layers as `--pp` and `--micro-batches` ask for."""
+    from llmir.passes.stages import Stages
+
+    sizes = given.get("pp", (1,))
+    layers = sizes if len(sizes) > 1 else ""
+    return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:
     """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
     from llmir.passes.shard import Shard
 
+    if given.get("sp") and given["tp"] == 1:
+        raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
     degrees = {name: given.get(name, 1) for name in ("tp", "dp", "ep")}
     return [Shard(**degrees, sp=int(given.get("sp", False)))]
 
 
-def workload(
-    program: Program,
-    hw: str,
-    batch: int,
-    prompt: int,
-    generate: int,
-    utilization: float = 0.9,
-    reserve: int = 0,
-) -> Workload:
-    """The workload; `InputError` when `reserve` leaves no memory at all."""
+def hardware(given: Mapping[str, Any]) -> str | Device:
+    """What `--hw` or `--cluster` names; `InputError` for both, `HardwareError` for a cluster that is none."""
+    name, cluster = given["hw"], given["cluster"]
+    if cluster is None:
+        return "h100-sxm" if name is None else str(name)
+    if name is not None:
+        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+    from llmir import hw
+
+    return hw.cluster(str(cluster))
+
+
+def workload(program: Program, given: Mapping[str, Any], hw: str | Device | None = None) -> Workload:
+    """What a command's options ask of a program, on `hw` if not on their device.
+
+    `InputError` when `--reserve` leaves no memory at all.
+    """
     from llmir import api
 
+    utilization, reserve = given.get("memory_utilization", 0.9), given.get("reserve", 0)
     job = api.workload(
         program,
-        hw,
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
+        hardware(given) if hw is None else hw,
+        **{name: given[name] for name in ("batch", "prompt", "generate", "cost", "engine", "efficiency")},
         memory_utilization=utilization,
         reserve_bytes=reserve,
     )

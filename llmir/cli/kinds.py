@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,46 @@ class Count(_Kind):
         if int(text) > LARGEST_COUNT:
             self.fail(f"expected at most {LARGEST_COUNT:,}, got {text}", param, ctx)
         return int(text)
+
+
+class Stages(_Kind):
+    """How many pipeline stages, or the layers of each: `4`, `30,32,32,32`."""
+
+    name = "N[,N…]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """`UsageError` for anything but integers from 1 up."""
+        if isinstance(value, tuple):
+            return value
+        parts = [p.strip() for p in str(value).split(",")]
+        if not all(re.fullmatch(r"\d{1,9}", p, re.ASCII) and int(p) for p in parts):
+            expected = "expected a number of stages, or the layers of each such as 30,32,32,32"
+            self.fail(f"{expected}, got {str(value)[:40]!r}", param, ctx)
+        return tuple(map(int, parts))
+
+
+class Shares(_Kind):
+    """`compute=0.7,memory=0.8`: numbers by name."""
+
+    name = "SHARES"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, float]:
+        """`UsageError` for what is no list of names and numbers; which names there are, others know."""
+        found: dict[str, float] = {}
+        for part in value.split(",") if isinstance(value, str) else ():
+            key, _, text = (p.strip() for p in part.partition("="))
+            try:
+                number = float(text)
+            except ValueError:
+                number = float("nan")
+            if not key or key in found or math.isnan(number):
+                self.fail(f"expected shares such as compute=0.7,memory=0.8, got {value[:60]!r}", param, ctx)
+            found[key] = number
+        return value if isinstance(value, dict) else found
 
 
 class Bytes(_Kind):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from . import inputs, options, output, precision
+from . import inputs, options, output
 
 
 @click.command("opt", short_help="Run passes and print the IR.")
@@ -18,6 +18,7 @@ from . import inputs, options, output, precision
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
 )
 @options.precision
+@options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @options.output("Write a file (.ir) instead of stdout.")
 def command(
@@ -26,10 +27,12 @@ def command(
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
 
     The IR is verified before the first pass and after every one. What is printed can be read again.
+    --weights and its like come before the passes of --pipeline, --tp and its like after them.
 
     \b
     llmir opt llama3.1-8b -p 'fuse-attention,fuse,dce' -o llama.ir
     llmir opt llama.ir -p unroll
+    llmir opt qwen3-30b-a3b -p fuse-attention,fuse --tp 4 --ep 4 --collectives fp8
     llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
     cat llama.ir | llmir opt - -p dce
     """
@@ -37,6 +40,6 @@ def command(
     from llmir import api
     from llmir.text import print_program
 
-    program = api.run(inputs.read(model, logits, lenient=lenient), [*precision.quantize(given), pipeline])
+    program = api.run(inputs.read(model, logits, lenient=lenient), inputs.around(given, pipeline))
     output.emit(print_program(program), output_file)
     output.note(*program.notes)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number
+from .kinds import Bytes, Count, Number, Shares, Stages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,7 +43,17 @@ precision = _stack(
         help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
     ),
     click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
-    click.option("--plan", metavar="FILE", help="YAML of modules (or patterns with *) and their dtypes."),
+    click.option(
+        "--collectives",
+        metavar="DTYPE",
+        help="What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
+        "those of lm_head, router and embedding.",
+    ),
+    click.option(
+        "--plan",
+        metavar="FILE",
+        help="YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
+    ),
 )
 
 lowering = _stack(
@@ -66,21 +76,42 @@ lowering = _stack(
 
 parallel = _stack(
     click.option("--tp", type=Count(), default=1, help="Tensor-parallel ranks.  [default: 1]"),
+    click.option(
+        "--pp",
+        type=Stages(),
+        default="1",
+        help="Pipeline stages, or the layers of each, such as 30,32,32,32.  [default: 1]",
+    ),
+    click.option(
+        "--micro-batches", type=Count(), default=1, help="Equal parts of --batch that go through the stages."
+    ),
     click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
     click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
 )
 
 workload = _stack(
-    click.option(
-        "--hw", default="h100-sxm", show_default=True, metavar="DEVICE", help="A device, or a YAML file."
-    ),
+    click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
+    click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences at once."),
     click.option(
         "--prompt", type=Count(), default=2048, show_default=True, help="Tokens in, for each sequence."
     ),
     click.option(
         "--generate", type=Count(), default=128, show_default=True, help="Tokens out, for each sequence."
+    ),
+    click.option(
+        "--cost",
+        type=click.Choice(["ideal", "calibrated"]),
+        help="Times: a roofline's, or of calibrated kernels.  [default: calibrated where the device is]",
+    ),
+    click.option("--engine", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm …, as calibrated."),
+    click.option(
+        "--efficiency",
+        type=Shares(),
+        metavar="SHARES",
+        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, "
+        "network=… and launch=… in seconds.",
     ),
 )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..op import OPS, Op, type_name
-from . import attention, collective, elementwise, gather, linear, moe, norm, quant, region, rope
+from . import attention, collective, elementwise, gather, linear, moe, norm, quant, region, rope, stage, wire
 from .source import Cache, Source, Weight
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "quant",
     "region",
     "rope",
+    "stage",
+    "wire",
 ]
 
 

@@ -2,16 +2,17 @@
 
 Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, which moves each payload
 (n−1)/n times for a gather, a scatter or an exchange, and twice that for an all_reduce
-(Thakur, Rabenseifner & Gropp 2005, section 4).
+(Thakur, Rabenseifner & Gropp 2005, section 4). How it is sent in fact is for the cost model to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..dim import Size, ceildiv
+from ..dtype import dtype
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
@@ -46,24 +47,22 @@ class Collective(Op):
         """What goes round once."""
         return x
 
+    @property
+    def pattern(self) -> str:
+        """The opcode of the collective that the payload goes as."""
+        return self.opcode
+
     def wire(self, payload: Size, ranks: int) -> Size:
         """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
         return ceildiv((ranks - 1) * payload, ranks)
 
-    def switched(self, payload: Size, ranks: int) -> Size:
-        """Bytes that a rank sends where the fabric adds up: no fewer, unless there is a sum."""
-        return self.wire(payload, ranks)
-
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """That of an op, and what goes over the wire."""
-        ranks = mesh.size(self.over)
         payload = self.payload(operands[0], results[0]).local(mesh).bytes
-        sent: dict[str, Any] = {
-            "wire": self.wire(payload, ranks),
-            "switched": self.switched(payload, ranks),
-            "ranks": ranks,
-        }
-        return replace(super().work(operands, results, mesh), **sent)
+        group = mesh.group(self.over)
+        wire = self.wire(payload, len(group))
+        done = super().work(operands, results, mesh)
+        return replace(done, wire=wire, payload=payload, group=group, pattern=self.pattern)
 
 
 def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
@@ -106,29 +105,40 @@ class AllReduce(Collective):
 
     def moved(self, x: Tensor) -> Tensor:
         """A whole sum on every rank."""
+        if x.dtype.low:
+            raise VerifyError(f"{x} is too narrow to add in")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
     def wire(self, payload: Size, ranks: int) -> Size:
         """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
         return ceildiv(2 * (ranks - 1) * payload, ranks)
 
-    def switched(self, payload: Size, ranks: int) -> Size:
-        """The payload, once: the fabric sends the sum back."""
-        return payload
-
 
 @dataclass(frozen=True)
 class ReduceScatter(Collective):
-    """partial → split along `dim` (−1: along the tokens)."""
+    """partial → split along `dim` (−1: along the tokens).
+
+    Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by an
+    exchange that sends no more than a ring does.
+    """
 
     opcode = "reduce_scatter"
     kind = "collective"
 
     dim: int
+    to: str = ""
 
     def moved(self, x: Tensor) -> Tensor:
         """Each rank has the sum of its piece."""
-        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        if x.dtype.low and not self.to:
+            raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
+        y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        return y.to(dtype(self.to)) if self.to else y
+
+    @property
+    def pattern(self) -> str:
+        """Narrow summands are added where they arrive, none on the way."""
+        return "all_to_all" if self.to else self.opcode
 
 
 @dataclass(frozen=True)

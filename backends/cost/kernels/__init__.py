@@ -2,6 +2,7 @@
 
 from .attention import AttentionShape
 from .base import Kernel, Parameter, Shape, parameter, parameters
+from .collective import AllReduce, CollectiveShape, Exchange, SumShape
 from .decode import Decode
 from .gemm import DynamicGemm, Gemm, GemmShape
 from .moe import GroupedShape, Moe, MoeShape
@@ -36,13 +37,21 @@ KERNELS: dict[str, type[Kernel]] = {
     "moe_mxfp4": Moe,
     "moe_mxfp4_weights": Moe,
     "moe_int4_weights": Moe,
+    "all_reduce": AllReduce,
+    "all_reduce_eager": AllReduce,
+    "all_gather": Exchange,
+    "reduce_scatter": Exchange,
+    "all_to_all": Exchange,
 }
 
 __all__ = [
     "KERNELS",
+    "AllReduce",
     "AttentionShape",
+    "CollectiveShape",
     "Decode",
     "DynamicGemm",
+    "Exchange",
     "Gemm",
     "GemmShape",
     "GroupedShape",
@@ -54,6 +63,7 @@ __all__ = [
     "Shape",
     "Stream",
     "StreamShape",
+    "SumShape",
     "parameter",
     "parameters",
 ]

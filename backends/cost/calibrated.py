@@ -1,0 +1,152 @@
+"""The `calibrated` model: what real kernels take, by the physics of each and a device's fitted parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmir.dim import Binding, Mixed, Number, maximum
+from llmir.hw import Device
+
+from .calibration import Basis, basis, relatives
+from .calls import Call, call, decoding
+from .ideal import Ideal
+from .kernels import AttentionShape
+from .limit import Limit
+from .price import Price, Roofline
+from .rows import Row
+
+# A transferred efficiency is off by what one of these GPUs is from another, beside its own error.
+TRANSFER = 0.12
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The time of a calibrated kernel, and never less than the roofline's.
+
+    `basis` says whose measurements it rests on; `error` is the mean relative error on unseen shapes.
+    """
+
+    device: Device
+    call: Call
+    fit: Basis
+    roofline: Roofline
+
+    @property
+    def basis(self) -> str:
+        """calibrated, or transferred from another device."""
+        return "calibrated" if self.fit.device is self.device else f"transferred from {self.fit.device.name}"
+
+    @property
+    def error(self) -> float:
+        """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
+        return self.fit.fitted.error + (0.0 if self.fit.device is self.device else TRANSFER)
+
+    def time(self, at: Binding) -> Number:
+        """Seconds; of sequences of several kinds in one step, of the call that they make together."""
+        return maximum(self.call.seconds(self.fit.kernel, self.device, at), self.roofline.time(at))
+
+    def least(self, at: Binding) -> Number:
+        """The roofline's."""
+        return self.roofline.time(at)
+
+    def due(self, at: Binding) -> tuple[Number, Any]:
+        """The same; due to the launch where half of it or more is there for a call with nothing to do."""
+        time, (_, bound) = self.time(at), self.roofline.due(at)
+        launch = getattr(self.fit.kernel, "launch_us", 0.0) * 1e-6
+        if not at.shape:
+            return time, "launch" if 2 * launch >= time else bound
+        time = np.broadcast_to(time, at.shape)
+        return time, np.where(2 * launch >= time, "launch", bound)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The price of attention: one kernel for one new token of each sequence, another for more.
+
+    Sequences of several kinds in one step are taken one kind after another.
+    """
+
+    prefill: Price
+    decode: Price
+
+    @property
+    def basis(self) -> str:
+        """That of decode, if the two differ."""
+        return self.decode.basis
+
+    @property
+    def error(self) -> float | None:
+        """The larger of the two."""
+        known = [e for e in (self.prefill.error, self.decode.error) if e is not None]
+        return max(known, default=None)
+
+    def of(self, at: Binding) -> Price | None:
+        """The one that holds, None where it is now one and now the other."""
+        one = np.asarray(at.symbols["T"]) == 1
+        return self.decode if one.all() else None if one.any() else self.prefill
+
+    def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
+        if isinstance(at, Mixed):
+            values = [self._each(part, value) for part in at.parts]
+            return sum(values[1:], start=values[0])
+        if price := self.of(at):
+            return value(price, at)
+        return np.where(at.symbols["T"] == 1, value(self.decode, at), value(self.prefill, at))
+
+    def time(self, at: Binding) -> Number:
+        """Seconds, of all kinds of sequences together."""
+        return self._each(at, lambda price, point: price.time(point))
+
+    def least(self, at: Binding) -> Number:
+        """The roofline's."""
+        return self.decode.least(at)
+
+    def due(self, at: Binding) -> tuple[Number, Any]:
+        """The same, and what the kernel that holds is due to."""
+        if isinstance(at, Mixed):
+            return self.time(at), self.prefill.due(at)[1]
+        if price := self.of(at):
+            return price.due(at)
+        one = np.broadcast_to(at.symbols["T"] == 1, at.shape)
+        bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])
+        return np.broadcast_to(self.time(at), at.shape), bounds
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
+
+    device: Device
+    engine: str | None = None
+
+    name = "calibrated"
+
+    @property
+    def kernels(self) -> str:
+        """The engine whose kernels come first."""
+        known = (d.calibration for d in (self.device, *relatives(self.device)))
+        return self.engine or next((c.engine for c in known if c), "no")
+
+    def limits(self, row: Row) -> tuple[Limit, ...]:
+        """Those of the roofline, below which no time goes."""
+        return Ideal(self.device).limits(row)
+
+    def price(self, row: Row) -> Price:
+        """A measured kernel's price, or the roofline's where none is known."""
+        roofline = Ideal(self.device).price(row)
+        made = call(row)
+        if made is None:
+            return roofline
+        if isinstance(made.shape, AttentionShape):
+            return Phases(self._measured(made, roofline), self._measured(decoding(made), roofline))
+        return self._measured(made, roofline)
+
+    def _measured(self, made: Call, roofline: Roofline) -> Price:
+        for family in made.families:
+            if found := basis(self.device, family, self.engine):
+                return Measured(self.device, made, found, roofline)
+        return roofline

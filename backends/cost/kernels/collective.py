@@ -1,0 +1,106 @@
+"""Collectives among n ranks of a node: the fastest of an engine's protocols at each size.
+
+A protocol takes a latency, of which a part grows with the ranks, and then what it sends over the link at a
+share of its bandwidth. Small payloads go to all at once with flags beside the data; larger ones in two shots;
+the largest through NCCL's ring, or through switches that add up (NVLS). An eager call cannot end before the
+host has issued it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmir.dim import Number
+from llmir.hw import Device, Link
+
+from .base import Kernel, Shape, parameter
+
+
+@dataclass(frozen=True)
+class CollectiveShape(Shape):
+    """`payload` bytes as the IR counts them, among `ranks`; `adds` where switches can sum its type."""
+
+    payload: Number
+    ranks: Number
+    adds: Number = True
+
+    def link(self, device: Device) -> Link:
+        """The link that joins the ranks."""
+        return device.link(int(np.max(self.ranks)))[1]
+
+    @property
+    def pieces(self) -> Number:
+        """(n−1)/n of the payload: what each rank sends to scatter it, or to gather it."""
+        return self.payload * (self.ranks - 1) / self.ranks
+
+    def roofline(self, device: Device) -> Number:
+        """What each rank sends, at the link's bandwidth."""
+        return self.pieces / self.link(device).Bps
+
+
+@dataclass(frozen=True)
+class SumShape(CollectiveShape):
+    """The same of a sum on all ranks."""
+
+    def roofline(self, device: Device) -> Number:
+        """The payload once where switches add up, else its pieces out and back."""
+        link = self.link(device)
+        return (self.payload if link.reduces else 2 * self.pieces) / link.Bps
+
+
+@dataclass(frozen=True)
+class AllReduce(Kernel):
+    """A sum on all ranks."""
+
+    issue_us: float = parameter(3, 0.1, 100, "µs", "the least time between two calls, by the host")
+    small_us: float = parameter(2.5, 0.5, 40, "µs", "of a small payload's protocol")
+    rank_us: float = parameter(0.1, 0.001, 4, "µs", "more for each further rank, of either small protocol")
+    one_shot: float = parameter(0.4, 0.02, 1, "", "share of the link that one-shot reaches")
+    second_us: float = parameter(3, 0.1, 60, "µs", "of the second of two shots")
+    two_shot: float = parameter(0.5, 0.02, 1, "", "share of the link that two-shot reaches")
+    ring_us: float = parameter(6, 0.5, 80, "µs", "of the ring")
+    ring_rank_us: float = parameter(1.3, 0.001, 8, "µs", "more for each further rank of it")
+    ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
+    switch_us: float = parameter(15, 1, 80, "µs", "of a sum in the switches")
+    switch: float = parameter(0.66, 0.05, 1, "", "share of the link that it reaches")
+
+    def seconds(self, device: Device, shape: SumShape) -> Number:
+        """Time of one call; never below the payload once over the link."""
+        link, others = shape.link(device), shape.ranks - 1
+
+        def way(latency_us: Number, sent: Number, share: float) -> Any:
+            return np.asarray(latency_us * 1e-6 + sent / (share * link.Bps))
+
+        small_us = self.small_us + self.rank_us * others
+        time = np.minimum(
+            way(small_us, others * shape.payload, self.one_shot),
+            way(small_us + self.second_us, 2 * shape.pieces, self.two_shot),
+        )
+        time = np.minimum(time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring))
+        if link.reduces:
+            # Each rank's data is read once through the switches and its piece of the sum multicast.
+            sent = shape.payload * (shape.ranks + 1) / shape.ranks
+            time = np.where(shape.adds, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
+        return np.maximum(np.maximum(time, self.issue_us * 1e-6), shape.roofline(device))
+
+
+@dataclass(frozen=True)
+class Exchange(Kernel):
+    """A gather, a scatter or an exchange, which all send (n−1)/n of the payload."""
+
+    small_us: float = parameter(6, 0.5, 80, "µs", "of a small payload's protocol")
+    rank_us: float = parameter(1, 0.001, 8, "µs", "more for each further rank, of either")
+    small: float = parameter(0.2, 0.02, 1, "", "share of the link that it reaches")
+    large_us: float = parameter(12, 0.5, 160, "µs", "of a large payload's protocol")
+    large: float = parameter(0.7, 0.05, 1, "", "share of the link that it reaches")
+
+    def seconds(self, device: Device, shape: CollectiveShape) -> Number:
+        """Time of one call; never below what is sent over the link."""
+        least = shape.roofline(device)
+        wait_us = self.rank_us * (shape.ranks - 1)
+        small = (self.small_us + wait_us) * 1e-6 + least / self.small
+        large = (self.large_us + wait_us) * 1e-6 + least / self.large
+        return np.maximum(np.minimum(small, large), least)

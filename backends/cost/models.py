@@ -1,0 +1,69 @@
+"""The cost models by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Protocol
+
+from llmir.errors import InputError
+from llmir.hw import Device
+from llmir.names import suggest
+
+from .calibrated import Calibrated
+from .derated import Efficiency
+from .ideal import Ideal
+from .limit import Limit
+from .price import Price
+from .rows import Row
+
+NAMES = ("ideal", "calibrated")
+
+
+class Model(Protocol):
+    """A cost model on one device; models are told apart by identity, and `model` gives each once."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+
+    def limits(self, row: Row) -> tuple[Limit, ...]:
+        """What the device's datasheet puts on the time of an op."""
+
+    def price(self, row: Row) -> Price:
+        """What the model makes of it."""
+
+
+def model(
+    device: Device,
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Model:
+    """The model that these options ask for: calibrated where the device has a calibration, else ideal.
+
+    `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
+    contradict each other, HardwareError for an engine that is not calibrated.
+    """
+    if cost is not None and cost not in NAMES:
+        raise InputError(f"cost: expected {' or '.join(NAMES)}, got {cost!r}{suggest(str(cost), NAMES)}")
+    if efficiency and (cost or engine):
+        raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
+    if engine and cost == "ideal":
+        raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
+    return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
+
+
+@lru_cache(maxsize=256)
+def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tuple[str, float], ...]) -> Model:
+    if efficiency:
+        return Efficiency(device, dict(efficiency))
+    if cost == "calibrated" or engine or (device.calibration and not cost):
+        return Calibrated(device, engine)
+    return Ideal(device)

@@ -1,0 +1,78 @@
+"""Which ranks share a node: device 0 is the first of the first node, and stages follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmir.errors import HardwareError
+from llmir.graph import Program
+from llmir.hw import Device, Node
+from llmir.ops.collective import Collective
+
+
+def nodes(program: Program, device: Device) -> int | None:
+    """How many nodes those are; None where the device is in none."""
+    return -(-program.devices // device.node.devices) if device.node else None
+
+
+def hardware(program: Program, device: Device) -> dict[str, Any]:
+    """What a JSON report says of the devices."""
+    node = device.node
+    return {
+        "name": device.name,
+        "devices": program.devices,
+        "cluster": node.name if node else None,
+        "nodes": nodes(program, device),
+    }
+
+
+def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """The ranks of a group in its first node, and how many nodes it meets; one node for a device alone.
+
+    HardwareError unless it meets each of them equally often.
+    """
+    if device.node is None:
+        return group, 1
+    met: dict[int, list[int]] = {}
+    for rank in sorted(group):
+        met.setdefault(rank // device.node.devices, []).append(rank)
+    first, *others = met.values()
+    if any(len(ranks) != len(first) for ranks in others):
+        counts = " + ".join(str(len(ranks)) for ranks in met.values())
+        raise HardwareError(
+            f"{_holds(device.node)}: a group of {len(group)} ranks lies unevenly over them, {counts}; "
+            "it must fit in one or take as many of each"
+        )
+    return tuple(first), len(met)
+
+
+def check(program: Program, device: Device) -> None:
+    """HardwareError unless all groups of ranks lie over nodes evenly, and alike."""
+    node, mesh, total = device.node, program.mesh, program.devices
+    if node is None or total <= node.devices:
+        return
+    if node.network is None:
+        raise HardwareError(f"{_holds(node)} and no network between nodes; {total} do not fit")
+    size, ranks = node.devices, mesh.devices
+    if size % ranks and ranks % size:
+        fit = ", ".join(str(n) for n in range(1, size) if size % n == 0)
+        raise HardwareError(
+            f"{_holds(node)}, which {ranks} ranks do not fill; {fit} and multiples of {size} do"
+        )
+    axes = {name for name, _ in mesh.axes}
+    for over in {frozenset(op.over) for op in _collectives(program)}:
+        group = mesh.group(over)
+        rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
+        if len({(len(inside), met) for inside, met in (split(device, ring) for ring in rings)}) > 1:
+            raise HardwareError(
+                f"{_holds(node)}: groups of {len(group)} ranks of {mesh} do not all lie alike over them"
+            )
+
+
+def _collectives(program: Program) -> Iterator[Collective]:
+    return (at.node.op for at in program.instances() if isinstance(at.node.op, Collective))
+
+
+def _holds(node: Node) -> str:
+    return f"{node.name} has {node.devices} devices a node"

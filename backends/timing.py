@@ -1,0 +1,66 @@
+"""A step through pipeline stages: equal micro-batches go through them one after another.
+
+With stage times t₁ … tₚ for each of m micro-batches, the last leaves after Σt + (m−1)·max t: the makespan
+of equal jobs in a flow shop (Johnson 1954); for equal stages a share (p−1)/(m+p−1) of it is bubble (Narayanan
+et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from llmir.dim import Number, maximum
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has."""
+
+    stages: tuple[Number, ...]
+    micro_batches: int = 1
+
+    @property
+    def _all(self) -> Number:
+        return sum(self.stages[1:], start=self.stages[0])
+
+    @property
+    def _slowest(self) -> Number:
+        return reduce(maximum, self.stages)
+
+    @property
+    def step(self) -> Number:
+        """From the first micro-batch's start to the last one's end, its bubble counted.
+
+        >>> Timing((2.0, 2.0), micro_batches=4).step
+        10.0
+        """
+        return self._all + (self.micro_batches - 1) * self._slowest
+
+    @property
+    def period(self) -> Number:
+        """From one step to the next that needs its tokens: a micro-batch returns to a stage that is free.
+
+        >>> Timing((2.0, 2.0)).period, Timing((2.0, 2.0), micro_batches=4).period
+        (4.0, 8.0)
+        """
+        return maximum(self._all, self.interval)
+
+    @property
+    def interval(self) -> Number:
+        """From one step to the next when other requests keep the stages busy: what the slowest one works."""
+        return self.micro_batches * self._slowest
+
+    @property
+    def busy(self) -> Number:
+        """What all stages work together."""
+        return self.micro_batches * self._all
+
+    @property
+    def bubble(self) -> Number:
+        """The share of a step, alone, that stages wait.
+
+        >>> Timing((1.0,) * 4, micro_batches=5).bubble
+        0.375
+        """
+        return 1 - self.busy / (len(self.stages) * self.step)

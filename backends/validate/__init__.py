@@ -1,0 +1,23 @@
+"""Predictions held against measurements: tables of kernels, of whole models, and chat logs."""
+
+from .chat import Chat
+from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
+from .pricing import IdealPricing, Pricing, priced_by
+from .requests import Layout
+from .run import validate
+
+__all__ = [
+    "BY",
+    "KEYS",
+    "METRICS",
+    "Chat",
+    "Group",
+    "IdealPricing",
+    "Judged",
+    "Layout",
+    "Pricing",
+    "Refused",
+    "Validation",
+    "priced_by",
+    "validate",
+]

@@ -1,0 +1,140 @@
+"""Where a cost model enters: what it says of a step, a request, a kernel. One place for another model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from llmir.backends.cost import Ideal, Model, model, rows
+from llmir.backends.report import Report
+from llmir.backends.workload import Workload
+from llmir.dim import Binding
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+from llmir.ops.source import Source
+
+from .kernels import Call
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Pricing(Protocol):
+    """A cost model as validation needs it; `engine` is whose kernels, where a calibration knows."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
+        """A batch of requests."""
+
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
+        """One step."""
+
+    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+        """Seconds of each row of a table of kernels."""
+
+
+@dataclass(frozen=True)
+class IdealPricing:
+    """The roofline, which knows no engines."""
+
+    name: str = "ideal"
+
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
+        """A batch of requests."""
+        return Workload(program, device, batch, prompt, generate, model=model(device, "ideal"))
+
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
+        """One step."""
+        at = {"batch": batch, "new": new, "context": context}
+        return Report(program, device, **at, model=model(device, "ideal"))
+
+    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+        """The lower bound itself."""
+        return bound(call, device).seconds
+
+
+@dataclass(frozen=True)
+class CalibratedPricing:
+    """Measured kernels, of the engine that a row names where the device's calibration has it."""
+
+    name: str = "calibrated"
+
+    def model(self, device: Device, engine: str) -> Model:
+        """The cost model for an engine."""
+        known = device.calibration.engines if device.calibration else {}
+        return model(device, "calibrated", engine if engine in known else None)
+
+    def workload(
+        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+    ) -> Workload:
+        """A batch of requests."""
+        return Workload(program, device, batch, prompt, generate, model=self.model(device, engine))
+
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
+        """One step."""
+        at = {"batch": batch, "new": new, "context": context}
+        return Report(program, device, **at, model=self.model(device, engine))
+
+    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+        """The sum over the kernels of a row."""
+        at, priced = Binding(**call.symbols), self.model(device, engine)
+        times = [priced.price(row).time(at) for row in rows(call.program)]
+        return np.asarray(
+            np.broadcast_to(np.sum([np.broadcast_to(t, at.shape) for t in times], axis=0), at.shape)
+        )
+
+
+class Bound(NamedTuple):
+    """A kernel's lower bound and the limits that make it: seconds, and the bytes that must move."""
+
+    seconds: Array
+    memory: Array
+    compute: Array
+    network: Array
+    moved: Array
+
+
+def bound(call: Call, device: Device) -> Bound:
+    """The roofline of the whole call as one kernel.
+
+    What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
+    """
+    at = Binding(**call.symbols)
+    graph = call.program.graphs["main"]
+    outputs = {v.node for v in graph.outputs}
+    zero = np.zeros(len(call.index))
+    limits = {"compute": zero, "network": zero}
+    moved = zero
+    for row in rows(call.program):
+        outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
+        moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
+        moved = moved + (at(row.write) if row.node.name in outputs else 0)
+        for name, before in limits.items():
+            own = [x.time(at) for x in Ideal(device).limits(row) if x.bound == name]
+            limits[name] = before + np.max(own, axis=0) if own else before
+    memory = moved / device.memory_Bps
+    slowest = np.maximum(np.maximum(memory, limits["compute"]), limits["network"])
+    return Bound(slowest, memory, limits["compute"], limits["network"], moved)
+
+
+def priced_by(cost: str) -> Pricing:
+    """The pricing of that name."""
+    known: dict[str, Pricing] = {p.name: p for p in (CalibratedPricing(), IdealPricing())}
+    if cost not in known:
+        raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
+    return known[cost]

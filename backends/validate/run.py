@@ -1,0 +1,185 @@
+"""Every row of measured tables, priced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.calibrate import Table
+from llmir.errors import InputError, LlmirError
+from llmir.graph import Program
+from llmir.hw import Device
+
+from . import bounds, kernels, serving, spelling
+from .chat import Chat, chat
+from .judged import Judged, Refused, Validation, Where
+from .pricing import IdealPricing, Pricing, bound
+from .requests import Layout, Request, request
+from .tables import table
+
+Build = Callable[[Layout], Program]
+Tell = Callable[[str, int, int], None]  # of a file, rows done of all
+IDEAL = IdealPricing()
+
+
+def validate(
+    paths: Iterable[Path],
+    build: Build,
+    *,
+    on: Chat | None = None,
+    pricing: Pricing = IDEAL,
+    tell: Tell = lambda *_: None,
+) -> Validation:
+    """All rows of CSV files, each beside its prediction.
+
+    They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
+    `on`, chat logs. InputError for a file that is none of these.
+    """
+    found = Validation(pricing.name)
+    build = _once(build)
+    for path in paths:
+        form, rows = table(path)
+        if (form == "chat") != (on is not None):
+            apart = f"a table of {form} rows says on what it ran: leave out --model"
+            raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
+        found.problems += rows.problems
+        if on:
+            chat(found, path, rows, on, pricing)
+        elif form == "model":
+            _models(found, path.name, rows, build, pricing, tell)
+        else:
+            _kernels(found, path.name, form, rows, pricing, tell)
+    return found
+
+
+def _where(file: str, t: Table, i: int, kind: str, metric: str = "latency") -> Where:
+    def word(name: str) -> str:
+        return str(t[name][i]) if name in t.columns else ""
+
+    device = _device(word("gpu"))
+    gpu = word("gpu") if isinstance(device, str) else device.name
+    engine = spelling.engine(word("framework"))
+    dtype = word("dtype") or word("weight_dtype")
+    return Where(file, int(t["line"][i]), kind, metric, gpu, word("framework"), engine, word("model"), dtype)
+
+
+def _reason(error: LlmirError) -> str:
+    """The fact alone, without the hints for who typed it."""
+    return re.split(r" \(`|; did you mean|, known are", str(error))[0]
+
+
+@lru_cache(maxsize=256)
+def _device(gpu: str) -> Device | str:
+    """The device, or why there is none."""
+    try:
+        return hw.load(spelling.machine(gpu))
+    except LlmirError as error:
+        return _reason(error)
+
+
+def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing, tell: Tell) -> None:
+    gpus, engines = t["gpu"], np.array([spelling.engine(f) for f in t["framework"]], dtype=object)
+    done = 0
+    for rows, call, kind in kernels.calls(form, t):
+        tell(file, done := done + len(rows), len(t))
+        if isinstance(call, str):
+            found.refused += [Refused(*_where(file, t, i, kind), call) for i in rows]
+            continue
+        for gpu, engine in dict.fromkeys(zip(gpus[rows], engines[rows], strict=True)):
+            own = np.flatnonzero((gpus[rows] == gpu) & (engines[rows] == engine))
+            _call(found, file, t, call.take(own), gpu, engine, pricing)
+
+
+def _call(
+    found: Validation, file: str, t: Table, call: kernels.Call, gpu: str, engine: str, pricing: Pricing
+) -> None:
+    """The rows of one program on one device."""
+    device = _device(gpu)
+    try:
+        if isinstance(device, str):
+            raise InputError(device)
+        least = bound(call, device)
+        predicted = pricing.kernel(call, device, engine)
+    except LlmirError as error:
+        found.refused += [Refused(*_where(file, t, i, call.kind), _reason(error)) for i in call.index]
+        return
+    measured = t["latency_us"][call.index] * 1e-6
+    rules = bounds.explain(device, measured, least)
+    for i, was, will, bound_s, rule in zip(
+        call.index, measured, predicted, least.seconds, rules, strict=True
+    ):
+        at = _where(file, t, i, call.kind)
+        found.rows.append(Judged(*at, float(was), float(will), float(bound_s), rule))
+
+
+def _once(build: Build) -> Build:
+    """`build`, remembered, with its errors."""
+
+    @cache
+    def remembered(layout: Layout) -> Program | LlmirError:
+        try:
+            return build(layout)
+        except LlmirError as error:
+            return error
+
+    def call(layout: Layout) -> Program:
+        made = remembered(layout)
+        if isinstance(made, LlmirError):
+            raise made
+        return made
+
+    return call
+
+
+def _models(found: Validation, file: str, t: Table, build: Build, pricing: Pricing, tell: Tell) -> None:
+    for i in range(len(t)):
+        tell(file, i + 1, len(t))
+        at = _where(file, t, i, t["kind"][i], "")
+        try:
+            asked = request(t, i)
+            at = at._replace(metric=next(iter(asked.figures)))
+            device = _device(t["gpu"][i])
+            if isinstance(device, str):
+                raise InputError(device)
+            program = build(asked.layout)
+            priced = {m: _figure(m, asked, program, device, at.engine, pricing) for m in asked.figures}
+        except LlmirError as error:
+            found.refused.append(Refused(*at, _reason(error)))
+            continue
+        for metric, measured in asked.figures.items():
+            predicted, least = priced[metric]
+            rule = bounds.MODEL if least > measured else ""
+            found.rows.append(Judged(*at._replace(metric=metric), measured, predicted, least, rule))
+
+
+def _figure(
+    metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
+) -> tuple[float, float]:
+    """Seconds predicted, and the lower bound."""
+    prompt, generate = asked.prompt, asked.generate
+
+    def job(by: Pricing) -> Callable[[int], Any]:
+        return lambda batch: by.workload(program, device, engine, batch, prompt, generate)
+
+    def step(by: Pricing) -> Callable[[int, int, int], Any]:
+        return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
+
+    if metric == "token" or (metric == "tpot" and asked.serving):
+        # In flight are requests of all ages, so memory holds as many as fit at their mean length.
+        middle = IDEAL.workload(program, device, engine, 1, prompt, generate // 2 + 1)
+        within, most = serving.fitting(middle, asked.batch)
+        expected = serving.steady_step(step(pricing), within, prompt, generate)
+        least = serving.steady_step(step(IDEAL), most, prompt, generate)
+        share = (within, most) if metric == "token" else (1, 1)
+        return expected.expected / share[0], least.bound / share[1]
+    if metric == "e2e":
+        within, _ = serving.fitting(job(IDEAL)(1), asked.batch)
+        return serving.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s
+    name = f"{metric}_s"
+    return getattr(job(pricing)(asked.batch), name), getattr(job(IDEAL)(asked.batch), name)

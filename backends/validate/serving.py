@@ -1,0 +1,48 @@
+"""How engines run many requests: in waves where memory holds fewer, and the steady step of a closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from llmir.backends.report import Report
+from llmir.backends.workload import Workload
+from llmir.errors import InputError
+
+
+class Seconds(NamedTuple):
+    """A figure, and what it cannot be below."""
+
+    expected: float
+    bound: float
+
+
+def fitting(one: Workload, batch: int) -> tuple[int, int]:
+    """How many of `batch` requests (0: of any number) like `one` memory holds at once.
+
+    Of the share of it that engines use by default, and of all of it; InputError if not even one fits.
+    """
+    whole = replace(one, memory_utilization=1.0, reserve_bytes=0)
+    if not one.max_batch:
+        raise InputError(f"does not fit: not even one sequence on {one.program.devices} × {one.device.name}")
+    held = one.max_batch, whole.max_batch
+    return (min(batch, held[0]), min(batch, held[1])) if batch else held
+
+
+def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
+    """Seconds until a static batch is done: `within` at once, one wave after another, then the rest."""
+    whole, rest = divmod(batch, within)
+    return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
+
+
+def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int, generate: int) -> Seconds:
+    """One step of a closed loop of `batch` requests, which decodes all and reads `batch`/`generate` prompts.
+
+    `step` takes sequences, new tokens of each, and cached ones. Prompts are taken to be read apart from the
+    decodes, one at a time; the bound is the longer of the two, since in a mixed step one can hide behind the
+    other. The context is that of the middle of a request.
+    """
+    decode = float(step(batch, 1, prompt + generate // 2).period_s)
+    prefill = batch / generate * float(step(1, prompt, 0).interval_s)
+    return Seconds(decode + prefill, max(decode, prefill))

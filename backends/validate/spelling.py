@@ -1,0 +1,89 @@
+"""What tables call models, devices, engines and types, and what we call them."""
+
+from __future__ import annotations
+
+import re
+
+from llmir.names import normalize
+
+# Names of machines in measured tables, beside those that `llmir.hw` knows.
+MACHINES = {
+    # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
+    "a100_argonne": "a100-40-sxm",
+    # Azure NDm A100 v4 and NC A100 v4, which Vidur (arXiv:2405.05465) profiled.
+    "a100_dgx": "a100-80-sxm",
+    "a100_pairwise_nvlink": "a100-80-pcie",
+    "a40_pairwise_nvlink": "a40",
+}
+
+_STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
+
+
+def machine(gpu: str) -> str:
+    """The device behind a table's word for a machine.
+
+    >>> machine("a100_argonne"), machine("h100_sxm")
+    ('a100-40-sxm', 'h100_sxm')
+    """
+    return MACHINES.get(gpu.strip().lower(), gpu.strip())
+
+
+# Releases with the weight shapes of a model that we have under another name.
+_ALIKE = {
+    "llama7b": "Llama-2-7B",  # arXiv:2302.13971, table 2: 7B and 13B are as in Llama 2
+    "llama13b": "Llama-2-13B",
+    "vicuna7bv1.5": "Llama-2-7B",  # fine-tuned from it, lmsys.org/blog/2023-03-30-vicuna
+    "vicuna13bv1.5": "Llama-2-13B",
+}
+
+
+def model(name: str) -> str:
+    """A model's name without the format that a release of it is stored in; the dtype column says that.
+
+    >>> model("TheBloke/Llama-2-7B-GPTQ"), model("x/vicuna-7b-v1.5-awq-gemv"), model("Qwen/Qwen3-32B")
+    ('TheBloke/Llama-2-7B', 'Llama-2-7B', 'Qwen/Qwen3-32B')
+    """
+    plain = _STORED.sub("", name.strip())
+    return _ALIKE.get(normalize(plain), plain)
+
+
+def engine(framework: str) -> str:
+    """A framework without version, in one spelling.
+
+    >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
+    ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
+    """
+    word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
+    return {"tensorrt-llm": "trtllm", "deepspeed-mii": "deepspeed"}.get(word, word)
+
+
+# weights -> the options of `quantize`: weights, activations. 16 bits are the model's own.
+WEIGHTS = {
+    "": ("", ""),
+    "fp16": ("", ""),
+    "float16": ("", ""),
+    "bf16": ("", ""),
+    "bfloat16": ("", ""),
+    "fp32": ("fp32", "fp32"),
+    "fp8": ("fp8", "fp8"),
+    "fp8_block": ("fp8_b128x128", "fp8"),
+    "fp4": ("nvfp4", "nvfp4"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "mxfp4": ("mxfp4", ""),
+    "int8": ("int8", ""),
+    "w8a8": ("int8", "int8"),
+    "int4": ("int4", ""),
+    "gptq4": ("int4", ""),
+    "awq4": ("int4", ""),
+    "nf4": ("int4_g64", ""),  # QLoRA (arXiv:2305.14314): blocks of 64
+}
+CACHES = {
+    "": "",
+    "fp16": "",
+    "float16": "",
+    "bf16": "",
+    "bfloat16": "",
+    "fp8": "fp8",
+    "int8": "int8",
+    "fp32": "fp32",
+}

@@ -1,0 +1,35 @@
+"""What joins devices: links inside a box, and a network between boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
+
+    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a point-to-point bridge
+    joins, None where the platform decides. `direct` says that a rank reaches all others at once, through
+    switches or over a link to each, and `reduces` that the fabric itself adds up what ranks send.
+    """
+
+    Bps: float
+    latency_s: float = 0.0
+    ranks: int | None = None
+    direct: bool = False
+    reduces: bool = False
+
+    def joins(self, group: Collection[int]) -> bool:
+        """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""
+        return self.ranks is None or len({rank // self.ranks for rank in group}) == 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """The box that a device is in with others: how many there are, and what joins each to other boxes."""
+
+    name: str
+    devices: int
+    network: Link | None = None

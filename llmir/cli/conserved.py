@@ -1,0 +1,40 @@
+"""How the terminal shows what is conserved when a program is laid over ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from llmir.backends import table, units
+from llmir.backends.conserve import Conservation, Total
+
+LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
+
+
+def shown(held: Conservation, model: str, ranks: str, step: str) -> RenderableType:
+    """The sums, what is replicated by name, and the verdict."""
+    sums = ("unsharded", "+ replicated", "+ uneven", "= all ranks", "a rank")
+    totals = table.columns(("", *sums), sums)
+    for what, total in held.totals.items():
+        table.add(totals, (LABELS[what], *_amounts(what, total)), styles=["bold"])
+    numeric = ("layers", "ranks each", "adds")
+    copies = table.columns(("replicated", "what", "block", *numeric), numeric)
+    for share in held.replicated:
+        adds = _unit(share.what)(share.replicated)
+        cells = (share.name, LABELS[share.what], share.block, f"{share.repeat:,}", f"{share.copies:,}", adds)
+        table.add(copies, cells)
+    head = table.pairs([("model", model), ("ranks", ranks), ("step", step)])
+    parts: list[RenderableType] = [head, "", totals, ""]
+    parts += [copies, ""] if held.replicated else []
+    rows = [("verdict", "NOT CONSERVED" if held.problems else "conserved")]
+    return Group(*parts, table.pairs(rows + [("", problem) for problem in held.problems]))
+
+
+def _unit(what: str) -> Any:
+    return units.flops if what == "matmul_flops" else units.bytes
+
+
+def _amounts(what: str, total: Total) -> list[str]:
+    amounts = (total.unsharded, total.replicated, total.uneven, total.ranks, total.per_rank)
+    return [_unit(what)(amount) if amount else "0" for amount in amounts]

@@ -1,0 +1,174 @@
+"""`llmir validate`: predictions beside measurements."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from llmir.errors import InputError
+
+from . import inputs, options, output
+from .kinds import Count
+
+if TYPE_CHECKING:
+    from llmir.backends.validate import Validation
+
+_OWN = ("files", "by", "cost", "plot", "form", "output_file", "model", "hw")
+_SAID = 5  # unreadable rows that are named one by one
+
+
+@click.command("validate", short_help="Hold predictions against measured times.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE.csv…")
+@click.option(
+    "--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]"
+)
+@click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
+@click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
+@click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
+@click.option(
+    "--cost",
+    type=click.Choice(["calibrated", "ideal"]),
+    default="calibrated",
+    show_default=True,
+    help="The cost model: measured kernels, of each row's engine, or the roofline.",
+)
+@options.lowering
+@options.parallel
+@click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
+@click.option("--plot", metavar="DIR", help="Draw predicted against measured, error by size, and requests.")
+@options.form("table", "json", "csv", "md")
+@options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
+    """Price every row of measured tables and say how far off the predictions are.
+
+    A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
+    log (input_tokens, output_tokens), which needs --model and --hw. Rows that cannot be priced are
+    counted with the reason; "with refused" counts each as 100%. Keys of --by are kind, metric, device,
+    framework, engine, model, dtype, size, file.
+
+    \b
+    llmir validate gemm.csv attention_decode.csv
+    llmir validate e2e.csv --by engine,model --format json
+    llmir validate e2e.csv --plot plots -o rows.csv
+    llmir validate chat.csv --model llama2-7b --hw rtx3090 --tp 2 -o predicted.csv
+    """
+    form = output.choose(given["output_file"], given["form"])
+    from llmir import api
+    from llmir.backends.validate import BY
+
+    by = [k.strip() for k in given["by"].split(",")] if given["by"] else list(BY)
+    _check_keys(by)
+    if given["plot"]:
+        from llmir.backends.validate import plots
+
+        plots.check(given["plot"])
+    found = api.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
+    _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
+    _notes(found)
+    if given["plot"]:
+        output.note(*(f"wrote {path}" for path in plots.draw(found, given["plot"])))
+
+
+def _check_keys(by: list[str]) -> None:
+    from llmir.backends.validate import Validation
+
+    Validation("").groups(by)
+
+
+def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """What chat logs ran on, if that is what the files are."""
+    if given["model"]:
+        if not given["hw"]:
+            raise InputError("--model: chat logs also need --hw, the device that they ran on")
+        return {"program": inputs.lowered(given), "hw": given["hw"], "batch": given["batch"]}
+    for name in ctx.params:
+        if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(
+            name
+        ) == ParameterSource.COMMANDLINE:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: is of chat logs, which need --model; other tables say what ran")
+    return {}
+
+
+def _emit(found: Validation, by: list[str], form: str, target: str | None, logs: tuple[str, ...]) -> None:
+    from llmir.backends import jsonio
+    from llmir.backends.validate import chat, show
+
+    if form == "json":
+        output.emit(jsonio.to_json(show.to_dict(found, by)), target)
+    elif form == "csv":
+        rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
+        output.emit(jsonio.to_csv(rows or [show.judged_row(r) for r in found.rows]), target)
+        if target not in (None, "-"):
+            output.emit_table(_shown(found, by))
+    elif form == "md":
+        lines = show.group_lines(found, by)
+        right = range(len(by), len(by) + len(show.HEADINGS))
+        parts = [f"{show.scope(found)}, cost model {found.cost_model}.\n"]
+        parts.append(jsonio.to_markdown([*by, *show.HEADINGS], lines, right))
+        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in _more(found)]
+        output.emit("\n".join(parts), target)
+    else:
+        output.emit_table(_shown(found, by), target)
+
+
+def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
+    """The tables below the first: rows faster than their bound, rows refused."""
+    from llmir.backends.validate import show
+
+    exceeds = [[*words, f"{n:,}"] for *words, n in show.exceeds(found)]
+    refused = [[kind, reason, f"{n:,}"] for kind, reason, n in found.reasons()]
+    tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
+        (("kind", "device", "measured below ideal, because", "rows"), exceeds),
+        (("kind", "refused, because", "rows"), refused),
+    ]
+    return [(headings, rows) for headings, rows in tables if rows]
+
+
+def _shown(found: Validation, by: list[str]) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from llmir.backends import table
+    from llmir.backends.validate import show
+
+    first = table.columns([*by, *show.HEADINGS], show.HEADINGS)
+    for line in show.group_lines(found, by):
+        table.add(first, line)
+    parts: list[Any] = [Text(f"{show.scope(found)}, cost model {found.cost_model}"), "", first]
+    for headings, rows in _more(found):
+        more = table.columns(headings, headings[-1:])
+        for row in rows:
+            table.add(more, row)
+        parts += ["", more]
+    return Group(*parts)
+
+
+def _notes(found: Validation) -> None:
+    """Rows that could not be read: the first few, then how many more."""
+    more = len(found.problems) - _SAID
+    output.note(*found.problems[:_SAID], *([f"{more:,} more rows could not be read"] if more > 0 else []))
+
+
+def _teller() -> Callable[[str, int, int], None]:
+    """Progress on a terminal's stderr, ten times a second at most."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+    last = time.monotonic()
+
+    def tell(file: str, done: int, rows: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 0.1 or done == rows:
+            last = now
+            text = f"{file}: {done:,} of {rows:,} rows"
+            click.echo(f"\r{text:60}" + ("\r" + " " * 60 + "\r" if done == rows else ""), nl=False, err=True)
+
+    return tell

@@ -1,0 +1,56 @@
+"""Ops that hand a value from one pipeline stage to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from ..dim import Size
+from ..mesh import Mesh
+from ..op import Array, Op, Place, Work
+from ..tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Send(Op):
+    """Sends a value to stage `to`, each rank its part to the rank at the same place there."""
+
+    opcode = "send"
+    kind = "collective"
+    rule = "* -> *"
+
+    to: int
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an op, and the payload over the wire, once, between the first ranks of two stages."""
+        payload = operands[0].local(mesh).bytes
+        group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
+        return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing here: the other stage writes."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The value as it is."""
+        return (operands[0],)
+
+
+@dataclass(frozen=True)
+class Recv(Op):
+    """Takes what the stage before has sent, into memory of this one; the sender's time is that of both."""
+
+    opcode = "recv"
+    kind = "collective"
+    rule = "* -> *"
+    aliases: ClassVar[Mapping[int, int]] = MappingProxyType({0: 0})
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing here: the other stage reads."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The value as it is."""
+        return (operands[0],)

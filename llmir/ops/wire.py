@@ -1,0 +1,64 @@
+"""Into the element type in which a value travels between ranks, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..dim import Size
+from ..dtype import DType
+from ..dtype import dtype as named
+from ..op import Array, Op, Place
+from ..tensor import Tensor
+from .rounding import rounded
+
+
+@dataclass(frozen=True)
+class Compress(Op):
+    """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+
+    Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+    """
+
+    opcode = "compress"
+    kind = "elementwise"
+    rule = "* -> *"
+    linear = frozenset({0})
+
+    to: str
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The type that travels."""
+        return (named(self.to),)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """As `quantize`, 2 an element; none into a wide type, which is a cast."""
+        return 2 * results[0].elements if results[0].dtype.low else 0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """What is left of what this rank holds."""
+        return (rounded(operands[0], results[0].dtype),)
+
+
+@dataclass(frozen=True)
+class Decompress(Op):
+    """x as it arrived, in the type `to` again."""
+
+    opcode = "decompress"
+    kind = "elementwise"
+    rule = "* -> *"
+    linear = frozenset({0})
+
+    to: str
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The type to compute with."""
+        return (named(self.to),)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """As `dequantize`, 1 an element; none out of a wide type, which is a cast."""
+        return results[0].elements if operands[0].dtype.low else 0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """x itself: what the type that travelled lost is lost already."""
+        return (operands[0],)

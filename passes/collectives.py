@@ -1,0 +1,112 @@
+"""Collectives that carry another element type: converted before they send, and back after they receive.
+
+Narrow numbers under scales of their own cannot be added, so a sum is of what each rank makes of them: a
+`reduce_scatter` receives the narrow pieces of all summands and adds them in the type before, and an
+`all_reduce` becomes that and an `all_gather` of the narrow sums, as quantized ones do in two shots (ZeRO++,
+arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from llmir.build import Builder
+from llmir.dtype import DType
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Value
+from llmir.op import Op, infer
+from llmir.ops.collective import TOKENS, AllReduce, Collective, ReduceScatter, Slice
+from llmir.ops.moe import Dispatch
+from llmir.ops.wire import Compress
+from llmir.rewrite import rewrite
+
+from . import formats
+from .retype import before_dispatch
+
+_COMPRESS_FIRST = before_dispatch("compress")
+
+
+def sends(graph: Graph, node: Node) -> bool:
+    """Whether an op sends numbers that may have another type: none that are integers, or narrow."""
+    if not isinstance(node.op, Collective) or isinstance(node.op, Slice):
+        return False
+    dtype = graph.type(node.operands[0]).dtype
+    return _compress(graph, node) is not None or (dtype.kind == "float" and not dtype.low)
+
+
+def _compress(graph: Graph, node: Node) -> Compress | None:
+    """What converts the operand of a collective, maybe before tokens are copied, if something does."""
+    first = graph[node.operands[0].node]
+    if isinstance(first.op, Dispatch):
+        first = graph[first.operands[node.operands[0].result].node]
+    return first.op if isinstance(first.op, Compress) else None
+
+
+def carried_as(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
+    """`graph` with each collective carrying the type that is `wanted` of it; None leaves it."""
+    types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
+    walk = _Walk(graph, Builder(graph.name, types))
+    for node in graph.nodes:
+        to = wanted(node) if sends(graph, node) else None
+        walk.node(node, to)
+    if not walk.changed:
+        return graph
+    walk.b.output(*(walk.new.get(v, v) for v in graph.outputs))
+    return rewrite(walk.b.graph(), [_COMPRESS_FIRST])
+
+
+class _Walk:
+    """One graph, rebuilt in order."""
+
+    def __init__(self, graph: Graph, builder: Builder) -> None:
+        self.graph, self.b = graph, builder
+        self.new: dict[Value, Value] = {}
+        self.made: dict[tuple[Value, str], Value] = {}
+        self.changed = False
+
+    def node(self, node: Node, to: DType | None) -> None:
+        operands = tuple(self.new.get(v, v) for v in node.operands)
+        if to is not None:
+            value, type = operands[0], self.b.type(operands[0])
+            before, form = _compress(self.graph, node), formats.wire_format(to, len(type.shape))
+            if before and type.dtype != form:
+                carried = f"{type.dtype.scheme} already, so not {form.scheme}"
+                raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
+            if type.dtype != form:
+                self.new[node.values[0]] = self._carry(node, value, form)
+                self.changed = True
+                return
+        self.b.insert(Node(node.name, node.op, operands, node.results))
+
+    def _carry(self, node: Node, value: Value, form: DType) -> Value:
+        """The collective, with conversions around it."""
+        op: Any = node.op
+        due, stem = self.b.type(value).dtype.name, node.name.removeprefix(f"{op.opcode}_")
+        value = self._compressed(value, form, op.block)
+        if form.low and isinstance(op, ReduceScatter):
+            return self._kept(node, replace(op, to=due), value)
+        if form.low and isinstance(op, AllReduce):
+            # Whole tokens, so that no scale is cut.
+            dim = TOKENS if len(self.b.type(value).shape) > 2 else 0
+            how: dict[str, Any] = {"over": op.over, "dim": dim, "block": op.block}
+            pieces = self.b.reduce_scatter(value, to=due, name=f"reduce_scatter_{stem}", **how)
+            name = f"compress_{stem}_sum"
+            narrow = self.b.compress(pieces, to=form.name, block=op.block, name=name)
+            value = self.b.all_gather(narrow, name=f"all_gather_{stem}", **how)
+        else:
+            value = self._kept(node, op, value)
+        done: Value = self.b.decompress(value, to=due, block=op.block, name=f"decompress_{stem}")
+        return done
+
+    def _kept(self, node: Node, op: Op, value: Value) -> Value:
+        """The op, under the name that it had."""
+        return self.b.insert(Node(node.name, op, (value,), infer(op, (self.b.type(value),))))[0]
+
+    def _compressed(self, value: Value, form: DType, block: str) -> Value:
+        """The value as it travels; once for all that send it."""
+        if (value, form.name) not in self.made:
+            name = f"compress_{value.node}"
+            self.made[value, form.name] = self.b.compress(value, to=form.name, block=block, name=name)
+        return self.made[value, form.name]

@@ -1,0 +1,147 @@
+"""A plan: what `quantize` is asked for module by module, and how modules are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from llmir.errors import PassError
+from llmir.graph import Graph, Node
+from llmir.names import suggest
+from llmir.ops.source import Weight
+from llmir.tensor import split_commas
+
+from . import formats
+
+KEEP = "keep"
+
+
+class Entry(NamedTuple):
+    """What a plan says of one role of the modules that a pattern names."""
+
+    pattern: str
+    role: str
+    format: str
+
+
+def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry, ...]:
+    """The entries of a mapping, or of its text form; a dtype on its own is that of the weights.
+
+    >>> [tuple(entry) for entry in read_plan("(lm_head:fp8, mlp:(weights=fp8, activations=keep))")]
+    [('lm_head', 'weights', 'fp8'), ('mlp', 'weights', 'fp8'), ('mlp', 'activations', 'keep')]
+    """
+    found = []
+    pairs = plan.items() if isinstance(plan, Mapping) else _pairs(plan, ":")
+    for key, said in pairs:
+        pattern = str(key)
+        if not pattern or not said or set(pattern) & set("(){}:,= "):
+            raise PassError(f"quantize: plan: expected module: dtype, got {pattern!r}: {said!r}")
+        for role, name in _roles(said):
+            if role not in formats.ALLOWED:
+                known = ", ".join(formats.ALLOWED)
+                near = suggest(role, formats.ALLOWED)
+                raise PassError(f"quantize: plan: {pattern}: {role!r} is none of {known}{near}")
+            if name != KEEP:
+                formats.asked(role, name)
+            found.append(Entry(pattern, role, name))
+    return tuple(found)
+
+
+def _roles(said: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    if isinstance(said, Mapping):
+        return [(str(role), str(name)) for role, name in said.items()]
+    return _pairs(said, "=") if str(said).startswith("(") else [("weights", str(said))]
+
+
+def _pairs(text: str, between: str) -> Iterator[tuple[str, str]]:
+    """`a:x, b:y`, with or without brackets around it."""
+    inner = text.strip().removeprefix("(")
+    inner = inner.removesuffix(")") if inner != text.strip() else inner
+    for part in split_commas(inner):
+        key, _, value = part.partition(between)
+        yield key.strip(), value.strip()
+
+
+def print_plan(entries: Iterable[Entry]) -> str:
+    """The text form of a plan."""
+    groups: list[dict[str, str]] = []
+    patterns: list[str] = []
+    for pattern, role, name in entries:
+        if not patterns or patterns[-1] != pattern or role in groups[-1]:
+            patterns.append(pattern)
+            groups.append({})
+        groups[-1][role] = name
+    parts = []
+    for pattern, said in zip(patterns, groups, strict=True):
+        inner = ", ".join(f"{role}={name}" for role, name in said.items())
+        parts.append(f"{pattern}:{said['weights'] if list(said) == ['weights'] else f'({inner})'}")
+    return f"({', '.join(parts)})" if parts else ""
+
+
+class Modules:
+    """The modules that a pass meets, against the entries of a plan."""
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        self.entries = entries
+        self.met: set[Entry] = set()
+        self.others: dict[Entry, str] = {}  # the role in which a module was met that has not the entry's
+        self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
+
+    def said(self, role: str, names: set[str], known: Iterable[str]) -> str:
+        """What the last entry says that matches one of the names; "" if none does.
+
+        An error about names lists the ones that are `known`.
+        """
+        self.known[role].update(dict.fromkeys(n for n in known if n))
+        found = ""
+        for entry in self.entries:
+            if not _matches(entry.pattern, names):
+                continue
+            if entry.role == role:
+                self.met.add(entry)
+                found = entry.format
+            else:
+                self.others[entry] = role
+        return found
+
+    def check(self) -> None:
+        """`PassError` for an entry that no module met."""
+        for entry in self.entries:
+            if entry in self.met:
+                continue
+            known = list(self.known[entry.role])
+            what, there = (
+                f"no module {entry.pattern!r}",
+                f"modules with {entry.role} are {', '.join(known) or 'none'}",
+            )
+            if entry.role == "collectives":
+                what = f"no collective of {entry.pattern!r}"
+                there = f"there are those of {', '.join(known)}" if known else "nothing is sent; shard before"
+            elif entry in self.others:
+                what = f"{entry.pattern!r} has {self.others[entry]}, but no {entry.role}"
+            raise PassError(f"quantize: plan: {what}{suggest(entry.pattern, known)}; {there}")
+
+
+def _matches(pattern: str, names: set[str]) -> bool:
+    return pattern in names or any(fnmatchcase(n, pattern) for n in names)
+
+
+def op_names(graph: Graph, node: Node) -> set[str]:
+    """What a plan may call an op: its name, with its graph's, without those of its layers; its block."""
+    return {node.name, node.name.rpartition(".")[2], f"{graph.name}.{node.name}", node.op.block} - {""}
+
+
+def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
+    """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
+    found = {weight.name}.union(*(op_names(graph, node) for node in users))
+    if isinstance(weight.op, Weight) and weight.op.param:
+        parts = weight.op.param.removesuffix(".weight").removesuffix(".bias").split(".")
+        found |= {".".join(parts[i:]) for i in range(len(parts))}
+    return found
+
+
+def short_names(nodes: Iterable[Node]) -> list[str]:
+    """The names that an error lists: ops without their layers, and blocks."""
+    found = list(nodes)
+    return [n.name.rpartition(".")[2] for n in found] + [n.op.block for n in found]

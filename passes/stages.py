@@ -1,0 +1,180 @@
+"""stages: pipeline parallelism, one entry for each stage, a run of layers each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from llmir.build import Builder
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.ops.region import Repeat
+from llmir.ops.source import Input, Source
+from llmir.pipeline import Pass
+
+
+@dataclass(frozen=True)
+class Stages(Pass):
+    """Splits the layers over pipeline stages, each on ranks of its own, with sends and receives between them.
+
+    Options: pp stages of as equal sizes as can be (the last ones but one have a layer more, as in vLLM, since
+    the last has the head), or `layers=(30, 32, 32, 32)`, and micro_batches, the parts a step's batch is
+    sent through in. A tied embedding lies on the first stage and on the last.
+    """
+
+    name: ClassVar[str] = "stages"
+
+    pp: int = 1
+    layers: str | Sequence[int] = ""
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for option in ("pp", "micro_batches"):
+            if getattr(self, option) < 1:
+                raise PassError(f"stages: {option} is {getattr(self, option)}, expected at least 1")
+        sizes = _sizes(self.layers)
+        if sizes and self.pp not in (1, len(sizes)):
+            raise PassError(f"stages: pp is {self.pp}, but layers has {len(sizes)} stages: {_sum(sizes)}")
+        object.__setattr__(self, "layers", f"({', '.join(map(str, sizes))})" if sizes else "")
+
+    def __call__(self, program: Program) -> Program:
+        """Cut the entry between layers."""
+        sizes = _sizes(self.layers)
+        if self.pp > 1 or sizes:
+            program = _staged(program, sizes, self.pp)
+        if self.micro_batches == 1:
+            return program
+        return program.replace(micro_batches=self.micro_batches * program.micro_batches)
+
+
+def _sizes(layers: str | Sequence[int]) -> tuple[int, ...]:
+    """Layers of each stage, from `(3, 4)`, `3,4` or numbers."""
+    parts = re.split(r"\s*,\s*", layers.strip().strip("()")) if isinstance(layers, str) else layers
+    try:
+        sizes = tuple(int(n) for n in parts if n != "")
+    except (TypeError, ValueError):
+        raise PassError(f"stages: layers is {layers!r}, expected numbers such as (30, 32, 32, 32)") from None
+    if any(n < 1 for n in sizes):
+        raise PassError(f"stages: layers is {_sum(sizes)}, expected at least 1 for each stage")
+    return sizes
+
+
+def _sum(sizes: Sequence[int]) -> str:
+    return " + ".join(map(str, sizes))
+
+
+def even(layers: int, stages: int) -> tuple[int, ...]:
+    """So many layers over so many stages; of what is left over, the stages before the last have one each.
+
+    >>> even(126, 4), even(7, 3)
+    ((31, 32, 32, 31), (2, 3, 2))
+    """
+    size, more = divmod(layers, stages)
+    return tuple(size + (stages - 1 - more <= i < stages - 1) for i in range(stages))
+
+
+def _staged(program: Program, sizes: tuple[int, ...], pp: int) -> Program:
+    if len(program.entries) > 1:
+        raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
+    (entry,) = program.entries
+    graph = program[entry]
+    layers = sum(n.op.times for n in graph.nodes if isinstance(n.op, Repeat))
+    if not layers:
+        raise PassError(f"stages: {program.name} has no repeated layers to split; stages go before unroll")
+    stages = len(sizes) or pp
+    if stages > layers:
+        raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
+    if sizes and sum(sizes) != layers:
+        raise PassError(f"stages: {_sum(sizes)} is {sum(sizes)}, but {program.name} has {layers} layers")
+    cut = _Cut(program, graph, sizes or even(layers, stages))
+    graphs = {g.name: g for g in map(cut.stage, range(stages))}
+    bodies = {name: g for name, g in program.graphs.items() if name != entry}
+    if taken := graphs.keys() & bodies.keys():
+        raise PassError(f"stages: {program.name} has a graph @{min(taken)} already")
+    return program.replace(graphs=graphs | bodies, entries=tuple(graphs))
+
+
+class _Cut:
+    """An entry in pieces: which op runs on which stage, and what crosses from each stage to the next."""
+
+    def __init__(self, program: Program, graph: Graph, sizes: tuple[int, ...]) -> None:
+        self.program, self.graph, self.last = program, graph, len(sizes) - 1
+        self.pieces = list(_pieces(graph, sizes))
+        made: dict[Value, int] = {}  # the stage that gave a value last
+        self.crossing: list[dict[Value, None]] = [{} for _ in sizes]
+
+        def need(value: Value, stage: int) -> None:
+            for before in range(made.get(value, stage), stage):
+                self.crossing[before][value] = None
+
+        for stage, node in self.pieces:
+            for value in node.operands:
+                need(value, stage)
+            made |= dict.fromkeys(node.values, stage)
+        for value in graph.outputs:
+            need(value, self.last)
+
+    def stage(self, number: int) -> Graph:
+        """The graph of one stage."""
+        b = Builder(f"stage{number}")
+        new: dict[Value, Value] = {}
+        for value in self.crossing[number - 1] if number else ():
+            axes = self._axes(value)
+            new[value] = b.recv(b.input(self.graph.type(value), name="received", axes=axes), block="pipeline")
+        for node in self._sources(number):
+            new |= zip(node.values, b.insert(node), strict=True)
+        for node in self._mine(number):
+            values = b.apply(node.op, *(new[v] for v in node.operands), name=node.name)
+            new |= zip(node.values, values, strict=True)
+        if number == self.last:
+            b.output(*(new[v] for v in self.graph.outputs))
+        else:
+            b.output(*(b.send(new[v], to=number + 1, block="pipeline") for v in self.crossing[number]))
+        return b.graph()
+
+    def _mine(self, number: int) -> Iterator[Node]:
+        """The ops of a stage."""
+        return (node for stage, node in self.pieces if stage == number)
+
+    def _sources(self, number: int) -> Iterator[Node]:
+        """The sources that a stage uses; the first has those that nothing uses, too."""
+        used = {v.node for node in self._mine(number) for v in node.operands}
+        if number == self.last:
+            used |= {v.node for v in self.graph.outputs}
+        for node in self.graph.nodes:
+            idle = not number and not self.graph.nx.out_degree(node.name)
+            if isinstance(node.op, Source) and (node.name in used or idle):
+                yield node
+
+    def _axes(self, value: Value) -> tuple[str, ...]:
+        """The logical axes of a computed value, as the body of a `repeat` that gives or takes it says."""
+        uses = [(value.node, value.result)]
+        uses += [(user, slot) for _, user, slot in self.graph.nx.out_edges(value.node, keys=True)]
+        for name, slot in uses:
+            op = self.graph[name].op
+            if isinstance(op, Repeat):
+                source = self.program[op.body].inputs[slot].op
+                return source.axes if isinstance(source, Input) else ()
+        return ()
+
+
+def _pieces(graph: Graph, sizes: tuple[int, ...]) -> Iterator[tuple[int, Node]]:
+    """Each op with its stage; a `repeat` in as many pieces as it has stages."""
+    stage, room = 0, sizes[0]
+    for node in graph.nodes:
+        if not isinstance(node.op, Repeat):
+            if not isinstance(node.op, Source):
+                yield stage, node
+            continue
+        op, done = node.op, 0
+        operands = node.operands
+        while done < op.times:
+            if not room:
+                stage, room = stage + 1, sizes[stage + 1]
+            times = min(room, op.times - done)
+            part = replace(op, times=times, first=op.first + done)
+            yield stage, Node(node.name, part, operands, node.results)
+            operands = (*node.values, *operands[op.carried :])
+            done, room = done + times, room - times

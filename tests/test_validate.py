@@ -1,0 +1,310 @@
+"""Measured rows are priced as closed forms say, counted when they cannot be, and summed up as statistics say.
+
+The numbers in the tables are made up here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir import hw
+from llmir.backends.validate import Judged, Validation, bounds
+
+H100 = hw.load("h100-sxm")
+GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
+HEADS = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,framework\n"
+MOE = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,latency_us,framework\n"
+MOVED = "gpu,dtype,op,rows,cols,bytes_moved_ideal,latency_us,framework\n"
+SENT = "gpu,op,dtype,num_gpus,bytes,latency_us,framework,note\n"
+MODEL = (
+    "model,gpu,num_gpus,tp,pp,ep,dp,weight_dtype,kv_dtype,batch_or_concurrency,isl,osl,ttft_ms,tpot_ms,"
+    "e2e_latency_ms,throughput_tok_s,throughput_kind,kind,framework,mode,flag\n"
+)
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Any:
+    def run(text: str, **options: Any) -> Validation:
+        path = tmp_path / "rows.csv"
+        path.write_text(text)
+        return llmir.validate(path, **options)
+
+    return run
+
+
+def model(**changes: Any) -> str:
+    row = {
+        **{"model": "llama-2-7b", "gpu": "a100_sxm", "kind": "static_batch_latency", "framework": "x-1.0"},
+        **{"tp": 1, "batch_or_concurrency": 2, "isl": 64, "osl": 16, **changes},
+    }
+    return ",".join(str(row.get(c, "")) for c in MODEL.strip().split(",")) + "\n"
+
+
+def only(found: Validation) -> Judged:
+    assert not found.refused, found.refused
+    [row] = found.rows
+    return row
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (8192, 8192, 8192), (16, 128, 57344)])
+def test_a_gemm_takes_the_longer_of_its_flops_and_its_bytes(judge: Any, m: int, n: int, k: int) -> None:
+    found = judge(GEMM + f"h100_sxm,bfloat16,{m},{n},{k},100,x-1\nh100_sxm,fp8,{m},{n},{k},100,x-1\n")
+    wide, narrow = found.rows
+    moved = 2 * (m * k + k * n + m * n)
+    expected = max(2 * m * n * k / H100.matrix_flops["bf16"], moved / H100.memory_Bps)
+    assert wide.predicted_s == wide.ideal_s == pytest.approx(expected, rel=1e-12)
+    moved = m * k + k * n + 4 * (m + n) + 2 * m * n  # with a scale a token and a channel
+    expected = max(2 * m * n * k / H100.matrix_flops["fp8"], moved / H100.memory_Bps)
+    assert narrow.ideal_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_attention_reads_the_cache_once_and_a_window_no_more_than_itself(judge: Any) -> None:
+    rows = "".join(
+        f"h100_sxm,bfloat16,fp8,8,1,{c},32,8,128,{w},9999,x\n" for c, w in ((4096, 0), (4096, 128), (64, 128))
+    )
+    found = judge(HEADS + rows + "h100_sxm,bfloat16,bfloat16,1,4096,4096,32,8,128,0,9999,x\n")
+    assert [r.kind for r in found.rows].count("attention_prefill") == 1
+    for row, keys in zip(found.rows, (4096, 128, 64), strict=False):
+        moved = 8 * (2 * keys * 8 * 128 + 2 * 2 * 32 * 128)
+        assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-12)
+    pairs = 4096 * 4097 // 2
+    assert found.rows[-1].ideal_s == pytest.approx(
+        4 * 32 * 128 * pairs / H100.matrix_flops["bf16"], rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("new", "seen", "window"), [(4096, 4096, 128), (4096, 4096, 5000), (64, 4160, 1024), (300, 400, 256)]
+)
+def test_a_window_leaves_the_pairs_of_its_band(judge: Any, new: int, seen: int, window: int) -> None:
+    past = seen - new
+    pairs = sum(min(past + i + 1, window) for i in range(new))
+    found = judge(HEADS + f"h100_sxm,bfloat16,bfloat16,64,{new},{seen},64,8,128,{window},99999,x\n")
+    compute = 64 * 4 * 64 * 128 * pairs / H100.matrix_flops["bf16"]
+    softmax = 64 * 5 * 64 * pairs / H100.vector_flops["fp32"]
+    memory = 64 * 2 * 128 * (2 * 64 * new + 2 * 8 * seen) / H100.memory_Bps
+    row = only(found)
+    assert max(compute, softmax) <= row.ideal_s * (1 + 1e-9)
+    assert row.ideal_s <= max(compute, softmax, memory) * (1 + 1e-9)
+
+
+def test_experts_are_read_where_they_are_touched_and_rows_are_shared_over_ranks(judge: Any) -> None:
+    row = only(judge(MOE + "h100_sxm,bfloat16,4,2048,768,8,128,1,2,9999,x\n"))
+    touched = 64 * (1 - (1 - 8 / 128) ** 4)
+    # Each rank has two tokens' share of rows: inputs and outputs of 2 tokens, their experts and weights.
+    moved = touched * 3 * 2048 * 768 * 2 + 2 * (2 * 2048 * 2) + 2 * 8 * (4 + 4)
+    assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "gpus", "sent"), [("all_reduce", 4, 2 * 3 / 4), ("all_gather", 8, 7 / 8), ("alltoall", 2, 1 / 2)]
+)
+def test_collectives_take_what_a_ring_sends(judge: Any, op: str, gpus: int, sent: float) -> None:
+    a100 = hw.load("a100")
+    size = 1 << 26
+    row = only(judge(SENT + f"a100_sxm,{op},half,{gpus},{size},9999,nccl-2.27.3,\n"))
+    sending = sent * size / a100.link(gpus)[1].Bps
+    assert sending <= row.ideal_s <= sending * 1.02  # and a hop's latency
+    assert row.engine == "nccl"
+
+
+def test_rows_faster_than_the_roofline_get_the_rule_that_explains_them(judge: Any) -> None:
+    l2 = H100.l2_bytes
+    assert l2
+    cases = [
+        (l2, 0.5, bounds.RESIDENT),
+        (l2 * 2, 0.75, bounds.PARTLY),
+        (l2 * 100, 0.9, bounds.MEMORY),
+        (l2 * 100, 1.1, ""),
+    ]
+    lines = (f"h100_sxm,fp16,add,1,1,{n},{share * n / H100.memory_Bps * 1e6},x\n" for n, share, _ in cases)
+    found = judge(MOVED + "".join(lines))
+    assert [r.exceeds for r in found.rows] == [rule for _, _, rule in cases]
+    flops = 2 * 8192**3 / H100.matrix_flops["bf16"]
+    fast = judge(GEMM + f"h100_sxm,bfloat16,8192,8192,8192,{flops * 0.9e6},x\n")
+    assert only(fast).exceeds == bounds.COMPUTE
+    assert bounds.COMPUTE not in bounds.EXCLUDED
+
+
+def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
+    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16)
+    e2e = 1234.0
+    both = 2 * (64 + 16) / e2e * 1e3
+    out = 2 * 16 / e2e * 1e3
+    rows = [
+        model(tp=2, num_gpus=2, e2e_latency_ms=e2e, throughput_tok_s=9),
+        model(
+            tp=2,
+            kind="static_batch_throughput",
+            throughput_tok_s=both,
+            throughput_kind="total (input+output)",
+        ),
+        model(
+            tp=2, kind="static_batch_throughput", throughput_tok_s=out / 2, throughput_kind="output per GPU"
+        ),
+        model(
+            num_gpus=2,
+            tp="",
+            pp=1,
+            dp=1,
+            kind="single_stream",
+            throughput_tok_s=out,
+            throughput_kind="output",
+        ),
+    ]
+    found = judge(MODEL + "".join(rows))
+    assert not found.refused
+    for row in found.rows:
+        assert (row.metric, row.measured_s) == ("e2e", pytest.approx(e2e / 1e3))
+        assert row.predicted_s == row.ideal_s == job.e2e_s
+
+
+def test_ttft_and_tpot_are_judged_where_they_are_not_queueing(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16)
+    found = judge(MODEL + model(ttft_ms=50, tpot_ms=20) + model(ttft_ms=50, osl=""))
+    assert [(r.row, r.metric, r.predicted_s) for r in found.rows] == [
+        (1, "tpot", job.tpot_s),
+        (1, "ttft", job.ttft_s),
+        (2, "ttft", job.ttft_s),
+    ]
+    serving = judge(MODEL + model(kind="serving_closed_loop", ttft_ms=50, tpot_ms=20))
+    assert [r.metric for r in serving.rows] == ["tpot"]
+
+
+def test_a_step_of_a_closed_loop_decodes_all_and_reads_its_share_of_prompts(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    row = only(
+        judge(MODEL + model(kind="serving_closed_loop", batch_or_concurrency=8, isl=512, osl=32, tpot_ms=99))
+    )
+    decode = llmir.analyze(program, "a100", batch=8, new=1, context=512 + 16).time_s
+    prompt = llmir.analyze(program, "a100", batch=1, new=512, context=0).time_s
+    assert row.predicted_s == pytest.approx(decode + 8 / 32 * prompt)
+    assert max(decode, 8 / 32 * prompt) == pytest.approx(row.ideal_s)
+
+
+def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    one = llmir.workload(program, "a100", batch=1, prompt=1024, generate=1024)
+    batch = 2 * one.max_batch + 1
+    row = only(judge(MODEL + model(batch_or_concurrency=batch, isl=1024, osl=1024, e2e_latency_ms=99999)))
+    full = llmir.workload(program, "a100", batch=one.max_batch, prompt=1024, generate=1024)
+    assert row.predicted_s == pytest.approx(2 * full.e2e_s + one.e2e_s)
+    assert row.ideal_s < row.predicted_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "openai/gpt-oss-120b"}, "unknown model"),
+        ({"gpu": "mi250"}, "unknown device 'mi250'"),
+        ({"tp": "", "pp": "", "num_gpus": 4}, "how 4 GPUs are used is not said"),
+        ({"num_gpus": 8, "pp": 1, "dp": 1}, "num_gpus is 8, but tp·pp·dp is 1"),
+        ({"weight_dtype": "int3"}, "weight_dtype 'int3'"),
+        ({"kind": "warmup"}, "kind 'warmup'"),
+        ({"mode": "disagg"}, "disagg"),
+        ({"flag": "spec-decode possible/on"}, "speculative"),
+        ({"isl": "long"}, "isl must be a number"),
+        ({"isl": -5}, "isl must be a whole number"),
+        ({"batch_or_concurrency": 0}, "batch_or_concurrency must be a whole number"),
+        ({"osl": ""}, "osl is empty"),
+        ({"e2e_latency_ms": ""}, "nothing is measured"),
+        ({"tp": 3}, "axis"),
+        ({"model": "llama3-70b"}, "does not fit"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_is_counted_with_its_reason(
+    judge: Any, changes: dict[str, Any], reason: str
+) -> None:
+    found = judge(MODEL + model(e2e_latency_ms=10) + model(**{"e2e_latency_ms": 10, **changes}))
+    assert len(found.rows) == 1
+    [refused] = found.refused
+    assert refused.row == 2
+    assert reason in refused.reason
+
+
+def test_names_of_releases_and_machines_are_known(judge: Any) -> None:
+    rows = [
+        model(model="TheBloke/LLaMa-7B-GPTQ", weight_dtype="gptq4", e2e_latency_ms=9),
+        model(model="lmsys/vicuna-7b-v1.5", gpu="a100_argonne", e2e_latency_ms=9),
+    ]
+    found = judge(MODEL + "".join(rows))
+    assert [r.device for r in found.rows] == ["A100-80-SXM", "A100-40-SXM"]
+
+
+def test_the_statistics_are_those_of_the_relative_errors(judge: Any) -> None:
+    m = n = k = 8192
+    seconds = 2 * m * n * k / H100.matrix_flops["bf16"]
+    errors = (-0.5, -0.2, 0.25, -0.1)
+    lines = (f"h100_sxm,bfloat16,{m},{n},{k},{seconds / (1 + e) * 1e6!r},vllm-1\n" for e in errors)
+    found = judge(GEMM + "".join(lines) + "h100_sxm,int3,1,1,1,5,vllm-1\n")
+    [group] = found.groups()
+    assert group.keys == {"kind": "gemm", "metric": "latency", "device": "H100-SXM", "framework": "vllm-1"}
+    assert (group.n, group.refused) == (4, 1)
+    assert group.mape == pytest.approx(1.05 / 4)
+    assert group.bias == pytest.approx(-0.55 / 4)
+    assert group.median == pytest.approx(0.225)
+    assert group.all_mape == pytest.approx((1.05 + 1) / 5)
+    apart = found.groups(("engine", "dtype", "size"))
+    assert sum(g.n for g in apart) == 4
+    with pytest.raises(llmir.LlmirError, match=r"by: unknown key 'modell'.*did you mean model"):
+        found.groups(("modell",))
+
+
+def logged(
+    tokens: Sequence[tuple[int, int]], header: str = "input_tokens,output_tokens", more: str = ""
+) -> str:
+    return header + "\n" + "".join(f"{a},{b}{more}\n" for a, b in tokens)
+
+
+def test_each_request_of_a_log_is_a_workload_of_its_own(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    tokens = [(512, 32), (7, 1), (512, 200)]
+    found = judge(logged(tokens), program=program, hw="rtx3090", batch=2)
+    seconds = {(r.row, r.metric): r.predicted_s for r in found.rows}
+    for row, (prompt, generate) in enumerate(tokens, 1):
+        job = llmir.workload(program, "rtx3090", batch=2, prompt=prompt, generate=generate)
+        assert seconds[row, "ttft"] == pytest.approx(job.ttft_s)
+        assert seconds[row, "e2e"] == pytest.approx(job.e2e_s)
+        assert seconds.get((row, "tpot")) == (pytest.approx(job.tpot_s) if job.tpot_s else None)
+    assert found.measured == []
+    assert all(math.isnan(r.measured_s) for r in found.rows)
+
+
+@pytest.mark.parametrize("column", ["ttft_ms", "TTFT (ms)", "time_to_first_token_ms"])
+def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    found = judge(
+        logged([(64, 8)], f"input_tokens,output_tokens,{column}", ",80"), program=program, hw="rtx3090"
+    )
+    assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
+
+
+def test_a_log_and_a_table_are_not_taken_for_one_another(judge: Any) -> None:
+    program = llmir.load("llama2-7b")
+    with pytest.raises(llmir.LlmirError, match="a chat log needs --model and --hw"):
+        judge(logged([(1, 1)]))
+    with pytest.raises(llmir.LlmirError, match="says on what it ran"):
+        judge(GEMM, program=program, hw="h100")
+    with pytest.raises(llmir.LlmirError, match="needs both"):
+        judge(logged([(1, 1)]), program=program)
+
+
+MEASURED = Path(__file__).parent.parent.parent / "shared" / "measured"
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="no measured tables beside the checkout")
+@pytest.mark.parametrize(
+    "name", ["gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "collective"]
+)
+def test_ideal_exceeds_no_measured_kernel_but_by_a_stated_rule(name: str) -> None:
+    found = llmir.validate(MEASURED / f"{name}.csv")
+    assert len(found.rows) > 1000
+    assert {r.exceeds for r in found.exceeding} <= set(bounds.EXCLUDED)
