@@ -48,12 +48,12 @@ class Decode(Kernel):
         pieces = np.clip(self.blocks / (share * heads), 1, possible)
         blocks, reading = heads * pieces, heads * np.maximum(pieces * shape.keys / keys, 1)
 
-        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
         used = shape.kv_elements * shape.group / together * self.element
-        stream = np.maximum(moved / self.bandwidth, used) / device.memory_Bps
-        rows = together * shape.new * shape.head / ROW
-        block = (self.block_us + self.row_us * rows) * 1e-6
-        longest = block + self.alone * stream / (share * reading)
-        busy = np.maximum(longest, blocks * block * share + stream)
+        cache = np.maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth, used) / device.memory_Bps
+        rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
+        values = together * shape.new * shape.head / ROW
+        block = (self.block_us + self.row_us * values) * 1e-6
+        longest = block + self.alone / share * (cache / reading + rows / heads)
+        busy = np.maximum(longest, blocks * block * share + cache + rows)
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         return np.maximum(self.launch_us * 1e-6 + busy + combine, shape.roofline(device))
