@@ -22,7 +22,10 @@ SIZES = st.integers(1, 1 << 15)
 
 @st.composite
 def kernels(draw: st.DrawFn, kind: type[Kernel]) -> Kernel:
-    values = {p.name: draw(st.floats(p.low, p.high)) for p in parameters_of(kind)}
+    values = {
+        p.name: draw(st.sampled_from(p.choices) if p.choices else st.floats(p.low, p.high))
+        for p in parameters_of(kind)
+    }
     return kind.of(values, "drawn")
 
 

@@ -74,10 +74,11 @@ def fit(
         )
 
     random = np.random.default_rng(seed)
+    around = [random.uniform(-0.25, 0.25, len(known)) * (high - low) for _ in range(starts)]
     best, picked = min(
         ((descend(usual, picked), picked) for picked in combinations), key=lambda found: found[0].cost
     )
-    for _ in range(starts - 1):
-        found = descend(usual + random.uniform(-0.25, 0.25, len(known)) * (high - low), picked)
+    for step in around[1:]:
+        found = descend(usual + step, picked)
         best = min(best, found, key=lambda f: f.cost)
     return made(np.clip(best.x, low, high), picked)

@@ -45,9 +45,8 @@ class Case:
 
     @property
     def groups(self) -> list[tuple[Any, ...]]:
-        """What is left out together, for each row: the row alone where all are of one group."""
-        found = self.family.groups(self.rows)
-        return found if len(set(found)) > 1 else [(n,) for n in range(len(found))]
+        """What is left out together, for each row."""
+        return self.family.groups(self.rows)
 
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
         """The kernel of some of the rows, of all if none are named."""

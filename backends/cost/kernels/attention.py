@@ -16,8 +16,8 @@ from .base import Array, Shape, roofline
 class AttentionShape(Shape):
     """`new` tokens of each of `batch` sequences after `cached` ones, causal, on one rank.
 
-    `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query sees
-    `window` keys at most, itself included. Bits an element of q, of keys and values, and of the output.
+    `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query
+    sees `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
     """
 
     batch: Number

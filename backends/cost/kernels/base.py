@@ -113,5 +113,5 @@ def parameters(kernel: type[Kernel]) -> tuple[Parameter, ...]:
 def _parameter(f: Field[Any]) -> Parameter:
     if f.default is MISSING:
         raise TypeError(f"{f.name}: a field of a kernel is a parameter(...)")
-    about = (f.metadata[k] for k in ("low", "high", "unit", "meaning"))
-    return Parameter(f.name, f.default, *about, f.metadata.get("choices", ()))
+    low, high, unit, meaning = (f.metadata[k] for k in ("low", "high", "unit", "meaning"))
+    return Parameter(f.name, f.default, low, high, unit, meaning, f.metadata.get("choices", ()))

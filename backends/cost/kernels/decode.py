@@ -1,7 +1,7 @@
 """Attention of one new token over a long cache: keys and values streamed once, split over blocks.
 
-A block takes the query heads of one group over a piece of the keys (Flash-Decoding). Where sequences and heads
-are fewer than the multiprocessors want, keys are cut into pieces, whose results a second kernel combines.
+A block takes the query heads of one group over a piece of the keys (Flash-Decoding). Where sequences and
+heads are fewer than the multiprocessors want, keys are cut into pieces, which a second kernel combines.
 A block alone draws only so much from memory, since so many bytes at most are on their way; all of them
 together reach a share of the bandwidth; and short ones cost what it takes to begin and end.
 """
@@ -35,9 +35,7 @@ class Decode(Kernel):
     pieces: float = parameter(16, 2, 256, "", "pieces at most")
     piece_keys: float = parameter(256, 16, 2048, "keys", "in a piece at least")
     launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
-    packs: float = choice(
-        1024, (1024, 32, 1), "", "query heads of a group in a block; larger groups one by one"
-    )
+    packs: float = choice(1024, (1024, 32, 1), "", "query heads in a block; larger groups go one by one")
     planned: float = choice(0, (0, 1), "", "1 if keys outside the window are cut into pieces as well")
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
@@ -47,14 +45,15 @@ class Decode(Kernel):
         heads = shape.batch * shape.kv_heads * shape.group / together
         keys = shape.keys + self.planned * (shape.cached + shape.new - shape.keys)
         possible = np.maximum(np.minimum(keys / self.piece_keys, self.pieces), 1)
-        blocks = heads * np.clip(self.blocks / (share * heads), 1, possible)
+        pieces = np.clip(self.blocks / (share * heads), 1, possible)
+        blocks, reading = heads * pieces, heads * np.maximum(pieces * shape.keys / keys, 1)
 
-        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
         used = shape.kv_elements * shape.group / together * self.element
-        stream = np.maximum(moved / self.bandwidth, used) / device.memory_Bps
-        rows = together * shape.new * shape.head / ROW
-        block = (self.block_us + self.row_us * rows) * 1e-6
-        longest = block + self.alone * stream / (share * blocks)
-        busy = np.maximum(longest, blocks * block * share + stream)
+        cache = np.maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth, used) / device.memory_Bps
+        rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
+        values = together * shape.new * shape.head / ROW
+        block = (self.block_us + self.row_us * values) * 1e-6
+        longest = block + self.alone / share * (cache / reading + rows / heads)
+        busy = np.maximum(longest, blocks * block * share + cache + rows)
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         return np.maximum(self.launch_us * 1e-6 + busy + combine, shape.roofline(device))

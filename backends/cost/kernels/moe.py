@@ -1,10 +1,10 @@
 """A mixture of experts on one rank, as the sum of what its kernels take.
 
 Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
-A product reads the weights of the experts that are touched, which for few rows is all that counts, and multiplies
-tiles of rows, the last of each expert not full. What of the two is shorter is not hidden whole, and a block
-takes its time to walk down k however few there are. Between the products rows go through memory; where other
-ranks hold experts, rows that go there cost kernels that walk over all rows something as well.
+A product reads the weights of the experts that are touched, which for few rows is all that counts, and
+multiplies tiles of rows, the last of each expert not full. What of the two is shorter is not hidden whole,
+and a block takes its time to walk down k however few there are. Between the products rows go through memory;
+where other ranks hold experts, their rows cost kernels that walk over all rows something as well.
 """
 
 from __future__ import annotations
@@ -90,21 +90,15 @@ class MoeShape(Shape):
 
 @dataclass(frozen=True)
 class Moe(Kernel):
-    """The kernels of a layer's experts; each op of a program has its own time here, and `seconds` is their sum."""
+    """The kernels of a layer's experts: each op of a program has its time, and `seconds` is their sum."""
 
     matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
     fill: float = parameter(100, 1, 3000, "k", "elements of k in whose time a tile begins and ends")
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
-    exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading that shows")
-    walk: float = parameter(
-        0.3, 0.01, 10, "", "time of a block to read its weights, to its share of bandwidth"
-    )
-    rows: float = parameter(
-        0.6, 0.02, 1, "", "share of the memory bandwidth that rows reach between products"
-    )
-    foreign: float = parameter(
-        0.5, 0.001, 1, "", "cost of a row of another rank's expert, to that of an own row"
-    )
+    exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading seen")
+    walk: float = parameter(0.3, 0.01, 10, "", "time of a block to read its weights, to its fair share")
+    rows: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
+    foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
     away_us: float = parameter(5, 0.01, 40, "µs", "to sort out rows of other ranks")

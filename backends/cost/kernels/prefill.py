@@ -1,8 +1,8 @@
 """Attention of many new tokens, tile by tile, as FlashAttention does it (arXiv:2307.08691, section 3.3).
 
 A block holds a tile of queries and walks over the keys that the last of them sees, one tile of scores after
-another: two products and the exponentials between them. Before and after it fetches its queries and stores its
-output, which nothing hides when each block is short. Blocks are spread over the multiprocessors; the longest
+another: two products and the exponentials between them. Before and after it fetches its queries and stores
+its output, which nothing hides when blocks are short. They are spread over the multiprocessors; the longest
 bounds the time from below, and some of it is left over when the rest is done.
 """
 
@@ -32,9 +32,7 @@ class Prefill(Kernel):
     block_us: float = parameter(1.5, 0.02, 20, "µs", "to begin and end a tile of queries")
     alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
-    widened: float = parameter(
-        0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it first"
-    )
+    widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
     launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
     tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile")
     packs: float = choice(0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head")

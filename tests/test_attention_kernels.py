@@ -1,0 +1,308 @@
+"""Times of attention and of experts: above the roofline, never falling, and what closed forms say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmir import hw
+from llmir.backends.cost.kernels import AttentionShape, Decode, GroupedShape, Kernel, Moe, MoeShape, Prefill
+from llmir.backends.cost.kernels.attention import seen
+from llmir.backends.cost.kernels.routing import balanced, power_law
+from llmir.errors import HardwareError
+
+from .test_kernels import GPUS, kernels
+
+H100 = hw.load("h100-sxm")
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> AttentionShape:
+    bits, dtype = draw(st.sampled_from([((16, 16), "bf16"), ((16, 8), "bf16"), ((8, 8), "fp8")]))
+    sizes = [
+        draw(st.integers(low, high)) for low, high in ((1, 512), (1, 1 << 14), (0, 1 << 17), (1, 32), (1, 48))
+    ]
+    head, window = draw(st.sampled_from([64, 128, 192, 256])), draw(st.sampled_from([np.inf, 128, 4096]))
+    return AttentionShape(*sizes, head, window, q_bits=bits[0], kv_bits=bits[1], dtype=dtype)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> MoeShape:
+    experts, top_k, ranks = draw(st.sampled_from([(128, 8, 1), (128, 8, 16), (16, 1, 4), (256, 8, 32)]))
+    tokens = draw(st.integers(1, 1 << 15))
+    hidden, inter = draw(st.sampled_from([(2048, 768), (7168, 2048), (5120, 1024)]))
+    x, w, dtype = draw(st.sampled_from([(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.25, "bf16")]))
+    rows, touched = balanced(tokens, top_k, experts, ranks)
+    return MoeShape(tokens, top_k, rows, touched, hidden, inter, x, w, dtype)
+
+
+# --- counts, by brute force ----------------------------------------------------------------------
+
+
+@given(st.integers(1, 60), st.integers(0, 80), st.sampled_from([1, 3, 17, 64, np.inf]))
+def test_pairs_are_those_that_a_loop_counts(new: int, cached: int, window: float) -> None:
+    shape = AttentionShape(1, new, cached, 1, 1, 64, window)
+    visible = [[k for k in range(cached + new) if q - window < k <= q] for q in range(cached, cached + new)]
+    assert float(shape.pairs) == sum(map(len, visible))
+    assert float(shape.keys) == len(set().union(*visible))
+
+
+@given(st.integers(1, 40), st.floats(0, 30), st.floats(0.5, 50), st.floats(0.1, 4))
+def test_what_rows_see_is_the_sum_over_them(rows: int, before: float, most: float, step: float) -> None:
+    by_hand = sum(min(before + i * step, max(most, before * 0)) for i in range(1, rows + 1))
+    assert float(seen(rows, before, most, step)) == pytest.approx(by_hand)
+
+
+@given(st.integers(1, 4096), st.sampled_from([(128, 8), (16, 1), (256, 8)]), st.sampled_from([1, 4, 16]))
+def test_even_routing_is_dealing_cards(tokens: int, router: tuple[int, int], ranks: int) -> None:
+    experts, top_k = router
+    dealt = np.zeros(experts, dtype=int)
+    for routed in range(tokens * top_k):
+        dealt[(routed % ranks) * (experts // ranks) + (routed // ranks) % (experts // ranks)] += 1
+    rows, touched = balanced(tokens, top_k, experts, ranks)
+    first = dealt[: experts // ranks]
+    assert (int(rows), int(touched)) == (first.sum(), np.count_nonzero(first))
+
+
+@given(st.integers(1, 1 << 14), st.sampled_from([1, 2, 8, 32]), st.floats(0.5, 2))
+def test_skewed_routing_gives_the_busiest_rank_more_but_no_row_twice(
+    tokens: int, ranks: int, skew: float
+) -> None:
+    rows, touched = power_law(tokens, 8, 128, ranks, skew)
+    even, _ = balanced(tokens, 8, 128, ranks)
+    assert even - 1 <= rows <= max(1, tokens * min(8, 128 // ranks))
+    assert 1 <= touched <= min(rows, 128 / ranks)
+
+
+def test_the_busiest_of_many_ranks_is_as_far_off_as_random_loads_are() -> None:
+    random, experts, ranks = np.random.default_rng(0), 256, 16
+    loads = np.exp(random.uniform(0, np.log(0.8 * 4096), (2000, experts)))  # density ∝ 1/load
+    sums = loads.reshape(2000, ranks, -1).sum(axis=2) / loads.sum(axis=1, keepdims=True)
+    rows, _ = power_law(4096, 8, experts, ranks, 1.0)
+    assert rows / (4096 * 8) == pytest.approx(sums.max(axis=1).mean(), rel=0.15)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+@given(st.data(), st.sampled_from(GPUS), st.sampled_from([Prefill, Decode]), attentions())
+def test_attention_takes_the_roofline_at_least(
+    data: Any, device: hw.Device, kind: type[Kernel], shape: AttentionShape
+) -> None:
+    heads = shape.batch * shape.kv_heads
+    flops = 4 * heads * shape.group * shape.head * float(shape.pairs)
+    keys = min(shape.cached + shape.new, shape.window + shape.new - 1)
+    rows = shape.new * shape.group * shape.head * (shape.q_bits + shape.out_bits)
+    moved = heads * (rows + 2 * keys * shape.head * shape.kv_bits) / 8
+    ideal = max(flops / device.matrix_peak(shape.dtype)[0], moved / device.memory_Bps)
+    assert data.draw(kernels(kind)).seconds(device, shape) >= ideal * (1 - 1e-12)
+
+
+@given(
+    st.data(),
+    st.sampled_from(GPUS),
+    st.sampled_from([Prefill, Decode]),
+    attentions(),
+    st.sampled_from(["batch", "new", "cached", "kv_heads"]),
+    st.integers(1, 5000),
+)
+def test_more_attention_takes_no_less(
+    data: Any, device: hw.Device, kind: type[Kernel], shape: AttentionShape, axis: str, more: int
+) -> None:
+    kernel = data.draw(kernels(kind))
+    larger = replace(shape, **{axis: getattr(shape, axis) + more})
+    assert kernel.seconds(device, larger) >= kernel.seconds(device, shape) * (1 - 1e-9)
+
+
+@given(st.data(), st.sampled_from([Prefill, Decode]), attentions())
+def test_a_grid_is_its_points(data: Any, kind: type[Kernel], shape: AttentionShape) -> None:
+    kernel = data.draw(kernels(kind))
+    batch, cached = np.array([[1.0], [shape.batch], [256.0]]), np.array([0.0, shape.cached, 70000.0])
+    grid = np.asarray(kernel.seconds(H100, replace(shape, batch=batch, cached=cached)))
+    for i, j in np.ndindex(3, 3):
+        point = replace(shape, batch=float(batch[i, 0]), cached=float(cached[j]))
+        assert grid[i, j] == pytest.approx(float(kernel.seconds(H100, point)), rel=1e-12)
+
+
+def test_a_long_prefill_runs_at_its_rates_and_a_chunk_of_it_at_its_share() -> None:
+    # By hand: half a square of pairs, each 4·128 FLOPs at 0.7 of the peak and 5 at 0.4 of the fp32 peak.
+    kernel = Prefill(matrix=0.7, softmax=0.4, block_us=0.02, tail=0.01)
+    shape = AttentionShape(4, 16384, 0, 8, 4, 128)
+    a_pair = 4 * 128 / (0.7 * 989.4e12) + 5 / (0.4 * 66.9e12)
+    whole = 4 * 32 * 16384**2 / 2 * a_pair
+    assert kernel.seconds(H100, shape) == pytest.approx(whole, rel=0.05)
+    last = kernel.seconds(H100, replace(shape, new=4096, cached=12288))
+    assert last / whole == pytest.approx(7 / 16, rel=0.05)  # 1 − (3/4)²
+
+
+def test_a_window_makes_prefill_linear() -> None:
+    kernel, shape = Prefill(), AttentionShape(1, np.array([32768.0, 65536.0]), 0, 8, 4, 128, 1024)
+    short, long = kernel.seconds(H100, shape)
+    assert long / short == pytest.approx(2, rel=0.05)
+
+
+def test_few_queries_of_a_group_fill_one_tile_if_it_packs_them() -> None:
+    shape = AttentionShape(512, 8, 0, 8, 8, 128)
+    apart, packed = (Prefill(tile_rows=64, packs=p).seconds(H100, shape) for p in (0, 1))
+    assert 4 < apart / packed < 8  # eight tiles or one; what moves is the same
+
+
+def test_a_long_cache_streams_at_the_bandwidth_and_one_sequence_is_cut() -> None:
+    kernel = Decode(bandwidth=0.9, alone=1)
+    full = kernel.seconds(H100, AttentionShape(64, 1, 32767, 8, 8, 128))
+    assert full == pytest.approx(2 * 64 * 8 * 32768 * 128 * 2 / (0.9 * 3350e9), rel=0.03)
+    one = AttentionShape(1, 1, 131071, 1, 8, 128)
+    ratio = replace(kernel, pieces=2).seconds(H100, one) / replace(kernel, pieces=64).seconds(H100, one)
+    assert 10 < ratio < 32  # 32, but for launches
+
+
+def test_a_group_too_large_to_pack_reads_its_keys_once_a_head() -> None:
+    kernel, shape = Decode(packs=32, element=1), AttentionShape(64, 1, 8191, 2, np.array([32, 48]), 128)
+    packed, apart = kernel.seconds(H100, shape)
+    assert apart / packed > 10
+
+
+# --- experts -------------------------------------------------------------------------------------
+
+
+@given(st.data(), st.sampled_from(GPUS), layers())
+def test_a_layer_of_experts_is_the_sum_of_its_kernels_each_above_its_roofline(
+    data: Any, device: hw.Device, shape: MoeShape
+) -> None:
+    kernel = data.draw(kernels(Moe))
+    up, down = shape.products
+    streams = {
+        kernel.dispatch: (shape.tokens + shape.rows) * shape.hidden * shape.x_bits / 8,
+        kernel.activation: 3 * shape.rows * shape.inter * 2,
+        kernel.combine: (shape.tokens + shape.rows) * shape.hidden * 2,
+    }
+    parts = [kernel.product(device, p) for p in (up, down)] + [k(device, shape) for k in streams]
+    assert kernel.seconds(device, shape) == pytest.approx(sum(parts), rel=1e-12)
+    for product in (up, down):
+        flops = 2 * product.rows * product.n * product.k
+        moved = (
+            product.rows * (product.k * product.x_bits + product.n * 16)
+            + product.experts * product.n * product.k * product.w_bits
+        ) / 8
+        ideal = max(flops / device.matrix_peak(product.dtype)[0], moved / device.memory_Bps)
+        assert kernel.product(device, product) >= ideal * (1 - 1e-12)
+    for stream, moved in streams.items():
+        assert stream(device, shape) >= moved / device.memory_Bps
+
+
+@given(st.data(), st.sampled_from(GPUS), layers(), st.integers(1, 5000))
+def test_more_tokens_to_experts_take_no_less(
+    data: Any, device: hw.Device, shape: MoeShape, more: int
+) -> None:
+    kernel = data.draw(kernels(Moe))
+    for route in (balanced, lambda *n: power_law(*n, 1.2)):
+        few, many = (
+            replace(shape, tokens=t, rows=rows, experts=touched)
+            for t in (shape.tokens, shape.tokens + more)
+            for rows, touched in (route(t, shape.top_k, 128, 8),)
+        )
+        assert kernel.seconds(device, many) >= kernel.seconds(device, few) * (1 - 1e-9)
+
+
+def test_few_rows_read_weights_and_many_multiply() -> None:
+    # By hand: 16 touched experts of 4096×3072 in bf16 at 0.9 of the bandwidth; full tiles at 0.6 of the peak.
+    kernel = Moe(matrix=0.6, bandwidth=0.9, exposed=0.01, walk=0.01, fill=1, launch_us=0.3)
+    few = kernel.product(H100, GroupedShape(16, 16, 3072, 4096))
+    assert few == pytest.approx(16 * 3072 * 4096 * 2 / (0.9 * 3350e9), rel=0.05)
+    many = kernel.product(H100, GroupedShape(16 * 8192, 16, 3072, 4096))
+    assert many == pytest.approx(2 * 16 * 8192 * 3072 * 4096 / (0.6 * 989.4e12), rel=0.05)
+
+
+def test_an_expert_with_one_row_more_than_a_tile_multiplies_two() -> None:
+    kernel = Moe(matrix=0.1, tile_rows=128, exposed=0.01)
+    one, two = kernel.product(H100, GroupedShape(np.array([128.0, 129.0]) * 64, 64, 2048, 2048))
+    assert two / one == pytest.approx(2, rel=0.1)
+
+
+# --- choices and fits ----------------------------------------------------------------------------
+
+
+def test_a_kernel_is_built_one_of_a_few_ways() -> None:
+    with pytest.raises(HardwareError, match=r"x\.tile_rows must be one of 16, 32, 64, 128, got 100"):
+        Prefill.of({"tile_rows": 100}, "x")
+
+
+def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
+    random = np.random.default_rng(seed)
+    return [2.0 ** random.integers(low, high, 400) for low, high in ranges]
+
+
+@pytest.mark.parametrize(
+    ("made", "shape", "found_again"),
+    [
+        (
+            Prefill(matrix=0.5, bandwidth=0.4, block_us=2.5, launch_us=12, tile_rows=128, packs=1),
+            AttentionShape(*drawn(1, (0, 8), (0, 14), (0, 1), (0, 4), (0, 4)), 128),
+            ("matrix", "launch_us", "tile_rows", "packs"),
+        ),
+        (
+            Decode(bandwidth=0.7, block_us=3, launch_us=12, packs=32),
+            AttentionShape(*drawn(2, (0, 11), (0, 1), (0, 17), (0, 4), (0, 7)), 128),
+            ("bandwidth", "block_us", "launch_us", "packs"),
+        ),
+        (
+            Moe(matrix=0.4, bandwidth=0.7, launch_us=7, tile_rows=64),
+            MoeShape(*drawn(3, (0, 15), (3, 4), (3, 17), (0, 4), (11, 13), (8, 12))),
+            ("matrix", "bandwidth", "launch_us", "tile_rows"),
+        ),
+    ],
+)
+def test_a_fit_finds_what_made_noisy_times(made: Kernel, shape: Any, found_again: tuple[str, ...]) -> None:
+    pytest.importorskip("scipy")
+    from llmir.backends.calibrate import errors, fit
+
+    noise = np.random.default_rng(5).lognormal(0, 0.03, 400)
+    times = np.asarray(made.seconds(H100, shape))
+    found = fit(type(made), H100, shape, times * noise, starts=2)
+    assert errors(np.asarray(found.seconds(H100, shape)), times).mape < 0.03
+    for name in found_again:
+        assert getattr(found, name) == pytest.approx(getattr(made, name), rel=0.15), name
+
+
+def test_rows_of_attention_and_experts_are_read(tmp_path: Any) -> None:
+    from llmir.backends.calibrate import FAMILIES, cases
+
+    header = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,"
+    row = "h100_sxm,bfloat16,fp8,2,1,{},{},8,128,{},99,vllm-0.24.0,vllm_{},test\n"
+    sizes = (
+        (100, 32, 0, "a"),
+        (9, 64, 4, "a"),
+        (9, 64, 0, "a"),
+        (7, 32, 0, "b"),
+        (7, 64, 0, "b"),
+        (0, 32, 0, "a"),
+    )
+    lines = [row.format(*v) for v in sizes]
+    path = tmp_path / "attention_decode.csv"
+    path.write_text(header + "framework,kernel,source\n" + "".join(lines))
+    found, problems = cases(FAMILIES["attention_decode_kv8"], tmp_path)
+    assert [(c.engine, len(c.rows)) for c in found] == [("vllm", 3), ("vllm-b", 2)]
+    assert "row 6: context must be" in problems[0]
+    shape = found[0].family.shape(found[0].rows)
+    assert isinstance(shape, AttentionShape)
+    assert (shape.cached.tolist(), shape.window.tolist()) == ([99, 8, 8], [np.inf, 4, np.inf])
+    assert shape.group.tolist() == [4, 8, 8]
+
+    header = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,distribution,latency_us,op,"
+    row = "h100_sxm,bfloat16,{},{},768,8,128,1,8,{},99,moe_layer,vllm-0.24.0,vllm_a,test\n"
+    sizes = (1, 2048, "balanced"), (64, 4096, "power_law_1.2"), (64, 2048, "uniform")
+    lines = [row.format(*v) for v in sizes]
+    (tmp_path / "moe.csv").write_text(header + "framework,kernel,source\n" + "".join(lines))
+    [case], problems = cases(FAMILIES["moe_bf16"], tmp_path)
+    moe = case.family.shape(case.rows)
+    assert isinstance(moe, MoeShape)
+    assert (moe.rows[0], moe.experts.tolist()) == (1, [1, 16])
+    assert moe.rows[1] > 64
+    assert problems == (
+        "moe.csv: row 3: distribution must be balanced or power_law_ and its exponent, got 'uniform'",
+    )
