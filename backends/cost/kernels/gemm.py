@@ -131,4 +131,3 @@ class DynamicGemm(Gemm):
         memory = moved / (device.memory_Bps * self.narrowing)
         rows = shape.m * shape.batch * self.row_ns * 1e-9
         return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
-
