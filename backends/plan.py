@@ -12,7 +12,7 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.nodes import check
 from llmir.backends.liveness import Memory, memories
 from llmir.backends.timing import Timing
-from llmir.dim import Binding, Number, maximum
+from llmir.dim import Binding, Dim, Number, maximum
 from llmir.graph import Program
 from llmir.hw.dtypes import unit_of
 
@@ -20,6 +20,7 @@ from llmir.hw.dtypes import unit_of
 BLOCK = 1 << 14
 # The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8
+_SEQUENCES = Dim.symbol("B")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,18 @@ class Plan:
             for stage, repeat in enumerate(repeats):
                 if repeat:
                     stages[stage] = stages[stage] + repeat * time
+        if host := self.model.host:
+            stages = [host.launched(t, n) for t, n in zip(stages, self._kernels, strict=True)]
+            stages[0] = stages[0] + host.beside(at(_SEQUENCES))
         return Timing(tuple(stages), self.program.micro_batches)
+
+    @cached_property
+    def _kernels(self) -> list[int]:
+        """How many kernels a micro-batch launches on each stage."""
+        counts = [0] * len(self.program.entries)
+        for row in self.rows:
+            counts[row.stage] += row.repeat
+        return counts
 
     def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
         """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""

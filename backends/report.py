@@ -15,7 +15,7 @@ from llmir.backends import cost
 from llmir.backends.cost import BOUNDS, Model, Price, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
-from llmir.dim import Binding, Mixed, Number, Size
+from llmir.dim import Binding, Mixed, Number, Size, maximum
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -26,6 +26,7 @@ PHASE_KEYS = (
     "error",
     "period_s",
     "bubble",
+    "host_s",
     "flops",
     "matmul_flops",
     "read_bytes",
@@ -188,7 +189,9 @@ class Report:
     def error(self) -> Number | None:
         """The mean relative error that is known of such times, weighted by time; None of a bound."""
         known = [(op.share, op.error) for op in self.ops if op.error is not None]
-        return sum(share * error for share, error in known) if known else None
+        return (
+            sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) if known else None
+        )
 
     @cached_property
     def period_s(self) -> Number:
@@ -295,7 +298,16 @@ class Report:
         for op in self.ops:
             for bound in BOUNDS:
                 shares[bound] = shares[bound] + op.share * (op.bound == bound)
+        if self.plan.model.host:
+            shares["launch"] = shares["launch"] + _over(self.host_s, self.busy_s)
         return shares
+
+    @cached_property
+    def host_s(self) -> Number:
+        """Seconds that stages wait for the host, together: what no op accounts for."""
+        if not self.plan.model.host:
+            return 0.0
+        return maximum(self.busy_s - sum(op.repeat * op.time_s for op in self.ops), 0.0)
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:

@@ -15,10 +15,23 @@ from llmir.hw.document import cite, leaves, merge, parse
 from llmir.hw.link import Link, Node
 from llmir.names import normalize, suggest
 
-__all__ = ["Calibration", "Device", "Fitted", "Link", "Node", "cluster", "clusters", "load", "names"]
+__all__ = [
+    "Calibration",
+    "Device",
+    "Fitted",
+    "Link",
+    "Node",
+    "cluster",
+    "clusters",
+    "engine",
+    "engines",
+    "load",
+    "names",
+]
 
 _FOLDER = Path(__file__).parent
 _CLUSTERS = _FOLDER / "clusters"
+_ENGINES = _FOLDER / "engines"
 
 # Other names of a device, besides its file's: what people type, and what drivers report.
 _ALIASES = {
@@ -93,6 +106,21 @@ def names() -> list[str]:
 def clusters() -> list[str]:
     """The names of the bundled clusters, sorted."""
     return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
+
+
+def engines() -> list[str]:
+    """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
+    return sorted(path.stem for path in _ENGINES.glob("*.yaml"))
+
+
+@functools.cache
+def engine(name: str) -> Fitted:
+    """What an engine adds to its kernels on any device; HardwareError for an unknown one."""
+    if name not in engines():
+        near = suggest(name, engines()) or f", known are {', '.join(engines())}"
+        raise HardwareError(f"unknown engine {schema.show(name)}{near}")
+    path = _ENGINES / f"{name}.yaml"
+    return schema.fitted(parse(path), path.name)
 
 
 @functools.cache

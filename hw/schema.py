@@ -109,10 +109,11 @@ def calibration(value: object, where: str, unit: float) -> Calibration:
 
 
 def _families(value: object, where: str) -> dict[str, Fitted]:
-    return {str(name): _fitted(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
+    return {str(name): fitted(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
 
 
-def _fitted(value: object, where: str) -> Fitted:
+def fitted(value: object, where: str) -> Fitted:
+    """Parameters with their origin, the number of rows and the error."""
     said = dict(mapping(value, where))
     about = {key: said.pop(key, None) for key in ("origin", "rows", "error_percent")}
     parameters = {str(key): 0.0 if v == 0 else number(v, f"{where}.{key}", 1) for key, v in said.items()}

@@ -23,7 +23,14 @@ PRIOR = 0.1
 
 
 def fit(
-    kernel: type[K], device: Device, shape: Shape, seconds: Array, *, starts: int = 3, seed: int = 0
+    kernel: type[K],
+    device: Device,
+    shape: Shape,
+    seconds: Array,
+    *,
+    starts: int = 3,
+    seed: int = 0,
+    prior: float = PRIOR,
 ) -> K:
     """The parameters whose times are nearest to `seconds`; InputError without scipy or without rows.
 
@@ -53,7 +60,7 @@ def fit(
     low, high = scaled([p.low for p in known]), scaled([p.high for p in known])
     usual = scaled([p.default for p in known])
     measured = np.log(seconds)
-    weight = PRIOR * np.sqrt(len(measured))
+    weight = prior * np.sqrt(len(measured))
 
     def residuals(x: Array, picked: tuple[float, ...]) -> Array:
         times = np.asarray(made(x, picked).seconds(device, shape))

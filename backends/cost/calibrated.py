@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Mixed, Number, maximum
+from llmir.dim import Binding, Mixed, Number, maximum, minimum
 from llmir.hw import Device
 
 from .calibration import Basis, basis, relatives
 from .calls import Call, call, decoding
 from .ideal import Ideal
-from .kernels import AttentionShape
+from .kernels import AttentionShape, Host
 from .limit import Limit
 from .price import Price, Roofline
 from .rows import Row
@@ -34,6 +34,7 @@ class Measured:
     call: Call
     fit: Basis
     roofline: Roofline
+    hidden: float = 0.0
 
     @property
     def basis(self) -> str:
@@ -45,9 +46,16 @@ class Measured:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
         return self.fit.fitted.error + (0.0 if self.fit.device is self.device else TRANSFER)
 
+    @property
+    def launch_s(self) -> float:
+        """Seconds of a call that has nothing to do."""
+        return float(getattr(self.fit.kernel, "launch_us", 0.0)) * 1e-6
+
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
-        return maximum(self.call.seconds(self.fit.kernel, self.device, at), self.roofline.time(at))
+        least = self.roofline.time(at)
+        time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
+        return time - self.hidden * minimum(self.launch_s, time - least) if self.hidden else time
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -56,11 +64,11 @@ class Measured:
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same; due to the launch where half of it or more is there for a call with nothing to do."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
-        launch = getattr(self.fit.kernel, "launch_us", 0.0) * 1e-6
+        launch = 2 * self.launch_s * (1 - self.hidden)
         if not at.shape:
-            return time, "launch" if 2 * launch >= time else bound
+            return time, "launch" if 0 < launch >= time else bound
         time = np.broadcast_to(time, at.shape)
-        return time, np.where(2 * launch >= time, "launch", bound)
+        return time, np.where((time <= launch) & (launch > 0), "launch", bound)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,7 @@ class Calibrated:
 
     device: Device
     engine: str | None = None
+    host: Host | None = None
 
     name = "calibrated"
 
@@ -148,5 +157,5 @@ class Calibrated:
     def _measured(self, made: Call, roofline: Roofline) -> Price:
         for family in made.families:
             if found := basis(self.device, family, self.engine):
-                return Measured(self.device, made, found, roofline)
+                return Measured(self.device, made, found, roofline, self.host.hidden if self.host else 0.0)
         return roofline

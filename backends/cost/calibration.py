@@ -32,13 +32,9 @@ def basis(device: Device, family: str, engine: str | None = None) -> Basis | Non
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one. An engine that lacks the family borrows it from the others, in
-    the order of the file. HardwareError for an engine that the nearest calibration does not have.
+    the order of the file.
     """
-    known = [d for d in (device, *relatives(device)) if d.calibration]
-    engines = {e: None for d in known[:1] if d.calibration for e in d.calibration.engines}
-    if engine is not None and engines and engine not in engines:
-        near = suggest(engine, engines) or f", calibrated are {', '.join(engines)}"
-        raise HardwareError(f"{device.name}: unknown engine {engine!r}{near}")
+    known = (d for d in (device, *relatives(device)) if d.calibration)
     return next((b for d in known if (b := _of(d, family, engine))), None)
 
 

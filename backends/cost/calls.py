@@ -92,7 +92,8 @@ def _gemm(row: Row) -> Call | None:
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
     )
-    return Call(_gemm_families(row.work.dtype, w), shape)
+    # A program narrows x by an op of its own.
+    return Call(_gemm_families(row.work.dtype, w), shape, "multiply")
 
 
 def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:

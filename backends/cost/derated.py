@@ -60,6 +60,7 @@ class Efficiency:
     shares: Mapping[str, float]
 
     name = "efficiency"
+    host = None
 
     def __post_init__(self) -> None:
         for key, value in self.shares.items():

@@ -22,6 +22,7 @@ class Ideal:
     device: Device
 
     name = "ideal"
+    host = None
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """What bounds an op: matrix unit, vector unit, memory and network, where it uses them."""

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Protocol
 
-from llmir.errors import InputError
+from llmir import hw
+from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
 from llmir.names import suggest
 
 from .calibrated import Calibrated
 from .derated import Efficiency
 from .ideal import Ideal
+from .kernels import Host
 from .limit import Limit
 from .price import Price
 from .rows import Row
@@ -32,6 +34,10 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """As reports call it."""
+
+    @property
+    def host(self) -> Host | None:
+        """What the engine adds to its kernels, where that is known."""
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """What the device's datasheet puts on the time of an op."""
@@ -57,6 +63,12 @@ def model(
         raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
     if engine and cost == "ideal":
         raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
+    if engine is not None:
+        own = device.calibration.engines if device.calibration else {}
+        known = list(dict.fromkeys([*own, *hw.engines()]))
+        if engine not in known:
+            near = suggest(engine, known) or f", calibrated are {', '.join(known)}"
+            raise HardwareError(f"{device.name}: unknown engine {engine!r}{near}")
     return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
 
 
@@ -65,5 +77,10 @@ def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tupl
     if efficiency:
         return Efficiency(device, dict(efficiency))
     if cost == "calibrated" or engine or (device.calibration and not cost):
-        return Calibrated(device, engine)
+        return Calibrated(device, engine, _host(device, engine))
     return Ideal(device)
+
+
+def _host(device: Device, engine: str | None) -> Host | None:
+    name = Calibrated(device, engine).kernels
+    return Host.of(hw.engine(name).parameters, f"engines/{name}.yaml") if name in hw.engines() else None

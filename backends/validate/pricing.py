@@ -13,6 +13,7 @@ from llmir.backends.workload import Workload
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program
+from llmir import hw
 from llmir.hw import Device
 from llmir.ops.source import Source
 
@@ -73,9 +74,9 @@ class CalibratedPricing:
     name: str = "calibrated"
 
     def model(self, device: Device, engine: str) -> Model:
-        """The cost model for an engine."""
-        known = device.calibration.engines if device.calibration else {}
-        return model(device, "calibrated", engine if engine in known else None)
+        """The cost model for an engine; the device's first one for an unknown one."""
+        own = device.calibration.engines if device.calibration else {}
+        return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int

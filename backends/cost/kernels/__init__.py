@@ -5,6 +5,7 @@ from .base import Kernel, Parameter, Shape, parameter, parameters
 from .collective import AllReduce, CollectiveShape, Exchange, SumShape
 from .decode import Decode
 from .gemm import DynamicGemm, Gemm, GemmShape
+from .host import Host, RunShape, StepShape
 from .moe import GroupedShape, Moe, MoeShape
 from .prefill import Prefill
 from .stream import Stream, StreamShape
@@ -37,6 +38,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "moe_mxfp4": Moe,
     "moe_mxfp4_weights": Moe,
     "moe_int4_weights": Moe,
+    "host": Host,
     "all_reduce": AllReduce,
     "all_reduce_eager": AllReduce,
     "all_gather": Exchange,
@@ -55,12 +57,15 @@ __all__ = [
     "Gemm",
     "GemmShape",
     "GroupedShape",
+    "Host",
     "Kernel",
     "Moe",
     "MoeShape",
     "Parameter",
     "Prefill",
+    "RunShape",
     "Shape",
+    "StepShape",
     "Stream",
     "StreamShape",
     "SumShape",

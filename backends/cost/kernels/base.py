@@ -48,8 +48,10 @@ class Shape:
 
     def take(self: S, index: Any) -> S:
         """The same with each array indexed: some rows of a table."""
-        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{n: v[index] for n, v in arrays.items() if isinstance(v, np.ndarray)})
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        some = {n: v[index] for n, v in held.items() if isinstance(v, np.ndarray)}
+        inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
+        return replace(self, **some, **inner)
 
     def roofline(self, device: Device) -> Number:
         """Seconds that the `ideal` model gives; what is measured below it lay in the L2."""

@@ -8,7 +8,7 @@ libraries choose well, if not always; being the least of times that rise with m,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -83,6 +83,10 @@ class Gemm(Kernel):
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return np.maximum(busy * slowed + self.launch_us * 1e-6, shape.roofline(device))
 
+    def multiply(self, device: Device, shape: GemmShape) -> Number:
+        """Time of the product alone, of an x that is as narrow as it is multiplied."""
+        return Gemm.seconds(self, device, shape)
+
     def busy(self, device: Device, shape: GemmShape) -> Array:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
         if not device.multiprocessors:
@@ -127,8 +131,3 @@ class DynamicGemm(Gemm):
         memory = moved / (device.memory_Bps * self.narrowing)
         rows = shape.m * shape.batch * self.row_ns * 1e-9
         return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
-
-    @property
-    def product(self) -> Gemm:
-        """The second alone, for an x that is narrow already."""
-        return Gemm(**{f.name: getattr(self, f.name) for f in fields(Gemm)})
