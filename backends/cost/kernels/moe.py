@@ -97,7 +97,7 @@ class Moe(Kernel):
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
     exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading seen")
     walk: float = parameter(0.3, 0.01, 10, "", "time of a block to read its weights, to its fair share")
-    rows: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
+    between: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
     foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
@@ -150,4 +150,4 @@ class Moe(Kernel):
 
     def streamed(self, device: Device, moved: Number) -> Number:
         """Time of a kernel that moves so many bytes of rows."""
-        return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.rows)
+        return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
