@@ -103,4 +103,6 @@ def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[
 
 def _digits(value: float) -> str:
     """Three significant digits and no exponent, which YAML would read as text."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}"
+    return (
+        f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 or not value else f"{value:.6f}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import time
@@ -21,6 +22,7 @@ from .plan import LARGE, Facts, turns
 WARM = 2  # calls that load code and fill pools
 LEAST, MOST = 5, 1000  # calls or batches of them
 RMS_EPSILON = 1e-6
+DRAWN = 1 << 16  # random numbers
 CACHE_BYTES = 32 * 2**20  # of a CPU that does not say
 
 
@@ -116,7 +118,8 @@ class Eager:
     def _random(self, point: Point, *shape: int, copies: int = 1) -> Any:
         """Random numbers, or the same in several places of the memory."""
         dtype = getattr(self.torch, str(point.cells["dtype"]))
-        found = self.torch.randn(*shape, device=self.place, dtype=dtype)
+        some = self.torch.randn(DRAWN, device=self.place).to(dtype)  # the rest repeats them
+        found = some.repeat(-(-math.prod(shape) // DRAWN))[: math.prod(shape)].view(shape)
         return found.expand(copies, *shape).contiguous() if copies > 1 else found
 
     def _in_turn(self, operands: Iterable[Any], call: Callable[[Any], object]) -> Callable[[], object]:

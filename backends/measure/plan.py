@@ -24,10 +24,14 @@ WIDTHS = (512, 1024, 2816, 4096, 8192, 14336)
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 OPS = ("add", "rms_norm", "softmax", "mlp_act")
 ROTARY = ((2, 64), (16, 64), (8, 128), (16, 256))  # heads, whose rows are rotated, and their size
-# How many sizes of each dtype of products and attention, and of each elementwise op, are drawn when in a hurry.
+# How many sizes are drawn in a hurry: of each dtype of products and attention, of each elementwise op.
 SAMPLE = {"gemm": 40, "attention_prefill": 20, "attention_decode": 20, "elementwise": 12}
 PATIENT = 3  # times as many otherwise
 LARGE = 4  # caches that a tensor fills whose copy shows the memory's bandwidth
+COLD = 2  # caches that operands used in turn fill
+STREAM = (
+    0.5  # caches that a streamed tensor fills at most: C's allocator takes fresh pages for larger results
+)
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,17 @@ class Facts:
 
 
 def turns(facts: Facts, held: int, most: int = 2**31) -> int:
-    """How many operands of `held` bytes to use in turn so that each has left the cache when its turn comes."""
-    return max(2, min(most, -(-LARGE * facts.cache_bytes // held)))
+    """How many operands of `held` bytes to use in turn, so that each has left the cache meanwhile."""
+    return max(2, min(most, -(-COLD * facts.cache_bytes // held)))
 
 
 def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -> list[Point]:
-    """The points to time in so many seconds, some of each kind, in random order after the bandwidths.
+    """The points to time in so many seconds: first those that show peaks, then some of each kind at random.
 
-    So stopping early leaves even gaps. A call takes a 500th of the time at most, its operands a 16th of the
+    So stopping early leaves even gaps. A call takes a 1000th of the time at most, its operands a 16th of the
     memory. `quick` draws a third as many.
     """
-    longest, held = budget_s / 500, facts.memory_bytes / 16
+    longest, held = budget_s / 1000, facts.memory_bytes / 16
     points = [*_products(facts), *_attentions(facts), *_streams(facts)]
     random, drawn = np.random.default_rng(seed), dict[tuple[str, str | int], int]()
     kept = []
@@ -69,7 +73,9 @@ def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -
         if facts.seconds(point) <= longest and point.bytes <= held and drawn.get(kind, 0) < most:
             drawn[kind] = drawn.get(kind, 0) + 1
             kept.append(point)
-    return [*_bandwidth(facts), *kept]
+    products = ([p for p in kept if (p.file, p.cells["dtype"]) == ("gemm", dtype)] for dtype in facts.dtypes)
+    largest = [max(those, key=lambda p: p.flops) for those in products if those]
+    return [*_bandwidth(facts), *largest, *(p for p in kept if p not in largest)]
 
 
 def _products(facts: Facts) -> Iterator[Point]:
@@ -85,8 +91,10 @@ def _attentions(facts: Facts) -> Iterator[Point]:
 
 def _streams(facts: Facts) -> Iterator[Point]:
     dtype = facts.dtypes[0]
+    most = STREAM * facts.cache_bytes / BYTES[dtype]
     for op, cols, rows in each(OPS, WIDTHS, TOKENS):
-        yield stream(op, dtype, rows, cols)
+        if rows * cols <= most:
+            yield stream(op, dtype, rows, cols)
     for (heads, head), tokens in each(ROTARY, TOKENS):
         yield stream("attn_rope", dtype, tokens * heads, head)
 

@@ -22,7 +22,6 @@ from .gemm import GemmShape
 from .host import Host, StepShape
 from .prefill import SOFTMAX
 
-
 # Queries in a tile from so many new tokens on, and keys in one: as that file says.
 QUERIES = ((768, 256), (192, 64), (0, 32))
 KEYS = 512
