@@ -21,6 +21,8 @@ from .plan import LARGE, Facts, turns
 
 WARM = 2  # calls that load code and fill pools
 LEAST, MOST = 5, 1000  # calls or batches of them
+# Where glibc maps memory anew for each allocation, at most: M_MMAP_THRESHOLD in mallopt(3).
+FRESH_BYTES = 32 * 2**20
 RMS_EPSILON = 1e-6
 DRAWN = 1 << 16  # random numbers
 CACHE_BYTES = 32 * 2**20  # of a CPU that does not say
@@ -84,7 +86,7 @@ class Eager:
         flops = 2 * 1024**3 / self.median(lambda: ones[0] @ ones[1])
         large = self.torch.ones(LARGE * cache // 8, device=self.place)
         bandwidth = large.nbytes / self.median(large.clone)
-        return Facts(dtypes, flops, bandwidth, cache, memory)
+        return Facts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
 
     def seconds(self, point: Point) -> float | None:
         """The median of several calls; None where memory does not suffice or a dtype is not supported."""

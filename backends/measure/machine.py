@@ -38,6 +38,15 @@ class Point:
         return 4.0 * self["batch"] * self["num_heads"] * self["head_dim"] * self["q_len"] * self["context"]
 
     @property
+    def result_bytes(self) -> int:
+        """Of its result."""
+        if self.file == "gemm":
+            return self.size * self["m"] * self["n"]
+        if self.file == "elementwise":
+            return self.size * self["rows"] * self["cols"]
+        return self.size * self["batch"] * self["q_len"] * self["num_heads"] * self["head_dim"]
+
+    @property
     def bytes(self) -> int:
         """Of its operands, each once."""
         if self.file == "gemm":

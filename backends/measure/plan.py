@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product as each
@@ -25,20 +26,18 @@ TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 OPS = ("add", "rms_norm", "softmax", "mlp_act")
 ROTARY = ((2, 64), (16, 64), (8, 128), (16, 256))  # heads, whose rows are rotated, and their size
 # How many sizes are drawn in a hurry: of each dtype of products and attention, of each elementwise op.
-SAMPLE = {"gemm": 40, "attention_prefill": 20, "attention_decode": 20, "elementwise": 12}
+SAMPLE = {"gemm": 32, "gemv": 10, "attention_prefill": 20, "attention_decode": 20, "elementwise": 12}
 PATIENT = 3  # times as many otherwise
 LARGE = 4  # caches that a tensor fills whose copy shows the memory's bandwidth
 COLD = 2  # caches that operands used in turn fill
-STREAM = (
-    0.5  # caches that a streamed tensor fills at most: C's allocator takes fresh pages for larger results
-)
 
 
 @dataclass(frozen=True)
 class Facts:
     """What sizes are chosen by: rough FLOP/s and bytes/s, the bytes of the largest cache and of the memory.
 
-    `dtypes` are those of products and attention, the first of them that of all else.
+    `dtypes` are those of products and attention, the first of them that of all else. Results are smaller
+    than `fresh_bytes`, where a CPU's allocator begins to fetch fresh pages for each.
     """
 
     dtypes: Sequence[str]
@@ -46,10 +45,16 @@ class Facts:
     bandwidth: float
     cache_bytes: int
     memory_bytes: int
+    fresh_bytes: float = math.inf
 
     def seconds(self, point: Point) -> float:
         """About how long it takes."""
         return point.flops / self.flops + point.bytes / self.bandwidth
+
+    def allows(self, point: Point, longest_s: float) -> bool:
+        """Whether a call is short enough, its operands fit a 16th of the memory, and its result is reused."""
+        fits = point.bytes <= self.memory_bytes / 16 and point.result_bytes < self.fresh_bytes
+        return fits and self.seconds(point) <= longest_s
 
 
 def turns(facts: Facts, held: int, most: int = 2**31) -> int:
@@ -60,17 +65,17 @@ def turns(facts: Facts, held: int, most: int = 2**31) -> int:
 def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -> list[Point]:
     """The points to time in so many seconds: first those that show peaks, then some of each kind at random.
 
-    So stopping early leaves even gaps. A call takes a 1000th of the time at most, its operands a 16th of the
-    memory. `quick` draws a third as many.
+    So stopping early leaves even gaps. A call takes a 1000th of the time at most; `quick` draws a third as
+    many.
     """
-    longest, held = budget_s / 1000, facts.memory_bytes / 16
     points = [*_products(facts), *_attentions(facts), *_streams(facts)]
     random, drawn = np.random.default_rng(seed), dict[tuple[str, str | int], int]()
     kept = []
     for point in (points[i] for i in random.permutation(len(points))):
-        kind = point.file, point.cells.get("op", point.cells["dtype"])
-        most = SAMPLE[point.file] * (1 if quick else PATIENT)
-        if facts.seconds(point) <= longest and point.bytes <= held and drawn.get(kind, 0) < most:
+        file = "gemv" if point.cells.get("m") == 1 else point.file
+        kind = file, point.cells.get("op", point.cells["dtype"])
+        most = SAMPLE[kind[0]] * (1 if quick else PATIENT)
+        if drawn.get(kind, 0) < most and facts.allows(point, budget_s / 1000):
             drawn[kind] = drawn.get(kind, 0) + 1
             kept.append(point)
     products = ([p for p in kept if (p.file, p.cells["dtype"]) == ("gemm", dtype)] for dtype in facts.dtypes)
@@ -91,10 +96,8 @@ def _attentions(facts: Facts) -> Iterator[Point]:
 
 def _streams(facts: Facts) -> Iterator[Point]:
     dtype = facts.dtypes[0]
-    most = STREAM * facts.cache_bytes / BYTES[dtype]
     for op, cols, rows in each(OPS, WIDTHS, TOKENS):
-        if rows * cols <= most:
-            yield stream(op, dtype, rows, cols)
+        yield stream(op, dtype, rows, cols)
     for (heads, head), tokens in each(ROTARY, TOKENS):
         yield stream("attn_rope", dtype, tokens * heads, head)
 

@@ -2,7 +2,8 @@
 
 BLAS copies w into panels that its inner loop walks through (Goto and van de Geijn, "Anatomy of
 high-performance matrix multiplication", 2008), then multiplies a few rows of x at a time; the copy and the
-products take turns, so their times add up. A single row is not worth the copy: w streams past it once.
+products take turns, so their times add up. A single row is not worth the copy: w streams past it once. Each
+column of w begins with values that no prefetcher has foreseen.
 PyTorch's attention gives each core a tile of one head's queries, which walks over tiles of keys; a causal one
 ends with the tile of keys that its last query sees (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 """
@@ -33,6 +34,7 @@ class CpuGemm(Kernel):
 
     rate: float = parameter(0.9, 0.05, 1, "", "share of the matrix peak that full tiles reach")
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that a single row reaches")
+    column_ns: float = parameter(50, 1, 500, "ns", "of a core, to begin a column of w")
     packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
     results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
     tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
@@ -41,11 +43,11 @@ class CpuGemm(Kernel):
     def seconds(self, device: Device, shape: GemmShape) -> Number:
         """Time of one call, as the roofline at least."""
         x, w, y = (size / device.memory_Bps for size in shape.bytes)
-        alone = w / self.bandwidth
+        begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
         tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
         flops = 2.0 * tiles * shape.n * shape.k * shape.batch
         many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
-        busy = np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
+        busy = begin + np.where(shape.m > 1, many, w / self.bandwidth) + (x + y) / self.results
         return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
 
     def multiply(self, device: Device, shape: GemmShape) -> Number:
