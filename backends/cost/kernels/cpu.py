@@ -47,7 +47,8 @@ class CpuGemm(Kernel):
         tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
         flops = 2.0 * tiles * shape.n * shape.k * shape.batch
         many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
-        busy = begin + np.where(shape.m > 1, many, w / self.bandwidth) + (x + y) / self.results
+        alone = w / self.bandwidth
+        busy = begin + np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
         return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
 
     def multiply(self, device: Device, shape: GemmShape) -> Number:
