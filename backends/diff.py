@@ -98,7 +98,7 @@ class StepDiff:
 
     def total(self, name: str) -> Pair:
         """A figure of the whole steps: any number that a `Report` has; of times, that of all ops together."""
-        name = "busy_s" if name == "time_s" else name
+        name = "ops_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Report:
 
     @cached_property
     def busy_s(self) -> Number:
-        """Seconds that all stages work, together: the sum over ops."""
+        """Seconds that all stages work, together: the sum over ops, and what they wait for the host."""
         return sweep(lambda at: self.plan.timing(at).busy, self.at)
 
     @cached_property
@@ -303,11 +303,16 @@ class Report:
         return shares
 
     @cached_property
+    def ops_s(self) -> Number:
+        """Seconds of all ops, on all stages together."""
+        if not self.plan.model.host:
+            return self.busy_s
+        return sum(op.repeat * op.time_s for op in self.ops)
+
+    @cached_property
     def host_s(self) -> Number:
         """Seconds that stages wait for the host, together: what no op accounts for."""
-        if not self.plan.model.host:
-            return 0.0
-        return maximum(self.busy_s - sum(op.repeat * op.time_s for op in self.ops), 0.0)
+        return maximum(self.busy_s - self.ops_s, 0.0)
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:

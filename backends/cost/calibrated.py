@@ -16,6 +16,7 @@ from .calls import Call, call, decoding
 from .ideal import Ideal
 from .kernels import AttentionShape, Host
 from .limit import Limit
+from .nodes import split
 from .price import Price, Roofline
 from .rows import Row
 
@@ -148,8 +149,8 @@ class Calibrated:
         """A measured kernel's price, or the roofline's where none is known."""
         roofline = Ideal(self.device).price(row)
         made = call(row)
-        if made is None:
-            return roofline
+        if made is None or split(self.device, row.work.group)[1] > 1:
+            return roofline  # between nodes nothing is calibrated
         if isinstance(made.shape, AttentionShape):
             return Phases(self._measured(made, roofline), self._measured(decoding(made), roofline))
         return self._measured(made, roofline)
