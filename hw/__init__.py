@@ -113,12 +113,19 @@ def engines() -> list[str]:
     return sorted(path.stem for path in _ENGINES.glob("*.yaml"))
 
 
-@functools.cache
 def engine(name: str) -> Fitted:
-    """What an engine adds to its kernels on any device; HardwareError for an unknown one."""
+    """What an engine, bundled or of a YAML file, adds to its kernels; HardwareError for an unknown one."""
+    path = _as_path(name)
+    if path is not None:
+        return schema.fitted(parse(path), path.name)
     if name not in engines():
         near = suggest(name, engines()) or f", known are {', '.join(engines())}"
         raise HardwareError(f"unknown engine {schema.show(name)}{near}")
+    return _engine(name)
+
+
+@functools.cache
+def _engine(name: str) -> Fitted:
     path = _ENGINES / f"{name}.yaml"
     return schema.fitted(parse(path), path.name)
 
