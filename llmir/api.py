@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .backends.cost import Model
     from .backends.diff import StepDiff, WorkloadDiff
     from .backends.report import Report
-    from .backends.validate import Layout, Validation
+    from .backends.validate import Layout, Overheads, Validation
     from .backends.workload import Workload
 
 
@@ -129,8 +129,8 @@ def validate(
 
     The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests ran in batches of `batch`. `cost`
-    is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of progress:
-    file, rows done, rows in all. InputError for a file that is none of these.
+    is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of
+    progress: file, rows done, rows in all. InputError for a file that is none of these.
     """
     from .backends.validate import Chat, priced_by
     from .backends.validate import validate as run_all
@@ -140,6 +140,13 @@ def validate(
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
     on = None if program is None else Chat(_program(program), device(hw), batch=batch)
     return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
+
+
+def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
+    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
+    from .backends.validate import overheads
+
+    return overheads(Path(path), _built)
 
 
 def _built(layout: Layout) -> Program:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from llmir import hw
-from llmir.errors import HardwareError, InputError
+from llmir.errors import InputError
 from llmir.hw import Device
 from llmir.names import suggest
 
@@ -65,10 +65,8 @@ def model(
         raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
     if engine is not None:
         own = device.calibration.engines if device.calibration else {}
-        known = list(dict.fromkeys([*own, *hw.engines()]))
-        if engine not in known:
-            near = suggest(engine, known) or f", calibrated are {', '.join(known)}"
-            raise HardwareError(f"{device.name}: unknown engine {engine!r}{near}")
+        if engine not in own:
+            hw.engine(engine)  # or a HardwareError
     return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
 
 
@@ -83,4 +81,7 @@ def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tupl
 
 def _host(device: Device, engine: str | None) -> Host | None:
     name = Calibrated(device, engine).kernels
-    return Host.of(hw.engine(name).parameters, f"engines/{name}.yaml") if name in hw.engines() else None
+    own = device.calibration.engines if device.calibration else {}
+    if name not in hw.engines() and (name in own or engine is None):
+        return None
+    return Host.of(hw.engine(name).parameters, f"engine {name}")

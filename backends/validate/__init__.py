@@ -2,6 +2,7 @@
 
 from .chat import Chat
 from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
+from .overheads import Overheads, overheads
 from .pricing import IdealPricing, Pricing, priced_by
 from .requests import Layout
 from .run import validate
@@ -15,9 +16,11 @@ __all__ = [
     "IdealPricing",
     "Judged",
     "Layout",
+    "Overheads",
     "Pricing",
     "Refused",
     "Validation",
+    "overheads",
     "priced_by",
     "validate",
 ]

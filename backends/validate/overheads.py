@@ -1,4 +1,4 @@
-"""What engines add to their kernels, fitted to whole models: once for each engine, on all devices and models."""
+"""What engines add to their kernels, fitted to whole models: once for each, on all devices and models."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Overheads:
     engine: str
     host: Host
     rows: int
+    models: int
     errors: Errors
 
 
@@ -65,7 +66,8 @@ def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
     for seen, judged in group_folds(models if len(set(models)) > 1 else list(range(len(runs)))):
         host = _fit(device, shape.take(seen), seconds[seen])
         predicted[judged] = host.seconds(device, shape.take(judged))
-    return Overheads(engine, _fit(device, shape, seconds), len(runs), errors(predicted, seconds))
+    host = _fit(device, shape, seconds)
+    return Overheads(engine, host, len(runs), len(set(models)), errors(predicted, seconds))
 
 
 def _fit(device: Device, shape: Shape, seconds: Any) -> Host:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from llmir import hw
 from llmir.backends.cost import Ideal, Model, model, rows
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program
-from llmir import hw
 from llmir.hw import Device
 from llmir.ops.source import Source
 

@@ -40,9 +40,9 @@ def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int
     """One step of a closed loop of `batch` requests, which decodes all and reads `batch`/`generate` prompts.
 
     `step` takes sequences, new tokens of each, and cached ones. Prompts are taken to be read apart from the
-    decodes, one at a time, and a token to wait for the share of them that the engine is known for; the bound is
-    the longer of the two, since in a mixed step one can hide behind the other. The context is that of the middle
-    of a request.
+    decodes, one at a time, and a token to wait for the share of them that the engine is known for; the bound
+    is the longer of the two, since in a mixed step one can hide behind the other. The context is that of the
+    middle of a request.
     """
     decoding, reading = step(batch, 1, prompt + generate // 2), step(1, prompt, 0)
     decode, prefill, prompts = float(decoding.period_s), float(reading.interval_s), batch / generate

@@ -8,7 +8,7 @@ import click
 
 from llmir.errors import InputError
 
-from . import options, output
+from . import hosts, options, output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="NAME", help="Only this device's rows.")
 @click.option("--engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
 @click.option("--family", metavar="NAME", help="Only this family of kernels, or kind such as gemm.")
+@click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
 @options.form("table", "json", "csv", "md")
-@options.output("Write the calibration of one device as a YAML file, which --hw then takes.")
+@options.output("Write a YAML file: of one device, for --hw, or of one engine's host, for --engine.")
 def command(
     folder: str,
     device: str | None,
     engine: str | None,
     family: str | None,
+    host: bool,
     form: str | None,
     output_file: str | None,
 ) -> None:
@@ -41,6 +43,7 @@ def command(
     \b
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
+    llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
     """
     from pathlib import Path
 
@@ -49,6 +52,10 @@ def command(
 
     if output_file:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
+    if host:
+        if device or family:
+            raise InputError("--host: is of an engine on all devices; leave --device and --family out")
+        return hosts.fit(folder, engine, form or "table", output_file)
     families = calibrate.families(family)
     only = hw.load(device) if device else None
     found = [c for f in families for c in _cases(f, Path(folder)) if only in (None, c.device)]

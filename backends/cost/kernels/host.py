@@ -1,9 +1,9 @@
 """What an engine adds to its kernels: its host, which prepares each step, and how it mixes requests.
 
-A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule it and
-to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides the time
-that each waits to begin. In a closed loop of requests, a step decodes all, and reads as many prompts as end
-in one step; the tokens of a request wait for a share of that.
+A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
+it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
+the time that each waits to begin. In a closed loop of requests, a step decodes all, and reads as many prompts
+as end in one step; the tokens of a request wait for a share of that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .base import Kernel, Shape, parameter
 
 @dataclass(frozen=True)
 class StepShape(Shape):
-    """A step of `kernels` calls on one rank: `busy` seconds if each waits to begin, less `waiting` if none does.
+    """A step of `kernels` calls on one rank, and so many `sequences`.
 
-    `sequences` are in it.
+    They take `busy` seconds if each waits to begin, less `waiting` if none does.
     """
 
     busy: Number
@@ -35,9 +35,8 @@ class StepShape(Shape):
 class RunShape(Shape):
     """A whole run, by its decode and prefill steps.
 
-    `serving` is a closed loop in which each step reads `prompts` prompts, of which the time from token to
-    token is measured. Else a batch runs in `waves` of so many `prefills` and decode steps (`tokens`), of which
-    either may be 0.
+    `serving` is a closed loop in which each step reads `prompts` prompts, and the time from token to token is
+    measured. Else a batch runs in `waves` of so many `prefills` and decode steps (`tokens`), either maybe 0.
     """
 
     decode: StepShape
@@ -56,7 +55,9 @@ class Host(Kernel):
     hidden: float = parameter(0.9, 0, 1, "", "share of the time before each kernel begins that is hidden")
     step_us: float = parameter(1000, 1, 30000, "µs", "of the host for each step")
     sequence_us: float = parameter(20, 0.1, 2000, "µs", "more for each sequence in it")
-    kernel_us: float = parameter(20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs")
+    kernel_us: float = parameter(
+        20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
+    )
     felt: float = parameter(0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for")
 
     def launched(self, busy: Number, kernels: Number) -> Number:
@@ -73,7 +74,7 @@ class Host(Kernel):
         return self.launched(busy, shape.kernels) + self.beside(shape.sequences)
 
     def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
-        """Seconds from token to token where each step decodes and reads `prompts` prompts, maybe of less than one."""
+        """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""
         return decode + self.felt * prompts * prefill
 
     def seconds(self, device: Device, shape: RunShape) -> Number:
