@@ -83,8 +83,10 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 def ops(report: Report) -> Table:
     """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own.
-    chosen = [f for f in facts.fields(report) if f not in ("group", "repeat")]
+    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
+    fields = facts.fields(report)
+    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
     table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
 

@@ -25,13 +25,16 @@ MODELS = ("llama3.1-8b", "qwen3-30b-a3b")
 PIPELINES = ("", llmir.DEFAULT_PIPELINE)
 
 
-def steps(model: str, pipeline: str) -> list[Report]:
+def steps(model: str, pipeline: str, cost: str | None = None) -> list[Report]:
     program = llmir.run(llmir.load(model), pipeline)
-    return [llmir.analyze(program, "h100-sxm", batch=3, new=n, context=c) for n, c in ((100, 0), (1, 99))]
+    points = ({"new": 100, "context": 0}, {"new": 1, "context": 99})
+    return [llmir.analyze(program, "h100-sxm", batch=3, **at, cost=cost) for at in points]
 
 
-def explanations(model: str, pipeline: str) -> list[tuple[Report, Any, Explanation]]:
-    return [(step, op, explain(step, op.name)) for step in steps(model, pipeline) for op in step.ops]
+def explanations(
+    model: str, pipeline: str, cost: str | None = None
+) -> list[tuple[Report, Any, Explanation]]:
+    return [(step, op, explain(step, op.name)) for step in steps(model, pipeline, cost) for op in step.ops]
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -60,7 +63,7 @@ def test_symbols_evaluate_to_the_numbers_beside_them(model: str, pipeline: str) 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_time_is_the_largest_of_the_limits(model: str) -> None:
-    for step, op, e in explanations(model, llmir.DEFAULT_PIPELINE):
+    for step, op, e in explanations(model, llmir.DEFAULT_PIPELINE, "ideal"):
         (decides,) = (x for x in e.limits if x.decides)
         assert all(x.time_s == pytest.approx(x.amount / x.rate, rel=1e-12) for x in e.limits)
         assert decides.time_s == max(x.time_s for x in e.limits)
@@ -150,7 +153,7 @@ def test_the_command_agrees_with_analyze(phase: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_command_shows_each_step_of_the_reasoning(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = run(capsys, "llama3.1-8b", "qkv_proj", "--prompt", "2048")
+    shown = run(capsys, "llama3.1-8b", "qkv_proj", "--prompt", "2048", "--cost", "ideal")
     for part in (
         "layer.qkv_proj of Llama-3.1-8B on H100-SXM, prefill",
         "b t h, h g r d, h g d, h g d -> b t g r d, b t g d, b t g d",
@@ -187,7 +190,7 @@ def test_a_collective_says_what_it_sends_and_how(
     device: str, batch: int, way: str, sent: Fraction, hops: int
 ) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,fuse,shard{tp=8}")
-    report = llmir.analyze(program, device, batch=batch, new=16)
+    report = llmir.analyze(program, device, batch=batch, new=16, cost="ideal")
     found = explain(report, "all_reduce_o_proj")
     payload = batch * 16 * 4096 * 2
     assert [a.value for a in found.sends] == [2 * 7 * payload // 8, sent * payload]
