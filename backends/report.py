@@ -189,9 +189,10 @@ class Report:
     def error(self) -> Number | None:
         """The mean relative error that is known of such times, weighted by time; None of a bound."""
         known = [(op.share, op.error) for op in self.ops if op.error is not None]
-        return (
-            sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) if known else None
-        )
+        if not known:
+            return None
+        host = self.plan.model.host_error or 0.0
+        return sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) * host
 
     @cached_property
     def period_s(self) -> Number:

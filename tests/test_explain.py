@@ -31,9 +31,7 @@ def steps(model: str, pipeline: str, cost: str | None = None) -> list[Report]:
     return [llmir.analyze(program, "h100-sxm", batch=3, **at, cost=cost) for at in points]
 
 
-def explanations(
-    model: str, pipeline: str, cost: str | None = None
-) -> list[tuple[Report, Any, Explanation]]:
+def explanations(model: str, pipeline: str, cost: str | None = None) -> list[tuple[Report, Any, Explanation]]:
     return [(step, op, explain(step, op.name)) for step in steps(model, pipeline, cost) for op in step.ops]
 
 

@@ -132,6 +132,7 @@ class Calibrated:
     device: Device
     engine: str | None = None
     host: Host | None = None
+    host_error: float | None = None
 
     name = "calibrated"
 
