@@ -97,7 +97,7 @@ class StepDiff:
     same: tuple[Part, ...]
 
     def total(self, name: str) -> Pair:
-        """A figure of the whole steps: any number that a `Report` has; of time, that of all stages together."""
+        """A figure of the whole steps: any number of a `Report`; of time, that of all stages together."""
         name = "busy_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
