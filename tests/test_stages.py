@@ -162,6 +162,7 @@ def test_even_stages(layers: int, data: st.DataObject) -> None:
 def test_one_stage_changes_nothing(config: dict[str, Any], before: str) -> None:
     program = llmir.run(llmir.load(config), before)
     assert llmir.run(program, "stages{pp=1}") is program
+    assert llmir.run(program, Stages(layers=[config["num_hidden_layers"]])) is program
 
 
 @pytest.mark.parametrize(
