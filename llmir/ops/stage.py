@@ -15,7 +15,7 @@ from ..tensor import Tensor
 
 @dataclass(frozen=True)
 class Send(Op):
-    """Sends a value to stage `to`, each rank its part to the rank at the same place there, into its memory."""
+    """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is."""
 
     opcode = "send"
     kind = "collective"
