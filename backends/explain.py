@@ -103,7 +103,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that is known of one op in one step; sizes and costs are of one execution on one rank."""
+    """All that is known of one op in one step; sizes and costs are of one execution on one rank.
+
+    `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
+    """
 
     model: str
     device: str
@@ -133,6 +136,8 @@ class Explanation:
     time_s: float
     total_time_s: float
     share: float
+    stages: int
+    busy_s: float
     step_time_s: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,7 +188,7 @@ def explain(report: Report, name: str) -> Explanation:
         opcode=row.node.op.opcode,
         kind=row.kind,
         block=row.block,
-        repeat=row.repeat,
+        repeat=cost.repeat,
         layers="" if at.graph.name in report.program.entries else layers,
         ir=print_node(row.node),
         equation=str(_equation(at)),
@@ -202,8 +207,10 @@ def explain(report: Report, name: str) -> Explanation:
         ideal_time_s=cost.ideal_time_s,
         kernel=_kernel(report, price),
         time_s=cost.time_s,
-        total_time_s=cost.time_s * row.repeat,
+        total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
+        stages=len(report.program.entries),
+        busy_s=report.busy_s,
         step_time_s=report.time_s,
     )
 
@@ -243,17 +250,17 @@ def _routes(report: Report, row: Row) -> tuple[Route, ...]:
     return tuple(map(route, limit.ways))
 
 
-def _local(report: Report, at: Instance) -> tuple[Any, ...]:
-    return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
-
-
 def _equation(at: Instance) -> Any:
     return at.node.op.equation(at.graph.operand_types(at.node))
 
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
-    rule, operands = _equation(at), _local(report, at)
+    rule, operands = _equation(at), at.graph.operand_types(at.node)
     sizes = rule.sizes(operands, **at.node.op.new_axes(operands))
+    for term, type in zip(rule.operands, operands, strict=True):
+        local = zip(term, type.local(report.program.mesh).shape, strict=True)
+        # Routed rows are fewer on a rank than its tokens make: what they are made of is as the tokens lie.
+        sizes |= {d.axes[0]: n for d, n in local if len(d.axes) == 1}
     names = rule.axes([*rule.operands, *rule.results])
     return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
 

@@ -115,7 +115,7 @@ def ops(report: Report) -> Table:
 
 def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
-    title = f"{report.program.name} on {report.device.name}: {facts.step_title(report)}"
+    title = f"{facts.subject(report)}: {facts.step_title(report)}"
     if report.shape:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
@@ -124,7 +124,7 @@ def report_html(report: Report) -> str:
 
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
-    parts = [caption(f"{workload.program.name} on {workload.device.name}")]
+    parts = [caption(facts.subject(workload))]
     parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
     for name, report in facts.phases(workload):
         parts += [

@@ -121,9 +121,9 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
     experts = llmir.run(llmir.load("Qwen3-235B-A22B"), llmir.DEFAULT_PIPELINE)
     narrow = "quantize{weights=fp8, kv=fp8}"
     for name, base, how in (
-        ("shard and price, 405B, tp 8", program, "shard{tp=8}"),
+        ("shard and price, 405B, tp 8 pp 4", program, "stages{pp=4},shard{tp=8}"),
         ("shard and price, 235B, tp 8 ep 8", experts, "shard{tp=8, ep=8}"),
-        ("fp8, shard and price, 405B, tp 8", program, f"{narrow},shard{{tp=8}}"),
+        ("fp8, shard and price, 405B, tp 8 pp 4", program, f"{narrow},stages{{pp=4}},shard{{tp=8}}"),
         ("fp8, shard and price, 235B, tp 8 ep 8", experts, f"{narrow},shard{{tp=8, ep=8}}"),
     ):
         yield name, 6e-3, partial(sharded, base, how)

@@ -96,7 +96,7 @@ def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
         (("--weights", "int8", "--activations", "fp8"), "no arithmetic"),
         (("--plan", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
         (("--collectives", "fp9"), "collectives: unknown dtype 'fp9'; allowed are fp32, bf16"),
-        (("--collectives", "fp8"), "nothing is sent between ranks"),
+        (("--collectives", "fp8"), "no collective joins ranks"),
         (("--tp", "3"), "tp can be 1, 2, 4"),
         (("--ep", "2"), "has no experts"),
     ],

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.timing import Timing
 from llmir.dim import Binding
-from llmir.errors import InputError, PassError, VerifyError
+from llmir.errors import InputError, ParseError, PassError, VerifyError
 from llmir.graph import Program
 from llmir.passes.stages import Stages, even
 from llmir.text import parse_program, print_program
@@ -162,6 +162,7 @@ def test_even_stages(layers: int, data: st.DataObject) -> None:
 def test_one_stage_changes_nothing(config: dict[str, Any], before: str) -> None:
     program = llmir.run(llmir.load(config), before)
     assert llmir.run(program, "stages{pp=1}") is program
+    assert llmir.run(program, Stages(layers=[config["num_hidden_layers"]])) is program
 
 
 @pytest.mark.parametrize(
@@ -265,6 +266,11 @@ def test_a_stage_must_take_what_the_one_before_gives() -> None:
     program = handed()
     with pytest.raises(VerifyError, match=r"@stage0: takes \(int64\[B, T\]\) first, but @stage1 gives"):
         verify(program.replace(entries=("stage1", "stage0")))
+    text = print_program(program)
+    with pytest.raises(VerifyError, match="@stage0: %send sends to stage 2, expected 1"):
+        verify(parse_program(text.replace("to=1", "to=2")))
+    with pytest.raises(ParseError, match="cannot read this line: micro_batches two"):
+        parse_program(text.replace("micro_batches 2", "micro_batches two"))
     with pytest.raises(VerifyError, match="entries, each once, got stage0, stage0"):
         verify(program.replace(entries=("stage0", "stage0")))
     with pytest.raises(VerifyError, match="at least 1 micro-batch, got 0"):
