@@ -253,7 +253,10 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    sizes = rule.sizes(operands, **at.node.op.new_axes(operands))
+    # A rank's rows need not be its tokens times k, so sizes are those of axes that stand alone.
+    sizes = at.node.op.new_axes(operands)
+    for term, operand in zip(rule.operands, operands, strict=True):
+        sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
     names = rule.axes([*rule.operands, *rule.results])
     return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
 

@@ -94,7 +94,7 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_stages(given), pipeline, *_shard(given), *after]
+    return [*before, *_stages(given), pipeline, *_route(given), *_shard(given), *after]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:
@@ -104,6 +104,13 @@ def _stages(given: Mapping[str, Any]) -> list[Pass]:
     sizes = given.get("pp", (1,))
     layers = sizes if len(sizes) > 1 else ""
     return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
+
+
+def _route(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that makes some experts more popular, as `--routing-skew` asks for."""
+    from llmir.passes.route import Route
+
+    return [Route(given.get("routing_skew", 0.0))]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:

@@ -88,6 +88,13 @@ parallel = _stack(
     click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
     click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
+    click.option(
+        "--routing-skew",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="Of experts whose popularity falls as rank^-S; the busiest rank is priced.  [default: 0, even]",
+    ),
 )
 
 workload = _stack(
