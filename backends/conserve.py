@@ -14,7 +14,7 @@ from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
 from llmir.ops.source import Cache, Weight
-from llmir.ragged import share
+from llmir.ragged import most
 from llmir.tensor import Tensor
 
 WHAT = ("weights", "kv_cache", "matmul_flops")
@@ -218,6 +218,6 @@ def _even(program: Program, type: Tensor, at: Binding) -> bool:
     """Whether each piece is as large as the others."""
     mesh, sizes = program.mesh, [int(at(n)) for n in type.shape]
     ranks = [mesh.size(p) for p in type.placements]
-    most = [int(at(share(n, r))) for n, r in zip(type.shape, ranks, strict=True)]
-    tokens = most[0] * sizes[1] % mesh.size(type.tokens) if type.tokens else 0
-    return not tokens and all(m * r == n for m, r, n in zip(most, ranks, sizes, strict=True))
+    held = [int(at(most(n, r))) for n, r in zip(type.shape, ranks, strict=True)]
+    tokens = held[0] * sizes[1] % mesh.size(type.tokens) if type.tokens else 0
+    return not tokens and all(m * r == n for m, r, n in zip(held, ranks, sizes, strict=True))

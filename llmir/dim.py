@@ -20,7 +20,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
-from typing import Union
+from typing import SupportsIndex, Union
 
 import numpy as np
 
@@ -82,6 +82,11 @@ class Call:
         self.function, self.arguments = function, arguments
         self._hash = hash((function, arguments))
 
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The arguments that are sizes."""
+        return tuple(a for a in self.arguments if not isinstance(a, float))
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -141,9 +146,15 @@ class Dim:
 B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
 
 
-def _whole(size: Argument) -> Size:
+def _whole(size: SupportsIndex | Dim) -> Size:
     """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
     return size if type(size) is int or isinstance(size, Dim) else operator.index(size)
+
+
+def _size(argument: Argument) -> Size:
+    if isinstance(argument, float):
+        raise TypeError(f"a size is no fraction, got {argument}")
+    return _whole(argument)
 
 
 def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
@@ -191,7 +202,7 @@ def call(function: str, *arguments: Argument) -> Size:
     if not all(isinstance(d, int) and d > 0 for d in divisors):
         raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
     place = _SKEW.get(function, len(arguments))
-    sizes, skew = [_whole(a) for a in arguments[:place]], arguments[place:]
+    sizes, skew = [_size(a) for a in arguments[:place]], arguments[place:]
     if not all(isinstance(s, (int, float)) and 0 <= s < math.inf for s in skew):
         raise VerifyError(f"{function}: expected a skew of at least 0, got {skew[0]}")
     arguments = (*sizes, *(float(s) for s in skew if isinstance(s, (int, float))))

@@ -1,21 +1,21 @@
 """Rows that are routed to experts: how many there are in all, and how many of them one rank has.
 
-Where experts lie on several ranks and some are more popular (`skew`), the ranks' shares are uneven. The size of
-such a dimension is the atom `routed(n, k, E, skew)`, whose value is n·k; a rank's share of it is
-`busiest(ranks, k, n, E, skew)`.
+Where experts lie on several ranks and some are more popular (`skew`), the ranks' shares are uneven. The size
+of such a dimension is the atom `routed(n, k, E, skew)`, whose value is n·k; what the busiest rank has of it
+is `busiest(ranks, k, n, E, skew)`.
 """
 
 from __future__ import annotations
 
-from .dim import Call, Dim, Size, call, ceildiv
+from .dim import Call, Dim, Size, call, ceildiv, product
 
 
-def routed(tokens: Size, chosen: int, experts: int, skew: float) -> Size:
+def routed(tokens: Size, chosen: Size, experts: int, skew: float) -> Size:
     """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert.
 
     >>> from .dim import B
     >>> rows = routed(B, 8, 128, 0.5)
-    >>> print(rows, even(rows), share(rows, 4), share(8 * B, 4), sep=" | ")
+    >>> print(rows, even(rows), most(rows, 4), most(8 * B, 4), sep=" | ")
     routed(B, 8, 128, 0.5) | 8*B | busiest(4, 8, B, 128, 0.5) | 2*B
     """
     return call("routed", tokens, chosen, experts, skew)
@@ -24,11 +24,11 @@ def routed(tokens: Size, chosen: int, experts: int, skew: float) -> Size:
 def even(rows: Size) -> Size:
     """As many rows, to be split by token."""
     found = _atom(rows, "routed")
-    return found.arguments[0] * found.arguments[1] if found else rows
+    return product(found.sizes[:2]) if found else rows
 
 
-def share(size: Size, ranks: int) -> Size:
-    """The most that one of `ranks` has of a dimension: routed rows of the busiest, of others 1/ranks rounded up."""
+def most(size: Size, ranks: int) -> Size:
+    """The most that one of `ranks` has of a dimension: an equal share rounded up, or the busiest's rows."""
     found = _atom(size, "routed")
     if not found:
         return ceildiv(size, ranks)
@@ -39,7 +39,7 @@ def share(size: Size, ranks: int) -> Size:
 def together(rows: Size, ranks: int) -> Size:
     """The rows of all `ranks`, where one has `rows`."""
     found = _atom(rows, "busiest")
-    return found.arguments[1] * found.arguments[2] if found else even(rows) * ranks
+    return product(found.sizes[1:3]) if found else even(rows) * ranks
 
 
 def _atom(size: Size, function: str) -> Call | None:

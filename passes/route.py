@@ -52,9 +52,9 @@ class Route(Pass):
         b = Builder(graph.name)
         new: dict[Value, Value] = {}
         for node in graph.nodes:
+            op = told.get(node.name, node.op)
             operands = (new[v] for v in node.operands)
-            plain = isinstance(node.op, Source)
-            values = b.insert(node) if plain else b.apply(told.get(node.name, node.op), *operands, name=node.name)
+            values = b.insert(node) if isinstance(op, Source) else b.apply(op, *operands, name=node.name)
             new.update(zip(node.values, values, strict=True))
         b.output(*(new[v] for v in graph.outputs))
         return b.graph()

@@ -110,7 +110,8 @@ def _route(given: Mapping[str, Any]) -> list[Pass]:
     """The pass that makes some experts more popular, as `--routing-skew` asks for."""
     from llmir.passes.route import Route
 
-    return [Route(given.get("routing_skew", 0.0))]
+    skew = given.get("routing_skew")
+    return [] if skew is None else [Route(skew)]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number, Shares, Stages
+from .kinds import Bytes, Count, Number, Shares, Skew, Stages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -90,10 +90,9 @@ parallel = _stack(
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing-skew",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="Of experts whose popularity falls as rank^-S; the busiest rank is priced.  [default: 0, even]",
+        type=Skew(),
+        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, as even "
+        "as can be]",
     ),
 )
 

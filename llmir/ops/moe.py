@@ -5,14 +5,13 @@ Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size, ceildiv, distinct
+from ..dim import Size, ceildiv, distinct, product
 from ..dtype import FP32, INT32, DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
@@ -101,8 +100,8 @@ class Dispatch(Op):
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
         found = super().types(operands)
         if self.skew and self.over and not found[0].placements[0]:
-            (batch, new, _), top_k = operands[0].shape, operands[1].shape[-1]
-            rows = routed(batch * new, operator.index(top_k), self.experts, self.skew)
+            *tokens, top_k = operands[1].shape
+            rows = routed(product(tokens), top_k, self.experts, self.skew)
             found = tuple(t.resized(0, rows) for t in found)
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
