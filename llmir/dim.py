@@ -220,9 +220,7 @@ def ceildiv(a: Size, b: Size) -> Size:
     return call("ceildiv", a, b)
 
 
-def distinct(
-    held: int, chosen: int, tokens: Size, experts: int | None = None, skew: float = 0.0
-) -> Size:
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, skew: float = 0.0) -> Size:
     """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n).
 
     n tokens choose k of E `experts`; by default all of them are held. With a `skew`, some experts are more

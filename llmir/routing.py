@@ -100,7 +100,9 @@ def most_rows(p: Array, chosen: Number, experts: Number, ranks: Number, tokens: 
     third = (noise * (1 - 2 * p)).mean(-1) * n + 3 * n**2 * (noise * off).mean(-1) + n**3 * (off**3).mean(-1)
     mean = n * chosen / ranks
     hottest = p.max(-1) + (chosen - p.max(-1)) * (held - 1) / np.maximum(experts - 1, 1)
-    rows = np.maximum(mean + _excess(held * second, held * third, ranks), n * np.maximum(hottest, each * held))
+    rows = np.maximum(
+        mean + _excess(held * second, held * third, ranks), n * np.maximum(hottest, each * held)
+    )
     return np.minimum(rows, n * np.minimum(chosen, held))
 
 
