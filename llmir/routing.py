@@ -47,63 +47,48 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
 def distinct(held: int, chosen: int, tokens: Number, experts: int, skew: float) -> Number:
     """How many of its `held` experts the rank that touches most is expected to touch; of all, Σ 1−(1−p)^n.
 
+    Experts that are touched are spread over ranks as if drawn without replacement, and the expected maximum
+    is that of `_excess`.
+
     >>> [round(distinct(128, 8, n, 128, 1.0), 1) for n in (1, 8, 32, 128, 512)]
     [8.0, 38.1, 82.4, 121.8, 128.0]
     """
     touched: Number = 0.0
     for p, count in _levels(experts, chosen, skew):
-        touched = touched + count * touching(p, tokens)
-    most = most_touched(touched, experts, experts // held)
-    most = np.minimum(most, tokens * min(chosen, held))
-    return most if isinstance(most, np.ndarray) else float(most)
+        # A probability of one has no logarithm.
+        touched = touched - count * np.expm1(tokens * np.log1p(-min(p, 1 - _TINY)))
+    mean = touched * held / experts
+    if held < experts:
+        share = touched / experts
+        variance = held * share * (1 - share)
+        mean = mean + _excess(variance, variance * (1 - 2 * share), experts // held)
+        mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
+    return mean if isinstance(mean, np.ndarray) else float(mean)
 
 
 def busiest(ranks: int, chosen: int, tokens: Number, experts: int, skew: float) -> Number:
     """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+
+    A rank's rows are the sum over its experts of how many tokens chose each. Second and third cumulants of
+    that sum, over what tokens choose and where experts lie, give the expected maximum (`_excess`); it is at
+    least what the rank of the most popular expert expects.
 
     >>> [busiest(8, 8, 4096, 128, s) for s in (0.1, 0.5, 1.0)], 8 * 4096 // 8
     ([4272, 5187, 6975], 4096)
     """
     if ranks == 1:
         return tokens * chosen
-    rows = most_rows(popularity(experts, chosen, skew), chosen, experts, ranks, tokens)
-    whole = np.ceil(rows * (1 - _TINY))
+    p = popularity(experts, chosen, skew)
+    held = experts // ranks
+    off, noise = p - chosen / experts, p * (1 - p)
+    n = np.asarray(tokens, dtype=np.float64)
+    second = n * noise.sum() + n**2 * (off**2).sum()
+    third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
+    hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
+    rows = n * chosen / ranks + _excess(second / ranks, third / ranks, ranks)
+    rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
+    whole = np.ceil(np.maximum(rows, n * chosen / ranks) * (1 - _TINY))
     return whole if isinstance(tokens, np.ndarray) else int(whole)
-
-
-def touching(p: Number, tokens: Number) -> Number:
-    """The chance that one of `tokens` chooses an expert, which each does with probability p: 1−(1−p)^n."""
-    return -np.expm1(tokens * np.log1p(-np.minimum(p, 1 - _TINY)))
-
-
-def most_touched(touched: Number, experts: Number, ranks: Number) -> Number:
-    """How many experts the rank that touches most is expected to touch, of those `touched` in all.
-
-    They are spread over the ranks as if drawn without replacement.
-    """
-    share, held = touched / experts, experts / ranks
-    variance = held * share * (1 - share)
-    return np.minimum(held * share + _excess(variance, variance * (1 - 2 * share), ranks), held)
-
-
-def most_rows(p: Array, chosen: Number, experts: Number, ranks: Number, tokens: Number) -> Number:
-    """How many rows the rank that has most is expected to have.
-
-    `p` are popularities of experts along the last axis, of all or of a sample. A rank's rows are the sum over
-    its experts of how many tokens chose each; the second and third cumulants of that sum, over what tokens
-    choose and where experts lie, give the expected maximum. It is at least what the rank of the most popular
-    expert expects, and no rank has more than a row of each token and expert.
-    """
-    each, held, n = chosen / experts, experts / ranks, np.asarray(tokens, dtype=np.float64)
-    off, noise = p - p.mean(-1, keepdims=True), p * (1 - p)
-    second = n * noise.mean(-1) + n**2 * (off**2).mean(-1)
-    third = (noise * (1 - 2 * p)).mean(-1) * n + 3 * n**2 * (noise * off).mean(-1) + n**3 * (off**3).mean(-1)
-    mean = n * chosen / ranks
-    hottest = p.max(-1) + (chosen - p.max(-1)) * (held - 1) / np.maximum(experts - 1, 1)
-    rows = np.maximum(
-        mean + _excess(held * second, held * third, ranks), n * np.maximum(hottest, each * held)
-    )
-    return np.minimum(rows, n * np.minimum(chosen, held))
 
 
 @lru_cache(maxsize=256)
@@ -115,7 +100,7 @@ def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], 
     return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
 
 
-def _excess(second: Number, third: Number, ranks: Number) -> Number:
+def _excess(second: Number, third: Number, ranks: int) -> Number:
     """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
 
     As of gamma variables with this variance and skewness g, which are (2/g)·((1 − g²/36 + g·z/6)³ − 1)
@@ -125,22 +110,15 @@ def _excess(second: Number, third: Number, ranks: Number) -> Number:
     deviation = np.sqrt(np.maximum(second, _TINY))
     skewness = third / deviation**3
     g = np.where(np.abs(skewness) < 1e-4, 1e-4, skewness)
-    z1, z2, z3 = _normal_maxima(ranks)
+    z1, z2, z3 = _normal_maximum(ranks)
     a, b = 1 - g**2 / 36, g / 6
     cube = a**3 + 3 * a**2 * b * z1 + 3 * a * b**2 * z2 + b**3 * z3
-    return np.where(np.asarray(ranks) > 1, np.maximum(deviation * 2 / g * (cube - 1), 0), 0)
-
-
-def _normal_maxima(counts: Number) -> Array:
-    """The first three moments of the largest of so many standard normal variables."""
-    known, which = np.unique(counts, return_inverse=True)
-    moments = np.array([_normal_maximum(float(n)) for n in known])
-    return np.moveaxis(moments[which.reshape(np.shape(counts))], -1, 0)
+    return np.maximum(deviation * 2 / g * (cube - 1), 0)
 
 
 @lru_cache(maxsize=256)
-def _normal_maximum(count: float) -> tuple[float, float, float]:
-    """Those of one count, by quadrature."""
+def _normal_maximum(count: int) -> tuple[float, float, float]:
+    """The first three moments of the largest of `count` standard normal variables, by quadrature."""
     z, step = np.linspace(-10, 10, 20001, retstep=True)
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     below = np.clip(np.cumsum(density) * step, 0, 1)

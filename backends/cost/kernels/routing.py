@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmir import routing
 from llmir.dim import Number
 
 from .base import Array
 
 NARROWEST = 200.0  # least ratio of the busiest expert's load to the idlest's under a power law
-QUANTILES = 64  # of a density of loads
 WIDEST = 0.8  # share of the tokens that the busiest expert may get, in the published benchmarks' generator
 
 
@@ -29,23 +27,28 @@ def power_law(
 ) -> tuple[Array, Array]:
     """The same of the busiest rank, where loads have density ∝ load^-exponent up to 0.8·tokens.
 
-    Tokens choose by popularities of that density, and what falls to one rank follows as in `llmir.routing`.
+    Loads of the experts of a rank add up; the largest of so many sums lies √(2·ln ranks) deviations above
+    the mean, and no rank has more than a row of each token and expert. Every expert has some rows while
+    there are enough, as in the published generators.
 
     >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)
-    >>> 4096 < rows < 8 * 4096, round(float(touched), 1)
-    (np.True_, 16.0)
+    >>> 4096 < rows < 8 * 4096, int(touched)
+    (np.True_, 16)
     """
-    each = _quantiles(np.maximum(WIDEST * tokens, NARROWEST), exponent)
-    scale = np.asarray(top_k / experts)[..., None] / each.mean(-1, keepdims=True)
-    p = np.minimum(each * scale, 1)
-    rows = np.maximum(routing.most_rows(p, top_k, experts, ranks, tokens), 1)
-    touched = experts * routing.touching(p, np.asarray(tokens)[..., None]).mean(-1)
-    return rows, np.minimum(np.maximum(routing.most_touched(touched, experts, ranks), 1), rows)
+    held = experts / ranks
+    variance = _variance(np.maximum(WIDEST * tokens, NARROWEST), exponent)
+    excess = np.sqrt(variance * 2 * np.log(ranks) / held)
+    rows = np.minimum(tokens * top_k / ranks * (1 + excess), tokens * np.minimum(top_k, held))
+    rows = np.maximum(rows, 1)
+    return rows, np.minimum(rows, held)
 
 
-def _quantiles(most: Number, exponent: Number) -> Array:
-    """Loads between 1 and `most` of that density, at equal steps of their share along a last axis."""
-    power = np.asarray(1 - exponent, dtype=float)[..., None]
-    power = np.where(np.abs(power) < 1e-6, 1e-6, power)
-    u = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    return np.asarray((1 + u * (np.asarray(most)[..., None] ** power - 1)) ** (1 / power))
+def _variance(most: Number, exponent: Number) -> Array:
+    """Of a load between 1 and `most`, in squares of its mean."""
+
+    def moment(n: int) -> Array:
+        power = np.asarray(n + 1 - exponent, dtype=float)
+        power = np.where(np.abs(power) < 1e-6, 1e-6, power)
+        return np.asarray((most**power - 1) / power)
+
+    return np.asarray(moment(0) * moment(2) / moment(1) ** 2 - 1)
