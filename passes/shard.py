@@ -232,6 +232,9 @@ class _Walk:
         rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):
             how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
+            if op.skew:
+                top_k = self.b.type(placed[1]).shape[-1]
+                how |= {"top_k": top_k, "experts": op.experts, "skew": op.skew}
             rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
         return rows
 

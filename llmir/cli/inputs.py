@@ -94,7 +94,7 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_stages(given), pipeline, *_shard(given), *after]
+    return [*before, *_stages(given), pipeline, *_route(given), *_shard(given), *after]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:
@@ -104,6 +104,14 @@ def _stages(given: Mapping[str, Any]) -> list[Pass]:
     pp, *more = given["pp"]
     asked = Stages(1 if more else pp, given["pp"] if more else "", given["micro_batches"])
     return [asked] if asked != Stages() else []
+
+
+def _route(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that makes some experts more popular, as `--routing-skew` asks for."""
+    from llmir.passes.route import Route
+
+    skew = given.get("routing_skew")
+    return [] if skew is None else [Route(skew)]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:
