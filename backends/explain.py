@@ -18,6 +18,7 @@ from llmir.names import suggest
 from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
+from llmir.tensor import Tensor
 from llmir.text import print_node
 
 
@@ -248,6 +249,10 @@ def _routes(report: Report, row: Row) -> tuple[Route, ...]:
         return Route(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
 
     return tuple(map(route, limit.ways))
+
+
+def _local(report: Report, at: Instance) -> tuple[Tensor, ...]:
+    return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
 
 
 def _equation(at: Instance) -> Any:
