@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.report import count
+from llmir.backends.asked import count
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Instance, Program

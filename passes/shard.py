@@ -47,6 +47,8 @@ class Shard(Pass):
         for option in ("tp", "dp", "ep"):
             if getattr(self, option) < 1:
                 raise PassError(f"shard: {option} is {getattr(self, option)}, expected at least 1")
+        if self.sp not in (0, 1):
+            raise PassError(f"shard: sp is {self.sp}, expected 0 or 1")
         if self == Shard():
             return program
         mesh, facts = program.mesh, dict(program.facts)

@@ -8,7 +8,16 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
-from llmir.backends.cost.kernels import Decode, DynamicGemm, Moe, Prefill, Stream, parameters
+from llmir.backends.cost.kernels import (
+    AllReduce,
+    Decode,
+    DynamicGemm,
+    Exchange,
+    Moe,
+    Prefill,
+    Stream,
+    parameters,
+)
 from llmir.cli import cli
 from llmir.hw.schema import DEVICE, LINK, NODE
 from llmir.op import OPS
@@ -36,7 +45,7 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    kernels = (DynamicGemm, Stream, Prefill, Decode, Moe)
+    kernels = (DynamicGemm, Stream, Prefill, Decode, Moe, AllReduce, Exchange)
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Mixed, Number, maximum, minimum
+from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .calibration import Basis, basis, relatives
@@ -56,7 +56,7 @@ class Measured:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
         least = self.roofline.time(at)
         time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return time - self.hidden * minimum(self.launch_s, time - least) if self.hidden else time
+        return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -132,6 +132,7 @@ class Calibrated:
     device: Device
     engine: str | None = None
     host: Host | None = None
+    host_error: float | None = None
 
     name = "calibrated"
 

@@ -124,5 +124,5 @@ def _routes(e: Explanation) -> RenderableType:
 def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
-    step = units.time(e.step_time_s)
-    return ["", f"Total {total}, {units.percent(e.share)} of the {step} that {phase} takes"]
+    whole = f"its {e.stages} stages work in {phase}" if e.stages > 1 else f"{phase} takes"
+    return ["", f"Total {total}, {units.percent(e.share)} of the {units.time(e.busy_s)} that {whole}"]

@@ -98,12 +98,12 @@ def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that splits the layers as `--pp` and `--micro-batches` ask for."""
+    """The pass that splits the layers as `--pp` and `--micro-batches` ask for, if they ask for any."""
     from llmir.passes.stages import Stages
 
-    sizes = given.get("pp", (1,))
-    layers = sizes if len(sizes) > 1 else ""
-    return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
+    pp, *more = given["pp"]
+    asked = Stages(1 if more else pp, given["pp"] if more else "", given["micro_batches"])
+    return [asked] if asked != Stages() else []
 
 
 def _route(given: Mapping[str, Any]) -> list[Pass]:
@@ -118,10 +118,10 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
     """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
     from llmir.passes.shard import Shard
 
-    if given.get("sp") and given["tp"] == 1:
+    if given["sp"] and given["tp"] == 1:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
-    degrees = {name: given.get(name, 1) for name in ("tp", "dp", "ep")}
-    return [Shard(**degrees, sp=int(given.get("sp", False)))]
+    asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
+    return [asked] if asked != Shard() else []
 
 
 def hardware(given: Mapping[str, Any]) -> str | Device:

@@ -38,7 +38,6 @@ KERNELS: dict[str, type[Kernel]] = {
     "moe_mxfp4": Moe,
     "moe_mxfp4_weights": Moe,
     "moe_int4_weights": Moe,
-    "host": Host,
     "all_reduce": AllReduce,
     "all_reduce_eager": AllReduce,
     "all_gather": Exchange,

@@ -66,7 +66,9 @@ class AllReduce(Kernel):
     ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
     switch_us: float = parameter(15, 1, 80, "µs", "of a sum in the switches")
     switch: float = parameter(0.66, 0.05, 1, "", "share of the link that it reaches")
-    shared: float = parameter(0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower")
+    shared: float = parameter(
+        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
+    )
 
     def seconds(self, device: Device, shape: SumShape) -> Number:
         """Time of one call; never below the payload once over the link."""
@@ -98,7 +100,9 @@ class Exchange(Kernel):
     small: float = parameter(0.2, 0.02, 1, "", "share of the link that it reaches")
     large_us: float = parameter(12, 0.5, 160, "µs", "of a large payload's protocol")
     large: float = parameter(0.7, 0.05, 1, "", "share of the link that it reaches")
-    shared: float = parameter(0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower")
+    shared: float = parameter(
+        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
+    )
 
     def seconds(self, device: Device, shape: CollectiveShape) -> Number:
         """Time of one call; never below what is sent over the link."""
