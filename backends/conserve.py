@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.report import count
+from llmir.backends.asked import count
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
 from llmir.ops.source import Cache, Weight
+from llmir.ragged import most
 from llmir.tensor import Tensor
 
 WHAT = ("weights", "kv_cache", "matmul_flops")
@@ -216,8 +217,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
 def _even(program: Program, type: Tensor, at: Binding) -> bool:
     """Whether each piece is as large as the others."""
     mesh, sizes = program.mesh, [int(at(n)) for n in type.shape]
-    pieces = [(n, mesh.size(p)) for n, p in zip(sizes, type.placements, strict=True)]
-    if type.tokens:
-        batch = -(-sizes[0] // pieces[0][1])
-        pieces.append((batch * sizes[1], mesh.size(type.tokens)))
-    return all(n % p == 0 for n, p in pieces)
+    ranks = [mesh.size(p) for p in type.placements]
+    held = [int(at(most(n, r))) for n, r in zip(type.shape, ranks, strict=True)]
+    tokens = held[0] * sizes[1] % mesh.size(type.tokens) if type.tokens else 0
+    return not tokens and all(m * r == n for m, r, n in zip(held, ranks, sizes, strict=True))

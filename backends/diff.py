@@ -97,7 +97,7 @@ class StepDiff:
     same: tuple[Part, ...]
 
     def total(self, name: str) -> Pair:
-        """A figure of the whole steps: any number that a `Report` has; of times, that of all ops together."""
+        """A figure of the whole steps: any number of a `Report`; of time, that of all stages together."""
         name = "busy_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
@@ -197,7 +197,19 @@ def steps(before: Report, after: Report) -> StepDiff:
             same += one[0]
         else:
             changes.append(Change(*one))
+    hosts = _host(before), _host(after)
+    if hosts[0] != hosts[1]:
+        changes.append(Change(*hosts))
     return StepDiff(before, after, tuple(changes), tuple(same))
+
+
+def _host(report: Report) -> tuple[Part, ...]:
+    """What an engine's host adds to the ops, as one more of them."""
+    seconds = report.host_s
+    if not seconds:
+        return ()
+    none = dict.fromkeys(FIGURES, 0) | {"time_s": seconds}
+    return (Part("host", "host", "host", "", 1, bound="launch", **none),)
 
 
 def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:

@@ -130,7 +130,7 @@ def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[s
     """What is compared."""
     sides = (("before", diff.before), ("after", diff.after))
     passes = [f", {p}" if p else ", no passes" for p in pipelines] if pipelines else ["", ""]
-    on = [f"{w.program.name} on {w.device.name}" for _, w in sides]
+    on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
     return [*shown, ("workload", " → ".join(dict.fromkeys(loads)))]
@@ -211,9 +211,7 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
 
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
-    does = dict.fromkeys(
-        f"{r.program.name} on {r.device.name}, {facts.step_title(r)}" for r in (step.before, step.after)
-    )
+    does = dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
     return table.caption(" → ".join(does)) + table.html(*flat(step)) + table.caption(memory(step), "small")
 
 

@@ -18,6 +18,7 @@ from llmir.names import suggest
 from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
+from llmir.tensor import Tensor
 from llmir.text import print_node
 
 
@@ -103,7 +104,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that is known of one op in one step; sizes and costs are of one execution on one rank."""
+    """All that is known of one op in one step; sizes and costs are of one execution on one rank.
+
+    `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
+    """
 
     model: str
     device: str
@@ -133,6 +137,8 @@ class Explanation:
     time_s: float
     total_time_s: float
     share: float
+    stages: int
+    busy_s: float
     step_time_s: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,7 +189,7 @@ def explain(report: Report, name: str) -> Explanation:
         opcode=row.node.op.opcode,
         kind=row.kind,
         block=row.block,
-        repeat=row.repeat,
+        repeat=cost.repeat,
         layers="" if at.graph.name in report.program.entries else layers,
         ir=print_node(row.node),
         equation=str(_equation(at)),
@@ -202,8 +208,10 @@ def explain(report: Report, name: str) -> Explanation:
         ideal_time_s=cost.ideal_time_s,
         kernel=_kernel(report, price),
         time_s=cost.time_s,
-        total_time_s=cost.time_s * row.repeat,
+        total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
+        stages=len(report.program.entries),
+        busy_s=report.busy_s,
         step_time_s=report.time_s,
     )
 
@@ -243,7 +251,7 @@ def _routes(report: Report, row: Row) -> tuple[Route, ...]:
     return tuple(map(route, limit.ways))
 
 
-def _local(report: Report, at: Instance) -> tuple[Any, ...]:
+def _local(report: Report, at: Instance) -> tuple[Tensor, ...]:
     return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
 
 
@@ -253,7 +261,10 @@ def _equation(at: Instance) -> Any:
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
     rule, operands = _equation(at), _local(report, at)
-    sizes = rule.sizes(operands, **at.node.op.new_axes(operands))
+    # A rank's rows need not be its tokens times k, so sizes are those of axes that stand alone.
+    sizes = at.node.op.new_axes(operands)
+    for term, operand in zip(rule.operands, operands, strict=True):
+        sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
     names = rule.axes([*rule.operands, *rule.results])
     return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
 

@@ -186,6 +186,11 @@ def within(error: Number | None) -> str:
     return "" if error is None else f" ± {100 * float(error):.0f}%"
 
 
+def subject(priced: Report | Workload) -> str:
+    """`Llama-3.1-405B on 16 × H100-SXM in 2 × DGX-H100`."""
+    return f"{plain(priced.program.name)} on {devices(priced.program, priced.device)}"
+
+
 def devices(program: Program, device: Device) -> str:
     """`16 × H100-SXM in 2 × DGX-H100`."""
     ranks, boxes = program.devices, nodes.nodes(program, device)

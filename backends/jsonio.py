@@ -77,7 +77,7 @@ def workload_markdown(workload: Workload) -> str:
     figures = [facts.step_lines(report) for _, report in steps]
     compared = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
     parts = [
-        f"# {md(workload.program.name)} on {md(workload.device.name)}\n",
+        f"# {md(facts.subject(workload))}\n",
         to_markdown(("", ""), [*facts.head(workload), *facts.result(workload)]),
         "".join(f"- Note: {md(note)}\n" for note in workload.notes),
         "## Steps\n",

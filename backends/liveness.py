@@ -114,12 +114,6 @@ def memories(program: Program) -> tuple[Memory, ...]:
     )
 
 
-def memory(program: Program) -> Memory:
-    """The memory of one rank of a program without pipeline stages."""
-    (only,) = memories(program)
-    return only
-
-
 def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
     found = _Walk(program, program[entry], None).moments

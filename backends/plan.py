@@ -17,7 +17,7 @@ from llmir.graph import Program
 from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
-BLOCK = 1 << 14
+BLOCK = 1 << 16
 # The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8
 _SEQUENCES = Dim.symbol("B")

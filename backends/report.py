@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends import cost
+from llmir.backends.asked import binding, checked, other
 from llmir.backends.cost import BOUNDS, Model, Price, Row
 from llmir.backends.liveness import Memory, Peak
 from llmir.backends.plan import Plan, plan, sweep
@@ -77,52 +77,6 @@ class StageCost:
     peak_memory_bytes: Number
 
 
-def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
-    """`value` if it is an integer from `least` to `most`, or an array of such; `InputError` if not.
-
-    Integers come back as Python's own, arrays as float64.
-    """
-    if type(value) is int and least <= value <= most:
-        return value
-    try:
-        array = np.asarray(value)
-        floats = array.dtype.kind == "f" and array.ndim and bool(np.all(array % 1 == 0))
-        if (
-            (array.dtype.kind in "iu" or floats)
-            and array.size
-            and least <= array.min()
-            and array.max() <= most
-        ):
-            return array.astype(np.float64) if array.ndim else int(array)
-    except (ValueError, TypeError):  # a ragged list, say
-        pass
-    raise InputError(f"{name}: expected an integer from {least} to {most}, got {_shown(value)}")
-
-
-def _shown(value: object) -> str:
-    return " ".join(reprlib.repr(value).split())
-
-
-def _checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
-    return count("batch", batch, 1), count("new", new, 1), count("context", context, 0)
-
-
-def _beside(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
-    known = ("batch", "new", "context")
-    if not isinstance(part, Mapping) or not set(part) <= set(known):
-        raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {_shown(part)}")
-    return _checked(**part)
-
-
-def _binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:
-    """What one micro-batch is."""
-    if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
-        raise InputError(
-            f"batch: expected a multiple of the {micro_batches} micro-batches, got {_shown(batch)}"
-        )
-    return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
-
-
 class Report:
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
@@ -146,9 +100,9 @@ class Report:
         model: Model | None = None,
     ) -> None:
         self.program, self.device = program, device
-        self.batch, self.new, self.context = main = _checked(batch, new, context)
-        self.beside = tuple(_beside(part) for part in beside)
-        parts = [_binding(program.micro_batches, *part) for part in (main, *self.beside)]
+        self.batch, self.new, self.context = main = checked(batch, new, context)
+        self.beside = tuple(other(part) for part in beside)
+        parts = [binding(program.micro_batches, *part) for part in (main, *self.beside)]
         try:
             self.at = Mixed(parts) if self.beside else parts[0]
             self.shape = self.at.shape
@@ -189,9 +143,10 @@ class Report:
     def error(self) -> Number | None:
         """The mean relative error that is known of such times, weighted by time; None of a bound."""
         known = [(op.share, op.error) for op in self.ops if op.error is not None]
-        return (
-            sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) if known else None
-        )
+        if not known:
+            return None
+        host = self.plan.model.host_error or 0.0
+        return sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) * host
 
     @cached_property
     def period_s(self) -> Number:
@@ -205,7 +160,7 @@ class Report:
 
     @cached_property
     def busy_s(self) -> Number:
-        """Seconds that all stages work, together: the sum over ops."""
+        """Seconds that all stages work, together: the sum over ops, and what they wait for the host."""
         return sweep(lambda at: self.plan.timing(at).busy, self.at)
 
     @cached_property
@@ -303,11 +258,16 @@ class Report:
         return shares
 
     @cached_property
+    def ops_s(self) -> Number:
+        """Seconds of all ops, on all stages together."""
+        if not self.plan.model.host:
+            return self.busy_s
+        return sum(op.repeat * op.time_s for op in self.ops)
+
+    @cached_property
     def host_s(self) -> Number:
         """Seconds that stages wait for the host, together: what no op accounts for."""
-        if not self.plan.model.host:
-            return 0.0
-        return maximum(self.busy_s - sum(op.repeat * op.time_s for op in self.ops), 0.0)
+        return maximum(self.busy_s - self.ops_s, 0.0)
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:

@@ -83,8 +83,10 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 def ops(report: Report) -> Table:
     """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own.
-    chosen = [f for f in facts.fields(report) if f not in ("group", "repeat")]
+    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
+    fields = facts.fields(report)
+    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
     table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
 
@@ -113,7 +115,7 @@ def ops(report: Report) -> Table:
 
 def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
-    title = f"{report.program.name} on {report.device.name}: {facts.step_title(report)}"
+    title = f"{facts.subject(report)}: {facts.step_title(report)}"
     if report.shape:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
@@ -122,7 +124,7 @@ def report_html(report: Report) -> str:
 
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
-    parts = [caption(f"{workload.program.name} on {workload.device.name}")]
+    parts = [caption(facts.subject(workload))]
     parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
     for name, report in facts.phases(workload):
         parts += [

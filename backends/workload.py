@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.asked import count
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
 from llmir.backends.liveness import memories
 from llmir.backends.precision import precision
-from llmir.backends.report import Report, count
+from llmir.backends.report import Report
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program

@@ -84,7 +84,7 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
 
     def report() -> object:
         program = llmir.run(llmir.load(preset.config), llmir.DEFAULT_PIPELINE)
-        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256).to_dict()
+        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256, cost="ideal").to_dict()
 
     yield "config to full report, 405B", 5e-3, report
 
@@ -92,18 +92,19 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
     context = iter(range(1, 1 << 30))
 
     def point() -> object:
-        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context))
+        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context), cost="ideal")
         return step.time_s, step.peak_memory_bytes
 
     yield "a built program at a new point", 1e-4, point
 
     batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
 
-    def grid() -> object:
-        step = llmir.analyze(program, DEVICE, batch=batches, new=1, context=contexts)
+    def grid(cost: str) -> object:
+        step = llmir.analyze(program, DEVICE, batch=batches, new=1, context=contexts, cost=cost)
         return step.time_s, step.peak_memory_bytes
 
-    yield "1000 × 1000 batches × contexts", 50e-3, grid
+    yield "1000 × 1000 batches × contexts", 50e-3, partial(grid, "ideal")
+    yield "1000 × 1000 of them, calibrated", 200e-3, partial(grid, "calibrated")  # four times the target
 
     random = np.random.default_rng(0)
     some = {
@@ -113,7 +114,7 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
     }
 
     def points() -> object:
-        step = llmir.analyze(program, DEVICE, **some)
+        step = llmir.analyze(program, DEVICE, **some, cost="ideal")
         return step.time_s, step.peak_memory_bytes
 
     yield "a million unrelated points", 0.2, points
@@ -121,9 +122,9 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
     experts = llmir.run(llmir.load("Qwen3-235B-A22B"), llmir.DEFAULT_PIPELINE)
     narrow = "quantize{weights=fp8, kv=fp8}"
     for name, base, how in (
-        ("shard and price, 405B, tp 8", program, "shard{tp=8}"),
+        ("shard and price, 405B, tp 8 pp 4", program, "stages{pp=4},shard{tp=8}"),
         ("shard and price, 235B, tp 8 ep 8", experts, "shard{tp=8, ep=8}"),
-        ("fp8, shard and price, 405B, tp 8", program, f"{narrow},shard{{tp=8}}"),
+        ("fp8, shard and price, 405B, tp 8 pp 4", program, f"{narrow},stages{{pp=4}},shard{{tp=8}}"),
         ("fp8, shard and price, 235B, tp 8 ep 8", experts, f"{narrow},shard{{tp=8, ep=8}}"),
     ):
         yield name, 6e-3, partial(sharded, base, how)
@@ -133,7 +134,7 @@ def sharded(program: object, how: str) -> object:
     """Both phases of a program that is sharded first: time and peak memory."""
     import llmir
 
-    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2)
+    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2, cost="ideal")
     steps = [job.prefill, job.decode]
     return [(step.time_s, step.peak_memory_bytes) for step in steps if step]
 

@@ -3,7 +3,8 @@
 The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
 cached. All symbols are non-negative. Besides symbols, a polynomial may hold the atoms
 `ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(held, k, n, E)`, how many of `held` experts are
-expected to be touched by `n` tokens that each choose `k` of `E`.
+expected to be touched by `n` tokens that each choose `k` of `E`. Where experts are not equally popular, by
+the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `busiest` for rows (`ragged`).
 
 >>> B, T = Dim.symbol("B"), Dim.symbol("T")
 >>> print(2 * T * (B + 3))
@@ -19,16 +20,18 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
-from typing import Any, Union
+from typing import SupportsIndex, Union
 
 import numpy as np
 
+from . import routing
 from .errors import InputError, ParseError, VerifyError
 
 Size = Union[int, "Dim"]
+Argument = Union[int, float, "Dim"]
 Atom = Union[str, "Call"]
 Monomial = tuple[Atom, ...]
-Number = Any  # an int, a float, or a float64 array
+Number = routing.Number  # an int, a float, or a float64 array
 
 
 def _ceildiv(a: Number, b: Number) -> Number:
@@ -45,7 +48,9 @@ def maximum(a: Number, b: Number) -> Number:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-def _distinct(held: Number, chosen: Number, tokens: Number, experts: Number) -> Number:
+def _distinct(held: int, chosen: int, tokens: Number, experts: int, skew: float = 0.0) -> Number:
+    if skew:
+        return routing.distinct(held, chosen, tokens, experts, skew)
     # held·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
     if chosen >= experts:
         return held * (tokens > 0)
@@ -60,7 +65,12 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "min": minimum,
     "max": maximum,
     "distinct": _distinct,
+    "routed": lambda tokens, chosen, experts, skew: tokens * chosen,
+    "busiest": routing.busiest,
 }
+_ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
+_POSITIVE = {"ceildiv": (1,), "distinct": (0, 1, 3), "routed": (1, 2), "busiest": (0, 1, 3)}
+_SKEW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a finite number
 
 
 class Call:
@@ -68,9 +78,14 @@ class Call:
 
     __slots__ = ("_hash", "arguments", "function")
 
-    def __init__(self, function: str, arguments: tuple[Size, ...]) -> None:
+    def __init__(self, function: str, arguments: tuple[Argument, ...]) -> None:
         self.function, self.arguments = function, arguments
         self._hash = hash((function, arguments))
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The arguments that are sizes."""
+        return tuple(a for a in self.arguments if not isinstance(a, float))
 
     def __hash__(self) -> int:
         return self._hash
@@ -131,9 +146,15 @@ class Dim:
 B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
 
 
-def _whole(size: Size) -> Size:
+def _whole(size: SupportsIndex | Dim) -> Size:
     """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
     return size if type(size) is int or isinstance(size, Dim) else operator.index(size)
+
+
+def _size(argument: Argument) -> Size:
+    if isinstance(argument, float):
+        raise TypeError(f"a size is no fraction, got {argument}")
+    return _whole(argument)
 
 
 def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
@@ -175,16 +196,21 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 @lru_cache(maxsize=1 << 14)
-def call(function: str, *arguments: Size) -> Size:
-    """An atom of `FUNCTIONS`, folded when its arguments are integers (`distinct` stays symbolic)."""
-    divisors = {"ceildiv": arguments[1:], "distinct": (*arguments[:2], *arguments[3:])}.get(function, ())
+def call(function: str, *arguments: Argument) -> Size:
+    """An atom of `FUNCTIONS`, folded when its arguments are integers (those with a skew stay symbolic)."""
+    divisors = [arguments[i] for i in _POSITIVE.get(function, ())]
     if not all(isinstance(d, int) and d > 0 for d in divisors):
         raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
-    if function == "ceildiv" and isinstance(by := arguments[1], int):
-        terms = _terms(arguments[0])
+    place = _SKEW.get(function, len(arguments))
+    sizes, skew = [_size(a) for a in arguments[:place]], arguments[place:]
+    if not all(isinstance(s, (int, float)) and 0 <= s < math.inf for s in skew):
+        raise VerifyError(f"{function}: expected a skew of at least 0, got {skew[0]}")
+    arguments = (*sizes, *(float(s) for s in skew if isinstance(s, (int, float))))
+    if function == "ceildiv" and isinstance(by := sizes[1], int):
+        terms = _terms(sizes[0])
         if all(c % by == 0 for _, c in terms):
             return _make({m: c // by for m, c in terms})
-    if function != "distinct" and all(isinstance(a, int) for a in arguments):
+    if function not in _SKEW and all(isinstance(s, int) for s in sizes):
         return int(FUNCTIONS[function](*arguments))
     return Dim((((Call(function, arguments),), 1),))
 
@@ -194,12 +220,13 @@ def ceildiv(a: Size, b: Size) -> Size:
     return call("ceildiv", a, b)
 
 
-def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None) -> Size:
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, skew: float = 0.0) -> Size:
     """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n).
 
-    n tokens choose k of E `experts` uniformly; by default all of them are held.
+    n tokens choose k of E `experts`; by default all of them are held. With a `skew`, some experts are more
+    popular, and it is what the busiest of E/held ranks touches (`routing.distinct`).
     """
-    return call("distinct", held, chosen, tokens, experts or held)
+    return call("distinct", held, chosen, tokens, experts or held, *([skew] if skew else []))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -221,7 +248,7 @@ class Binding:
         }
         self._monomials: dict[Monomial, Number] = {(): 1}
 
-    def __call__(self, size: Size) -> Number:
+    def __call__(self, size: Argument) -> Number:
         """The value of `size`."""
         if not isinstance(size, Dim):
             return size
@@ -318,6 +345,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
 }
 
 
+def _argument(node: ast.expr) -> Argument:
+    number = isinstance(node, ast.Constant) and isinstance(node.value, float)
+    return float(ast.literal_eval(node)) if number else _build(node)
+
+
 def _build(node: ast.expr) -> Size:
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
@@ -329,7 +361,7 @@ def _build(node: ast.expr) -> Size:
         case ast.BinOp(left=left, op=how, right=right):
             return _OPERATORS[type(how)](_build(left), _build(right))
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) != (4 if function == "distinct" else 2):
+            if function not in FUNCTIONS or len(arguments) not in _ARITY.get(function, (2,)):
                 raise ValueError(function)
-            return call(function, *map(_build, arguments))
+            return call(function, *map(_argument, arguments))
     raise ValueError(ast.dump(node))

@@ -55,6 +55,8 @@ def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
         if key not in stated:
             allowed = f"it has {', '.join(stated)}" if stated else "it has none"
             raise PassError(f"pass {name}: option {key!r} does not exist; {allowed}")
+        if key in options:
+            raise PassError(f"pass {name}: option {key!r} is given twice")
         options[key] = _option(name, key, value, type_name(stated[key]))
     missing = [k for k, f in stated.items() if f.default is MISSING and k not in options]
     if missing:

@@ -12,6 +12,7 @@ from .dim import Dim, Size, ceildiv, parse, product
 from .dtype import DType, dtype
 from .errors import ParseError, VerifyError
 from .mesh import Mesh
+from .ragged import most
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
 
@@ -62,15 +63,20 @@ class Tensor:
         """The same values in another element type."""
         return Tensor(self.shape, dtype, self.placements, self.partial, self.tokens)
 
+    def resized(self, dim: int, size: Size) -> Tensor:
+        """The same but for the size of one dimension."""
+        shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
+        return Tensor(shape, self.dtype, self.placements, self.partial, self.tokens)
+
     def local(self, mesh: Mesh) -> Tensor:
-        """What the fullest rank holds: each split dimension divided, rounded up.
+        """What the fullest rank holds: each split dimension divided, rounded up (or as many routed rows).
 
         Tokens split together are counted along the first dimension; the second is then 1.
         """
         if not self.spread:
             return self
         laid = zip(self.shape, self.placements, strict=True)
-        shape = [ceildiv(n, mesh.size(p)) if p else n for n, p in laid]
+        shape = [most(n, mesh.size(p)) if p else n for n, p in laid]
         if self.tokens:
             shape[:2] = ceildiv(shape[0] * shape[1], mesh.size(self.tokens)), 1
         return Tensor(shape, self.dtype)

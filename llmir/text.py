@@ -202,7 +202,8 @@ class _Reader:
         self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))
 
     def _micro_batches(self, line: str) -> None:
-        self.micro_batches = int(line.removeprefix("micro_batches"))
+        (number,) = _fields(r"micro_batches\s+(\d+)", line)
+        self.micro_batches = int(number)
 
     def _note(self, line: str) -> None:
         self.notes.append(json.loads(line.removeprefix("note")))

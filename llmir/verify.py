@@ -10,6 +10,7 @@ from .graph import Graph, Program
 from .mesh import Mesh
 from .op import infer
 from .ops.region import Repeat
+from .ops.stage import Send
 from .tensor import Tensor
 
 
@@ -24,8 +25,8 @@ def verify(program: Program) -> Program:
         for value in graph.outputs:
             if graph.type(value).partial:
                 raise VerifyError(f"@{entry}: output {value} is a partial sum, {graph.type(value)}")
-    for before, after in pairwise(program.entries):
-        _verify_handover(program[before], program[after])
+    for stage, (before, after) in enumerate(pairwise(program.entries)):
+        _verify_handover(program[before], program[after], stage + 1)
     for name, graph in program.graphs.items():
         if name != graph.name:
             raise VerifyError(f"graph @{graph.name} is filed under @{name}")
@@ -75,7 +76,10 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands
         raise VerifyError(f"{where}: the body must give back {due}, not {_list(gives)}")
 
 
-def _verify_handover(before: Graph, after: Graph) -> None:
+def _verify_handover(before: Graph, after: Graph, stage: int) -> None:
+    for node in before.nodes:
+        if isinstance(node.op, Send) and node.op.to != stage:
+            raise VerifyError(f"@{before.name}: %{node.name} sends to stage {node.op.to}, expected {stage}")
     given = tuple(before.type(v) for v in before.outputs)
     taken = tuple(n.results[0] for n in after.inputs[: len(given)])
     if taken != given:

@@ -6,11 +6,12 @@ from .dce import DeadCode
 from .fuse import Fuse
 from .fuse_attention import FuseAttention
 from .quantize import Quantize
+from .route import Route
 from .shard import Shard
 from .stages import Stages
 from .unroll import Unroll
 
-_ALL: tuple[type[Pass], ...] = (Quantize, FuseAttention, Fuse, Shard, Stages, Unroll, DeadCode)
+_ALL: tuple[type[Pass], ...] = (Quantize, FuseAttention, Fuse, Route, Shard, Stages, Unroll, DeadCode)
 PASSES = {p.name: p for p in _ALL}
 
 # What an inference engine does to every model; the command line's default.

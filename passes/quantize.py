@@ -82,7 +82,7 @@ class Quantize(Pass):
             raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")
         if self.collectives and not step.collectives:
             raise PassError(
-                f"quantize: collectives={self.collectives}, but nothing is sent between ranks in program "
+                f"quantize: collectives={self.collectives}, but no collective joins ranks in program "
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
 

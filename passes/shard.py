@@ -47,6 +47,8 @@ class Shard(Pass):
         for option in ("tp", "dp", "ep"):
             if getattr(self, option) < 1:
                 raise PassError(f"shard: {option} is {getattr(self, option)}, expected at least 1")
+        if self.sp not in (0, 1):
+            raise PassError(f"shard: sp is {self.sp}, expected 0 or 1")
         if self == Shard():
             return program
         mesh, facts = program.mesh, dict(program.facts)
@@ -230,6 +232,9 @@ class _Walk:
         rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):
             how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
+            if op.skew:
+                top_k = self.b.type(placed[1]).shape[-1]
+                how |= {"top_k": top_k, "experts": op.experts, "skew": op.skew}
             rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
         return rows
 

@@ -88,6 +88,8 @@ def _staged(program: Program, sizes: tuple[int, ...], pp: int) -> Program:
         raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
     if sizes and sum(sizes) != layers:
         raise PassError(f"stages: {_sum(sizes)} is {sum(sizes)}, but {program.name} has {layers} layers")
+    if stages == 1:
+        return program
     cut = _Cut(program, graph, sizes or even(layers, stages))
     graphs = {g.name: g for g in map(cut.stage, range(stages))}
     bodies = {name: g for name, g in program.graphs.items() if name != entry}

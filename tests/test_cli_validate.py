@@ -35,7 +35,7 @@ def test_the_json_has_rows_refusals_and_groups(run: Run) -> None:
 def test_the_table_says_what_was_priced_and_what_was_not(run: Run) -> None:
     said = run("validate", "gemm.csv")
     assert said.code == 0
-    assert said.out.startswith("2 of 3 rows priced, 1 refused, cost model ideal")
+    assert said.out.startswith("2 of 3 rows priced, 1 refused, cost model calibrated")
     assert "unknown device 'x9'" in said.out
 
 

@@ -275,7 +275,7 @@ def test_what_cannot_be_is_an_error(options: str, says: str) -> None:
 
 def test_nothing_sent_is_an_error() -> None:
     for how in ("", "shard{dp=2}"):
-        with pytest.raises(PassError, match="nothing is sent between ranks"):
+        with pytest.raises(PassError, match="no collective joins ranks"):
             llmir.run(llmir.load("qwen3-0.6b"), [how, "quantize{collectives=fp8}"])
 
 

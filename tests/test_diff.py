@@ -42,7 +42,7 @@ def passed(program: llmir.Program, pipeline: str) -> llmir.Program:
 
 
 def diff(a: llmir.Program, b: llmir.Program, **at: int) -> StepDiff:
-    found = llmir.diff(a, b, "h100-sxm", **(at or STEP))
+    found = llmir.diff(*(llmir.analyze(p, "h100-sxm", **(at or STEP), cost="ideal") for p in (a, b)))
     assert isinstance(found, StepDiff)
     return found
 
@@ -230,7 +230,9 @@ def test_folding_equal_layers_loses_nothing(config: dict[str, object], before: s
 
 def test_another_device_changes_times_only() -> None:
     program = llmir.load("llama3.1-8b")
-    old, new = (llmir.analyze(program, hw, batch=1, new=1, context=9) for hw in ("a100", "h100-sxm"))
+    old, new = (
+        llmir.analyze(program, hw, batch=1, new=1, context=9, cost="ideal") for hw in ("a100", "h100-sxm")
+    )
     found = llmir.diff(old, new)
     assert isinstance(found, StepDiff)
     assert not found.same
@@ -278,3 +280,18 @@ def test_what_cannot_be_compared_is_an_error() -> None:
         llmir.diff(program, program)
     with pytest.raises(InputError, match="expected a Program"):
         llmir.diff(report, report, "cpu")
+
+
+def test_the_host_of_an_engine_is_one_more_change() -> None:
+    """What launching fewer kernels saves is not in any op; with it the deltas are those of the step."""
+    model = llmir.load("llama3.1-8b")
+    fused = llmir.run(model, llmir.DEFAULT_PIPELINE)
+    old, new = (
+        llmir.analyze(p, "a100", batch=1, new=1, context=9, cost="calibrated", engine="hf-transformers")
+        for p in (model, fused)
+    )
+    found = llmir.diff(old, new)
+    assert isinstance(found, StepDiff)
+    (host,) = (c for c in found.changes if c.after and c.after[0].name == "host")
+    assert host.figure("time_s").delta == pytest.approx(new.host_s - old.host_s)
+    assert sum(c.figure("time_s").delta for c in found.changes) == pytest.approx(new.time_s - old.time_s)

@@ -9,10 +9,12 @@ from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
 from llmir.backends.cost.kernels import (
+    AllReduce,
     CpuAttention,
     CpuGemm,
     Decode,
     DynamicGemm,
+    Exchange,
     Moe,
     Prefill,
     Stream,
@@ -45,7 +47,8 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    kernels = (DynamicGemm, Stream, Prefill, Decode, Moe, CpuGemm, CpuAttention)
+    gpu = (DynamicGemm, Stream, Prefill, Decode, Moe, AllReduce, Exchange)
+    kernels = (*gpu, CpuGemm, CpuAttention)
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 
 

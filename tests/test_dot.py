@@ -139,7 +139,24 @@ def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
 def test_text_stays_in_its_box_in_a_font_15_percent_wider(
     tmp_path: Path, model: str, level: str, phase: str, pipeline: str
 ) -> None:
-    path = llmir.draw(job(model, pipeline), tmp_path / "x.svg", level=level, phase=phase)
+    stays_inside(llmir.draw(job(model, pipeline), tmp_path / "x.svg", level=level, phase=phase))
+
+
+@needs_dot
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("llama3.1-8b", "stages{layers=(1, 31), micro_batches=2},shard{tp=2, sp=1}"),
+        ("qwen3-30b-a3b", "stages{pp=3},shard{tp=2, dp=2, ep=4},quantize{collectives=fp8}"),
+    ],
+)
+def test_ranks_and_stages_are_drawn(tmp_path: Path, model: str, how: str, level: str) -> None:
+    stays_inside(llmir.draw(job(model, f"{llmir.DEFAULT_PIPELINE},{how}"), tmp_path / "x.svg", level=level))
+
+
+def stays_inside(path: Path) -> None:
+    """Every text lies in its box, and over no other."""
     found = [s for kind in ("node", "cluster") for s in shapes(path, kind)]
     assert sum(len(s.texts) for s in found) > 10
     for shape in found:

@@ -23,32 +23,37 @@ def _one_line_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MODELS = ("llama3.1-8b", "qwen3-30b-a3b")
 PIPELINES = ("", llmir.DEFAULT_PIPELINE)
+LAID = f"{llmir.DEFAULT_PIPELINE},stages{{pp=2, micro_batches=3}},shard"
+CASES = (
+    *((model, pipeline) for model in MODELS for pipeline in PIPELINES),
+    ("llama3.1-8b", f"{LAID}{{tp=4, sp=1}}"),
+    *(("qwen3-30b-a3b", LAID + how) for how in ("{tp=4, ep=2}", "{tp=2, dp=3, ep=2}", "{dp=2, ep=2}")),
+)
 
 
-def steps(model: str, pipeline: str) -> list[Report]:
+def steps(model: str, pipeline: str, cost: str | None = None) -> list[Report]:
     program = llmir.run(llmir.load(model), pipeline)
-    return [llmir.analyze(program, "h100-sxm", batch=3, new=n, context=c) for n, c in ((100, 0), (1, 99))]
+    points = ({"new": 100, "context": 0}, {"new": 1, "context": 99})
+    return [llmir.analyze(program, "h100-sxm", batch=3, **at, cost=cost) for at in points]
 
 
-def explanations(model: str, pipeline: str) -> list[tuple[Report, Any, Explanation]]:
-    return [(step, op, explain(step, op.name)) for step in steps(model, pipeline) for op in step.ops]
+def explanations(model: str, pipeline: str, cost: str | None = None) -> list[tuple[Report, Any, Explanation]]:
+    return [(step, op, explain(step, op.name)) for step in steps(model, pipeline, cost) for op in step.ops]
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "pipeline"), CASES)
 def test_an_explanation_has_the_numbers_of_the_report(model: str, pipeline: str) -> None:
     for step, op, e in explanations(model, pipeline):
         assert (e.name, e.kind, e.block, e.repeat) == (op.name, op.kind, op.block, op.repeat)
         assert (e.time_s, e.share, e.total_time_s) == (op.time_s, op.share, op.repeat * op.time_s)
-        assert e.step_time_s == step.time_s
+        assert (e.step_time_s, e.busy_s) == (step.time_s, step.busy_s)
         assert sum(a.value for a in e.flops) == op.flops
         assert e.flops[0].value == op.matmul_flops
         assert sum(a.value for a in e.reads) == op.read_bytes
         assert sum(a.value for a in e.writes) == op.write_bytes
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "pipeline"), CASES)
 def test_symbols_evaluate_to_the_numbers_beside_them(model: str, pipeline: str) -> None:
     for _, _, e in explanations(model, pipeline):
         at = Binding(**e.binding)
@@ -60,7 +65,7 @@ def test_symbols_evaluate_to_the_numbers_beside_them(model: str, pipeline: str) 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_time_is_the_largest_of_the_limits(model: str) -> None:
-    for step, op, e in explanations(model, llmir.DEFAULT_PIPELINE):
+    for step, op, e in explanations(model, llmir.DEFAULT_PIPELINE, "ideal"):
         (decides,) = (x for x in e.limits if x.decides)
         assert all(x.time_s == pytest.approx(x.amount / x.rate, rel=1e-12) for x in e.limits)
         assert decides.time_s == max(x.time_s for x in e.limits)
@@ -150,7 +155,7 @@ def test_the_command_agrees_with_analyze(phase: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_command_shows_each_step_of_the_reasoning(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = run(capsys, "llama3.1-8b", "qkv_proj", "--prompt", "2048")
+    shown = run(capsys, "llama3.1-8b", "qkv_proj", "--prompt", "2048", "--cost", "ideal")
     for part in (
         "layer.qkv_proj of Llama-3.1-8B on H100-SXM, prefill",
         "b t h, h g r d, h g d, h g d -> b t g r d, b t g d, b t g d",
@@ -187,7 +192,7 @@ def test_a_collective_says_what_it_sends_and_how(
     device: str, batch: int, way: str, sent: Fraction, hops: int
 ) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,fuse,shard{tp=8}")
-    report = llmir.analyze(program, device, batch=batch, new=16)
+    report = llmir.analyze(program, device, batch=batch, new=16, cost="ideal")
     found = explain(report, "all_reduce_o_proj")
     payload = batch * 16 * 4096 * 2
     assert [a.value for a in found.sends] == [2 * 7 * payload // 8, sent * payload]

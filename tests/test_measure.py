@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir import hw
 from llmir.backends import calibrate, measure
-from llmir.backends.calibrate import FAMILIES, Machines, cases, families
+from llmir.backends.calibrate import FAMILIES, Machines, cases
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import (
@@ -291,48 +291,6 @@ def test_a_device_that_states_a_host_is_priced_with_it(tmp_path: Path) -> None:
     other = model(device, engine="vllm").host  # which knows nothing of this machine
     assert other
     assert not isinstance(other, CpuHost)
-
-
-# --- a CPU's kernels -----------------------------------------------------------------------------
-
-CPU = hw.load("cpu")
-SHARES = st.floats(0.1, 1)
-
-
-@given(
-    st.builds(CpuGemm, rate=SHARES, bandwidth=SHARES, packing=SHARES, tile_rows=st.sampled_from((1, 4, 8)))
-)
-def test_a_product_on_a_cpu_is_never_faster_for_being_larger(kernel: CpuGemm) -> None:
-    m, n, k = np.meshgrid((1, 2, 3, 8, 9, 64, 1000), (1, 100, 4096), (1, 100, 4096), indexing="ij")
-    given_ = GemmShape(m, n, k, x_bits=32, w_bits=32, y_bits=32, dtype="fp32")
-    times = np.asarray(kernel.seconds(CPU, given_))
-    assert np.all(times >= np.asarray(given_.roofline(CPU)))
-    assert all(np.all(np.diff(times, axis=axis) >= 0) for axis in range(3))
-
-
-def brute_force(new: int) -> int:
-    """Pairs of a query tile's head that PyTorch's loop walks through, causal, nothing cached."""
-    tile = 256 if new >= 768 else 64 if new >= 192 else 32
-    keys = 0
-    for first in range(0, new, tile):
-        last = min(first + tile, new)
-        keys += sum(min(512, new - at) for at in range(0, last, 512))
-    return keys
-
-
-@pytest.mark.parametrize("new", [1, 16, 32, 128, 192, 512, 768, 1024, 2048, 8192])
-def test_a_causal_walk_over_tiles_is_that_of_pytorchs_loop(new: int) -> None:
-    kernel = CpuAttention(fetch_ns=20, matrix=1, softmax=1, block_us=0.01, launch_us=0.5)
-    device = replace(CPU, cores=1, vector_flops={"fp32": 1e18}, matrix_flops={"bf16": 1e18}, memory_Bps=1e18)
-    seconds = kernel.seconds(device, AttentionShape(1, new, 0, 1, 1, 64))
-    assert seconds == pytest.approx(brute_force(new) * 64 * 20e-9 + 0.5e-6, rel=1e-2)
-
-
-def test_a_cpu_takes_its_own_kernels_of_the_same_rows() -> None:
-    assert FAMILIES["gemm_fp32"].on(CPU).kernel is CpuGemm
-    assert FAMILIES["rms_norm"].on(CPU).kernel is Stream
-    assert FAMILIES["gemm_fp32"].on(hw.load("h100-sxm")).name == "gemm_fp32"
-    assert not any(f.name.startswith("cpu_") for f in families())
 
 
 def test_a_column_with_a_meaning_when_empty_may_be_absent(tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         TOKENS * (200 + 2 * 4),
         2 * TOKENS * 200,
     ),
-    "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 0),
-    "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 2 * TOKENS * 8),
+    "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
 WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard

@@ -154,9 +154,10 @@ def test_options_round_trip() -> None:
     [
         (
             "fuse-atention",
-            "there are dce, fuse, fuse-attention, quantize, shard, stages, unroll; did you mean",
+            "there are dce, fuse, fuse-attention, quantize, route, shard, stages, unroll; did you mean",
         ),
         ("fuse{", "the brace does not close"),
+        ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),
         ("fuse{deep=3}", "option 'deep' does not exist; it has none"),
         ("fuse,,dce", "pass '' does not exist"),
     ],

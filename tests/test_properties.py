@@ -197,11 +197,12 @@ def test_a_mixed_step_merges_its_parts(
 ) -> None:
     """Of sequences that are alike it is one step of them all; of others, what counts tokens is summed."""
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
-    alike = llmir.analyze(program, "h100", **point, beside=[point] * len(beside))
-    together = llmir.analyze(program, "h100", **point | {"batch": point["batch"] * (1 + len(beside))})
+    alike = llmir.analyze(program, "h100", **point, cost="ideal", beside=[point] * len(beside))
+    more = point | {"batch": point["batch"] * (1 + len(beside))}
+    together = llmir.analyze(program, "h100", **more, cost="ideal")
     assert close(figures(alike), figures(together), 1e-9)
-    mixed = llmir.analyze(program, "h100", **point, beside=beside)
-    alone = [llmir.analyze(program, "h100", **at) for at in (point, *beside)]
+    mixed = llmir.analyze(program, "h100", **point, cost="ideal", beside=beside)
+    alone = [llmir.analyze(program, "h100", **at, cost="ideal") for at in (point, *beside)]
     for figure in ("matmul_flops", "kv_cache_bytes"):
         assert getattr(mixed, figure) == pytest.approx(sum(getattr(r, figure) for r in alone))
     assert mixed.weight_bytes == alone[0].weight_bytes

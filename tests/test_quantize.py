@@ -129,7 +129,7 @@ def test_weights_alone_change_no_op() -> None:
 def test_what_computes_in_what() -> None:
     """Weight-only products run at the activations' rate, narrow ones at the narrow one."""
     program = llmir.run(llmir.load("llama3.1-8b"), FUSE)
-    prefill = {"batch": 4, "new": 2048, "context": 0}
+    prefill = {"batch": 4, "new": 2048, "context": 0, "cost": "ideal"}
     plain = llmir.analyze(program, "h100", **prefill)
     only = llmir.analyze(llmir.run(program, "quantize{weights=fp8}"), "h100", **prefill)
     both = llmir.analyze(llmir.run(program, "quantize{weights=fp8, activations=fp8}"), "h100", **prefill)

@@ -207,6 +207,7 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         ),
         ("qwen2.5-0.5b", "tp=4", "axis 'heads' is 14 and cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "tp is 0, expected at least 1"),
+        ("llama3.1-8b", "tp=2, sp=2", "sp is 2, expected 0 or 1"),
         ("llama3.1-8b", "tp=x", "option tp is 'x', expected an integer"),
     ],
 )

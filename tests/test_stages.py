@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.timing import Timing
 from llmir.dim import Binding
-from llmir.errors import InputError, PassError, VerifyError
+from llmir.errors import InputError, ParseError, PassError, VerifyError
 from llmir.graph import Program
 from llmir.passes.stages import Stages, even
 from llmir.text import parse_program, print_program
@@ -101,7 +101,7 @@ def test_stages_conserve_work_and_bytes(
     payload = Binding(B=batch, T=new, C=0)(hidden.inputs[0].results[0].bytes)
     parts = cut.micro_batches
     assert each.comm_bytes == (len(staged.entries) - 1) * parts * payload
-    assert sum(op.time_s * op.repeat for op in each.ops) == pytest.approx(each.busy_s)
+    assert sum(op.time_s * op.repeat for op in each.ops) == pytest.approx(each.busy_s - each.host_s)
 
 
 def flow_shop(stages: list[int], jobs: int) -> int:
@@ -162,6 +162,7 @@ def test_even_stages(layers: int, data: st.DataObject) -> None:
 def test_one_stage_changes_nothing(config: dict[str, Any], before: str) -> None:
     program = llmir.run(llmir.load(config), before)
     assert llmir.run(program, "stages{pp=1}") is program
+    assert llmir.run(program, Stages(layers=[config["num_hidden_layers"]])) is program
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_decode_is_the_latency_of_all_stages_and_throughput_that_of_the_slowest(
     base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     ask = {"batch": 8, "prompt": 100, "generate": 2}
     whole, staged, parts = (
-        llmir.workload(llmir.run(base, how), "h100", **ask)
+        llmir.workload(llmir.run(base, how), "h100", **ask, cost="ideal")
         for how in ("", "stages{pp=4}", "stages{pp=4, micro_batches=4}")
     )
     decode = staged.decode
@@ -265,6 +266,11 @@ def test_a_stage_must_take_what_the_one_before_gives() -> None:
     program = handed()
     with pytest.raises(VerifyError, match=r"@stage0: takes \(int64\[B, T\]\) first, but @stage1 gives"):
         verify(program.replace(entries=("stage1", "stage0")))
+    text = print_program(program)
+    with pytest.raises(VerifyError, match="@stage0: %send sends to stage 2, expected 1"):
+        verify(parse_program(text.replace("to=1", "to=2")))
+    with pytest.raises(ParseError, match="cannot read this line: micro_batches two"):
+        parse_program(text.replace("micro_batches 2", "micro_batches two"))
     with pytest.raises(VerifyError, match="entries, each once, got stage0, stage0"):
         verify(program.replace(entries=("stage0", "stage0")))
     with pytest.raises(VerifyError, match="at least 1 micro-batch, got 0"):
@@ -303,7 +309,8 @@ def test_a_diff_of_stages_is_what_they_send(micro: int) -> None:
     """Ops of other stages are the same ops: staging adds sends and receives, and reads weights again."""
     base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     staged = llmir.run(base, f"stages{{pp=4, micro_batches={micro}}}")
-    found = llmir.diff(base, staged, "h100", batch=4, new=64)
+    before, after = (llmir.analyze(p, "h100", batch=4, new=64, cost="ideal") for p in (base, staged))
+    found = llmir.diff(before, after)
     new = {(op.opcode, op.repeat) for c in found.changes if c.what == "new" for op in c.after}
     assert new == {("send", 3 * micro), ("recv", 3 * micro)}
     assert {c.what for c in found.changes} == ({"new"} if micro == 1 else {"new", "changed"})

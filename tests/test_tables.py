@@ -36,7 +36,8 @@ def test_a_grid_is_its_ranges_in_units_and_never_an_exponent() -> None:
 def test_a_program_that_takes_no_time_and_moves_no_bytes_has_its_tables() -> None:
     b = Builder("main")
     b.output(b.input("bf16[B, T, 64]", name="hidden"))
-    job = llmir.workload(Program("nothing", {"main": b.graph()}), "h100-sxm", prompt=8, generate=2)
+    nothing = Program("nothing", {"main": b.graph()})
+    job = llmir.workload(nothing, "h100-sxm", prompt=8, generate=2, cost="ideal")
     assert (job.prefill.time_s, job.prefill.read_bytes) == (0, 0)
     total = facts.total_line(job.prefill)
     assert (total.time, total.bytes, total.intensity, total.bound) == ("0 s", "0 B", "–", "–")

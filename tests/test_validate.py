@@ -33,7 +33,7 @@ def judge(tmp_path: Path) -> Any:
     def run(text: str, **options: Any) -> Validation:
         path = tmp_path / "rows.csv"
         path.write_text(text)
-        return llmir.validate(path, **options)
+        return llmir.validate(path, **{"cost": "ideal"} | options)
 
     return run
 
@@ -134,7 +134,7 @@ def test_rows_faster_than_the_roofline_get_the_rule_that_explains_them(judge: An
 
 def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
-    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16)
+    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16, cost="ideal")
     e2e = 1234.0
     both = 2 * (64 + 16) / e2e * 1e3
     out = 2 * 16 / e2e * 1e3
@@ -168,7 +168,7 @@ def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: An
 
 def test_ttft_and_tpot_are_judged_where_they_are_not_queueing(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
-    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16)
+    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16, cost="ideal")
     found = judge(MODEL + model(ttft_ms=50, tpot_ms=20) + model(ttft_ms=50, osl=""))
     assert [(r.row, r.metric, r.predicted_s) for r in found.rows] == [
         (1, "tpot", job.tpot_s),
@@ -184,18 +184,18 @@ def test_a_step_of_a_closed_loop_decodes_all_and_reads_its_share_of_prompts(judg
     row = only(
         judge(MODEL + model(kind="serving_closed_loop", batch_or_concurrency=8, isl=512, osl=32, tpot_ms=99))
     )
-    decode = llmir.analyze(program, "a100", batch=8, new=1, context=512 + 16).time_s
-    prompt = llmir.analyze(program, "a100", batch=1, new=512, context=0).time_s
+    decode = llmir.analyze(program, "a100", batch=8, new=1, context=512 + 16, cost="ideal").time_s
+    prompt = llmir.analyze(program, "a100", batch=1, new=512, context=0, cost="ideal").time_s
     assert row.predicted_s == pytest.approx(decode + 8 / 32 * prompt)
     assert max(decode, 8 / 32 * prompt) == pytest.approx(row.ideal_s)
 
 
 def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
-    one = llmir.workload(program, "a100", batch=1, prompt=1024, generate=1024)
+    one = llmir.workload(program, "a100", batch=1, prompt=1024, generate=1024, cost="ideal")
     batch = 2 * one.max_batch + 1
     row = only(judge(MODEL + model(batch_or_concurrency=batch, isl=1024, osl=1024, e2e_latency_ms=99999)))
-    full = llmir.workload(program, "a100", batch=one.max_batch, prompt=1024, generate=1024)
+    full = llmir.workload(program, "a100", batch=one.max_batch, prompt=1024, generate=1024, cost="ideal")
     assert row.predicted_s == pytest.approx(2 * full.e2e_s + one.e2e_s)
     assert row.ideal_s < row.predicted_s
 
@@ -305,6 +305,6 @@ MEASURED = Path(__file__).parent.parent.parent / "shared" / "measured"
     "name", ["gemm", "attention_decode", "attention_prefill", "moe", "elementwise", "collective"]
 )
 def test_ideal_exceeds_no_measured_kernel_but_by_a_stated_rule(name: str) -> None:
-    found = llmir.validate(MEASURED / f"{name}.csv")
+    found = llmir.validate(MEASURED / f"{name}.csv", cost="ideal")
     assert len(found.rows) > 1000
     assert {r.exceeds for r in found.exceeding} <= set(bounds.EXCLUDED)

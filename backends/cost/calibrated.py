@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Mixed, Number, maximum, minimum
+from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .calibration import Basis, basis, relatives
@@ -16,6 +16,7 @@ from .calls import Call, call, decoding
 from .ideal import Ideal
 from .kernels import AttentionShape, Host
 from .limit import Limit
+from .nodes import split
 from .price import Price, Roofline
 from .rows import Row
 
@@ -55,7 +56,7 @@ class Measured:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
         least = self.roofline.time(at)
         time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return time - self.hidden * minimum(self.launch_s, time - least) if self.hidden else time
+        return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -131,6 +132,7 @@ class Calibrated:
     device: Device
     engine: str | None = None
     host: Host | None = None
+    host_error: float | None = None
 
     name = "calibrated"
 
@@ -148,8 +150,8 @@ class Calibrated:
         """A measured kernel's price, or the roofline's where none is known."""
         roofline = Ideal(self.device).price(row)
         made = call(row)
-        if made is None:
-            return roofline
+        if made is None or split(self.device, row.work.group)[1] > 1:
+            return roofline  # between nodes nothing is calibrated
         if isinstance(made.shape, AttentionShape):
             return Phases(self._measured(made, roofline), self._measured(decoding(made), roofline))
         return self._measured(made, roofline)

@@ -66,14 +66,14 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
     return None
 
 
-def host(device: Device, engine: str | None = None) -> Host | None:
-    """What an engine adds to its kernels on this very device, where its file says so."""
+def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None:
+    """What an engine adds to its kernels on this very device, where its file says so, and its error."""
     calibration = device.calibration
     if calibration is None or (engine and engine not in calibration.engines):
         return None
     name = engine or calibration.engine
     found = _of(device, "host", name) if {"host", "cpu_host"} & {*calibration.engines[name]} else None
-    return found.kernel if found and isinstance(found.kernel, Host) else None
+    return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
 
 
 def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from llmir.dim import Binding, Dim, Number, ceildiv, distinct, product
+from llmir.dim import Binding, Dim, Number, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.ops.linear import Linear
@@ -162,17 +162,15 @@ def _experts(row: Row) -> Call | None:
     """A grouped product, of several results as one wider one."""
     first, *others = row.work.gemms
     x, w = row.operands[:2]
-    rows, held = x.shape[0], w.shape[0]
-    op = row.node.op
-    if not isinstance(op, GroupedLinear) or not isinstance(held, int):
+    rows, op = x.shape[0], row.node.op
+    if not isinstance(op, GroupedLinear):
         return None
-    tokens = ceildiv(rows * (op.experts // held), op.top_k)
     shape = GroupedShape(
         rows=rows,
-        experts=distinct(held, op.top_k, tokens, op.experts),
+        experts=op.touched(x, w),
         n=sum((g.n for g in others), start=first.n),
         k=first.k,
-        away=rows * (op.experts // held) - rows,
+        away=op.routed(x, w) - rows,
         x_bits=bits(x.dtype),
         w_bits=bits(w.dtype),
         y_bits=row.shape.dtype.bits,

@@ -61,6 +61,7 @@ class Efficiency:
 
     name = "efficiency"
     host = None
+    host_error = None
 
     def __post_init__(self) -> None:
         for key, value in self.shares.items():

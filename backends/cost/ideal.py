@@ -23,6 +23,7 @@ class Ideal:
 
     name = "ideal"
     host = None
+    host_error = None
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """What bounds an op: matrix unit, vector unit, memory and network, where it uses them."""

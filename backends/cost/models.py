@@ -40,6 +40,10 @@ class Model(Protocol):
     def host(self) -> Host | None:
         """What the engine adds to its kernels, where that is known."""
 
+    @property
+    def host_error(self) -> float | None:
+        """The mean relative error of whole runs that it was not fitted to."""
+
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """What the device's datasheet puts on the time of an op."""
 
@@ -76,15 +80,16 @@ def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tupl
     if efficiency:
         return Efficiency(device, dict(efficiency))
     if cost == "calibrated" or engine or (device.calibration and not cost):
-        return Calibrated(device, engine, _host(device, engine))
+        return Calibrated(device, engine, *_host(device, engine))
     return Ideal(device)
 
 
-def _host(device: Device, engine: str | None) -> Host | None:
+def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
     if found := host(device, engine):
         return found
     name = Calibrated(device, engine).kernels
     own = device.calibration.engines if device.calibration else {}
     if name not in hw.engines() and (name in own or engine is None):
-        return None
-    return Host.of(hw.engine(name).parameters, f"engine {name}")
+        return None, None
+    fitted = hw.engine(name)
+    return Host.of(fitted.parameters, f"engine {name}"), fitted.error

@@ -77,4 +77,4 @@ def _details(box: Box) -> list[str]:
     words += [units.bytes(box.bytes)] if box.bytes else []
     words += [f"{units.bytes(float(cost.comm_bytes))} sent"] if cost.comm_bytes else []
     words += [units.intensity(float(cost.intensity))] if cost.flops and box.bytes else []
-    return [" · ".join(words), *([box.note] if box.note else [])]
+    return [" · ".join(words) or "nothing is moved", *([box.note] if box.note else [])]

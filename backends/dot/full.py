@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from llmir.backends import units
+from llmir.backends import facts, units
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 
 from .grid import GAP, HIGH, Point, Row, rows, spline, ways
 from .label import MUTED, PAINT, PLAIN, Paint, fit, font, label, left, right, table, width
 from .outline import Box, Outline
-from .page import head, new_graph, panel_head
+from .page import LINE, head, new_graph, panel_head
 
 KEY = "One layer a row. Each box: time of one run, and what bounds it. Dashed: residuals."
 _TITLE, _MARGIN, _HEAD = 104.0, 24.0, 62.0
@@ -40,12 +40,12 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
 
 def _panel(graph: Any, outline: Outline, ids: str, corner: Point, across: float, wide: float) -> None:
     x, y = corner
-    places = rows(outline, x + _MARGIN, y - _HEAD, _TITLE, wide)
+    first = y - _HEAD - LINE * len(facts.pipeline_lines(outline.report))
+    places = rows(outline, x + _MARGIN, first, _TITLE, wide)
     _place(graph, ids, corner, (x + across, places[-1].gutter - _MARGIN), "", _FRAME)
     over = _spread(panel_head(outline.report), across - 2 * _MARGIN)
-    _place(
-        graph, f"{ids}head", (x + _MARGIN / 2, y - 6), (x + across - _MARGIN / 2, y - _HEAD + 12), over, _BARE
-    )
+    under = (x + across - _MARGIN / 2, first + 12)
+    _place(graph, f"{ids}head", (x + _MARGIN / 2, y - 6), under, over, _BARE)
     names: dict[str, str] = {}
     for number, row in enumerate(places):
         if row.section.prefix:

@@ -41,6 +41,7 @@ GROUP = {
     "margin": "12",
 }
 
+LINE = 16  # points, of a line in the head of a panel
 _WARNING = "#b91c1c"
 
 
@@ -74,8 +75,8 @@ def panel_head(report: Report) -> str:
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
     lines = [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
-    words = [what, *lines]
-    return table([left(first, 'HEIGHT="20"'), *(left(font(w, 10, MUTED), 'HEIGHT="16"') for w in words)])
+    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in (what, *lines)]
+    return table([left(first, 'HEIGHT="20"'), *words])
 
 
 def step_words(report: Report) -> tuple[str, str]:

@@ -48,8 +48,6 @@ def command(**given: Any) -> None:
     pipelines = _pipelines(given, models)
     from llmir import api
     from llmir.backends.diff import WorkloadDiff
-    from llmir.passes.shard import Shard
-    from llmir.passes.stages import Stages
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
@@ -60,7 +58,7 @@ def command(**given: Any) -> None:
     for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)
         jobs.append(inputs.workload(program, given, hw))
-    stated = [",".join(str(p) for p in passes if str(p) and p not in (Shard(), Stages())) for passes in steps]
+    stated = [",".join(str(p) for p in passes if str(p)) for passes in steps]
     _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 

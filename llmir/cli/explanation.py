@@ -13,6 +13,12 @@ from rich.text import Text
 from llmir.backends import facts, table, units
 from llmir.backends.explain import Amount, Explanation, Kernel, Route
 
+_ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
+    "distinct(": "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected "
+    "to touch; with a skew, those of the busiest of E/held ranks",
+    "busiest(": "busiest(ranks, k, n, E, skew), the rows of k·n that the busiest rank is expected to have",
+}
+
 
 def shown(e: Explanation, phase: str) -> RenderableType:
     """All of it, in the order in which one would work it out."""
@@ -32,9 +38,8 @@ def shown(e: Explanation, phase: str) -> RenderableType:
         title(f"One execution, with {where}  (B sequences, T new tokens each, C cached)"),
         _indented(_amounts(e)),
     ]
-    if any("distinct(" in a.expression for a in (*e.reads, *e.flops)):
-        expected = "the experts that n tokens are expected to touch"
-        parts.append(_text(f"  distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), {expected}"))
+    counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
+    parts += [_text(f"  {text}") for atom, text in _ATOMS.items() if any(atom in c for c in counted)]
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
@@ -119,5 +124,5 @@ def _routes(e: Explanation) -> RenderableType:
 def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
-    step = units.time(e.step_time_s)
-    return ["", f"Total {total}, {units.percent(e.share)} of the {step} that {phase} takes"]
+    whole = f"its {e.stages} stages work in {phase}" if e.stages > 1 else f"{phase} takes"
+    return ["", f"Total {total}, {units.percent(e.share)} of the {units.time(e.busy_s)} that {whole}"]

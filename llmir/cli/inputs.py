@@ -94,26 +94,34 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_stages(given), pipeline, *_shard(given), *after]
+    return [*before, *_stages(given), pipeline, *_route(given), *_shard(given), *after]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that splits the layers as `--pp` and `--micro-batches` ask for."""
+    """The pass that splits the layers as `--pp` and `--micro-batches` ask for, if they ask for any."""
     from llmir.passes.stages import Stages
 
-    sizes = given.get("pp", (1,))
-    layers = sizes if len(sizes) > 1 else ""
-    return [Stages(sizes[0] if len(sizes) == 1 else 1, layers, given.get("micro_batches", 1))]
+    pp, *more = given["pp"]
+    asked = Stages(1 if more else pp, given["pp"] if more else "", given["micro_batches"])
+    return [asked] if asked != Stages() else []
+
+
+def _route(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that makes some experts more popular, as `--routing-skew` asks for."""
+    from llmir.passes.route import Route
+
+    skew = given.get("routing_skew")
+    return [] if skew is None else [Route(skew)]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:
     """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
     from llmir.passes.shard import Shard
 
-    if given.get("sp") and given["tp"] == 1:
+    if given["sp"] and given["tp"] == 1:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
-    degrees = {name: given.get(name, 1) for name in ("tp", "dp", "ep")}
-    return [Shard(**degrees, sp=int(given.get("sp", False)))]
+    asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
+    return [asked] if asked != Shard() else []
 
 
 def hardware(given: Mapping[str, Any]) -> str | Device:

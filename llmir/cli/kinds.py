@@ -99,6 +99,24 @@ class Bytes(_Kind):
         return int(size)
 
 
+class Skew(_Kind):
+    """An exponent of Zipf's law, from 0 up to what `route` takes."""
+
+    name = "S"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`UsageError` for anything else."""
+        from llmir.passes.route import MOST
+
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not 0 <= number <= MOST:
+            self.fail(f"expected a number from 0 to {MOST:g}, got {str(value)[:40]!r}", param, ctx)
+        return number
+
+
 class Number(_Kind):
     """A number above 0, and up to `most`."""
 

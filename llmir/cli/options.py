@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number, Shares, Stages
+from .kinds import Bytes, Count, Number, Shares, Skew, Stages
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -88,6 +88,12 @@ parallel = _stack(
     click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
     click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
+    click.option(
+        "--routing-skew",
+        type=Skew(),
+        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, as even "
+        "as can be]",
+    ),
 )
 
 workload = _stack(

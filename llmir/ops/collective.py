@@ -17,6 +17,7 @@ from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
 from ..op import Op, Work
+from ..ragged import even, routed
 from ..tensor import Placement, Tensor
 
 TOKENS = -1  # as `dim`: the first two dimensions together
@@ -189,13 +190,17 @@ class Slice(Collective):
 class AllToAll(Collective):
     """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
 
-    Rows are split over the same axes before and after, by token or by expert; on average as evenly.
+    Rows are split over the same axes before and after: evenly by token, and by expert as evenly as tokens
+    choose among `experts`, `top_k` each, under a `skew`.
     """
 
     opcode = "all_to_all"
     kind = "collective"
 
     to: str
+    top_k: int = 0
+    experts: int = 0
+    skew: float = 0.0
 
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""
@@ -203,4 +208,13 @@ class AllToAll(Collective):
             raise VerifyError(f"all_to_all: rows go to experts or tokens, not to {self.to!r}")
         if not set(self.over) <= set(x.placements[0]):
             raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
-        return x
+        rows = even(x.shape[0])
+        if self.to == "experts" and self.skew:
+            if self.top_k < 1:
+                raise VerifyError(f"all_to_all: tokens choose at least 1 expert, got {self.top_k}")
+            rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, self.skew)
+        return x.resized(0, rows)
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the rank of the busiest experts receives, or sends back."""
+        return y if self.to == "experts" else x

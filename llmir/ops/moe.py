@@ -11,12 +11,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size, ceildiv, distinct
+from ..dim import Size, ceildiv, distinct, product
 from ..dtype import FP32, INT32, DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
+from ..ragged import even, routed, together
 from ..tensor import Tensor
 from .collective import without
 from .linear import common
@@ -83,7 +84,8 @@ class SoftmaxTopK(TopK):
 class Dispatch(Op):
     """Each token's row once for each expert it chose, and that expert's number.
 
-    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts.
+    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: under a
+    `skew`, more than its share if the most popular of the model's `experts` are among them.
     """
 
     opcode = "dispatch"
@@ -91,10 +93,16 @@ class Dispatch(Op):
     rule = "b t h, b t k -> (b t k) h, (b t k)"
 
     over: tuple[str, ...] = ()
+    experts: int = 0
+    skew: float = 0.0
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows are split as tokens are, and then by expert."""
+        """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
         found = super().types(operands)
+        if self.skew and self.over and not found[0].placements[0]:
+            *tokens, top_k = operands[1].shape
+            rows = routed(product(tokens), top_k, self.experts, self.skew)
+            found = tuple(t.resized(0, rows) for t in found)
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
@@ -114,7 +122,7 @@ class GroupedLinear(Op):
 
     Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
     has, `to` the type of the results if not that of the rows. Reads the weights of the experts that are
-    touched: E·(1−(1−k/E)^tokens) are expected.
+    touched: E·(1−(1−k/E)^tokens) are expected, or fewer under a `skew` (`routing`).
     """
 
     opcode = "grouped_linear"
@@ -125,6 +133,7 @@ class GroupedLinear(Op):
     top_k: int
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
+    skew: float = 0.0
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
@@ -159,18 +168,25 @@ class GroupedLinear(Op):
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Rows once, and of each weight the expected number of distinct experts."""
-
-        def touched(weight: Tensor) -> Size:
-            held = weight.shape[0]
-            if not isinstance(held, int) or self.experts % held:
-                raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
-            # This rank's rows are its share of all: with E/held ranks, of that many times its tokens.
-            tokens = ceildiv(operands[0].shape[0] * (self.experts // held), self.top_k)
-            one = Tensor((1, *weight.shape[1:]), weight.dtype).bytes
-            return one * distinct(held, self.top_k, tokens, self.experts)
-
         rows, *weights, chosen = operands
-        return (rows.bytes, *map(touched, weights), chosen.bytes)
+        ones = (Tensor((1, *w.shape[1:]), w.dtype).bytes for w in weights)
+        read = (one * self.touched(rows, w) for one, w in zip(ones, weights, strict=True))
+        return (rows.bytes, *read, chosen.bytes)
+
+    def touched(self, rows: Tensor, weight: Tensor) -> Size:
+        """How many experts of a rank's weight are expected to be touched."""
+        tokens = ceildiv(self.routed(rows, weight), self.top_k)
+        return distinct(self._held(weight), self.top_k, tokens, self.experts, self.skew)
+
+    def routed(self, rows: Tensor, weight: Tensor) -> Size:
+        """The rows of all ranks that share the experts, of which one has `rows`."""
+        return together(rows.shape[0], self.experts // self._held(weight))
+
+    def _held(self, weight: Tensor) -> int:
+        held = weight.shape[0]
+        if not isinstance(held, int) or self.experts % held:
+            raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
+        return held
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Expert by expert; rows of experts that another rank holds are zero here."""
@@ -206,7 +222,7 @@ class Combine(Op):
         kept = without(rows.placements[0], self.over, rows) if self.over else rows.placements[0]
         if kept != (*weights.placements[0], *weights.tokens):
             raise VerifyError(f"combine: rows {rows} do not lie as their weights {weights} do")
-        whole = rows.laid(((), *rows.placements[1:]))
+        whole = rows.resized(0, even(rows.shape[0])).laid(((), *rows.placements[1:]))
         (found,) = super().types((whole, weights.laid()))
         partial = tuple(sorted({*rows.partial, *self.over}))
         return (found.laid((*weights.placements[:2], ()), partial, weights.tokens),)

@@ -15,7 +15,7 @@ from ..tensor import Tensor
 
 @dataclass(frozen=True)
 class Send(Op):
-    """Sends a value to stage `to`, each rank its part to the rank at the same place there."""
+    """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is."""
 
     opcode = "send"
     kind = "collective"
@@ -29,10 +29,6 @@ class Send(Op):
         group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
         return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
 
-    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing here: the other stage writes."""
-        return (0,)
-
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The value as it is."""
         return (operands[0],)
@@ -40,7 +36,7 @@ class Send(Op):
 
 @dataclass(frozen=True)
 class Recv(Op):
-    """Takes what the stage before has sent, into memory of this one; the sender's time is that of both."""
+    """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`."""
 
     opcode = "recv"
     kind = "collective"
@@ -48,7 +44,11 @@ class Recv(Op):
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({0: 0})
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Nothing here: the other stage reads."""
+        """Nothing: it is here."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing: `send` has written it."""
         return (0,)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:

@@ -66,13 +66,17 @@ class AllReduce(Kernel):
     ring: float = parameter(0.78, 0.05, 1, "", "share of the link that the ring reaches")
     switch_us: float = parameter(15, 1, 80, "µs", "of a sum in the switches")
     switch: float = parameter(0.66, 0.05, 1, "", "share of the link that it reaches")
+    shared: float = parameter(
+        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
+    )
 
     def seconds(self, device: Device, shape: SumShape) -> Number:
         """Time of one call; never below the payload once over the link."""
         link, others = shape.link(device), shape.ranks - 1
+        crowd = (shape.ranks / 2) ** self.shared
 
         def way(latency_us: Number, sent: Number, share: float) -> Any:
-            return np.asarray(latency_us * 1e-6 + sent / (share * link.Bps))
+            return np.asarray(latency_us * 1e-6 + sent / (share * link.Bps) * crowd)
 
         small_us = self.small_us + self.rank_us * others
         time = np.minimum(
@@ -96,11 +100,15 @@ class Exchange(Kernel):
     small: float = parameter(0.2, 0.02, 1, "", "share of the link that it reaches")
     large_us: float = parameter(12, 0.5, 160, "µs", "of a large payload's protocol")
     large: float = parameter(0.7, 0.05, 1, "", "share of the link that it reaches")
+    shared: float = parameter(
+        0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
+    )
 
     def seconds(self, device: Device, shape: CollectiveShape) -> Number:
         """Time of one call; never below what is sent over the link."""
         least = shape.roofline(device)
         wait_us = self.rank_us * (shape.ranks - 1)
-        small = (self.small_us + wait_us) * 1e-6 + least / self.small
-        large = (self.large_us + wait_us) * 1e-6 + least / self.large
+        crowd = (shape.ranks / 2) ** self.shared
+        small = (self.small_us + wait_us) * 1e-6 + crowd * least / self.small
+        large = (self.large_us + wait_us) * 1e-6 + crowd * least / self.large
         return np.maximum(np.minimum(small, large), least)

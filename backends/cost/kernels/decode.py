@@ -29,7 +29,7 @@ class Decode(Kernel):
     element: float = parameter(0.1, 0.001, 10, "B", "that memory could move while a key's element is used")
     alone: float = parameter(0.3, 0.01, 4, "", "time of a block alone, to that of its share of the traffic")
     block_us: float = parameter(1.5, 0.05, 20, "µs", "to begin and end a block")
-    row_us: float = parameter(0.05, 0.001, 5, "µs", "to begin and end 128 values of its output")
+    row_us: float = parameter(0.05, 0.001, 5, "µs", "for 128 values of its output; grows as their root")
     combine_us: float = parameter(2, 0.01, 30, "µs", "to combine pieces")
     blocks: float = parameter(1, 0.2, 8, "", "blocks wanted on each multiprocessor before keys are cut")
     pieces: float = parameter(16, 2, 256, "", "pieces at most")
@@ -51,8 +51,8 @@ class Decode(Kernel):
         used = shape.kv_elements * shape.group / together * self.element
         cache = np.maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth, used) / device.memory_Bps
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
-        values = together * shape.new * shape.head / ROW
-        block = (self.block_us + self.row_us * values) * 1e-6
+        values = together * shape.new * shape.head / ROW  # of which more overlap the more there are
+        block = (self.block_us + self.row_us * np.sqrt(values)) * 1e-6
         longest = block + self.alone / share * (cache / reading + rows / heads)
         busy = np.maximum(longest, blocks * block * share + cache + rows)
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)

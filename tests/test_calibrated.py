@@ -1,0 +1,162 @@
+"""The calibrated model on whole programs: never below the roofline, and honest about what it rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir import hw
+from llmir.backends.cost.calibrated import TRANSFER
+from llmir.errors import HardwareError, InputError
+
+from .commands import Run, runner
+from .strategies import LOGITS, PIPELINES, configs, points
+
+MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "e2e.csv"
+DEVICES = st.sampled_from(("h100-sxm", "a100-80-sxm", "b200", "l40s", "h200", "rtx4090"))
+ENGINES = st.sampled_from((None, *hw.engines()))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in a folder of its own."""
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+@given(configs(), LOGITS, PIPELINES, points(), DEVICES, ENGINES)
+@settings(deadline=None, max_examples=60)
+def test_no_time_is_below_the_rooflines(
+    config: dict[str, Any],
+    logits: str,
+    pipeline: str,
+    point: dict[str, int],
+    device: str,
+    engine: str | None,
+) -> None:
+    program = llmir.run(llmir.load(config, logits=logits), pipeline)
+    step = llmir.analyze(program, device, **point, cost="calibrated", engine=engine)
+    ideal = llmir.analyze(program, device, **point, cost="ideal")
+    for ours, least in zip(step.ops, ideal.ops, strict=True):
+        assert ours.time_s >= least.time_s == ours.ideal_time_s, ours.name
+    assert step.time_s >= step.ideal_time_s == ideal.time_s
+    assert step.time_s == pytest.approx(sum(op.repeat * op.time_s for op in step.ops) + step.host_s)
+    assert sum(step.bound.values()) == pytest.approx(1)
+    assert step.flops == ideal.flops
+    assert step.peak_memory_bytes == ideal.peak_memory_bytes
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("device", ["h100-sxm", "a100-80-sxm", "b200"])
+def test_more_sequences_and_more_context_take_no_less(name: str, device: str) -> None:
+    """Up to tiles: what a larger step is faster by is less than a hundredth."""
+    program = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
+    batch, context = np.arange(1, 300)[:, None], np.arange(0, 20000, 97)
+    time = llmir.analyze(program, device, batch=batch, new=1, context=context, cost="calibrated").time_s
+    assert np.all(time[1:] >= 0.99 * time[:-1])
+    assert np.all(time[:, 1:] >= 0.99 * time[:, :-1])
+
+
+def test_a_grid_is_its_points() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.DEFAULT_PIPELINE, "shard{tp=4, ep=4}"])
+    batch, new, context = np.array([[[1]], [[70]]]), np.array([[1], [33]]), np.array([0, 5, 4000])
+    grid = llmir.analyze(program, "h100", batch=batch, new=new, context=context)
+    for i, j, k in np.ndindex(2, 2, 3):
+        at = {"batch": int(batch[i, 0, 0]), "new": int(new[j, 0]), "context": int(context[k])}
+        point = llmir.analyze(program, "h100", **at)
+        assert grid.time_s[i, j, k] == pytest.approx(point.time_s)
+        for whole, one in zip(grid.ops, point.ops, strict=True):
+            assert whole.time_s[i, j, k] == pytest.approx(one.time_s)
+            assert whole.bound[i, j, k] == one.bound
+
+
+def test_each_op_says_what_its_time_rests_on() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
+    own, other = (
+        {op.name: op for op in llmir.analyze(program, d, batch=4, new=1, context=99).ops}
+        for d in ("h100", llmir.hw.load("h100"))
+    )
+    assert own.keys() == other.keys()
+    assert own["layer.qkv_proj"].basis == "calibrated"
+    assert own["layer.input_norm"].basis == "transferred from A100-80-SXM"
+    moved = llmir.analyze(program, "h200", batch=4, new=1, context=99, cost="calibrated").ops
+    (product,) = (op for op in moved if op.name == "layer.qkv_proj")
+    assert product.basis == "transferred from H100-SXM"
+    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + TRANSFER)
+    far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
+    crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
+    assert {op.basis for op in crossing if op.kind == "collective"} == {"datasheet"}
+
+
+def test_calibrated_is_the_default_where_the_device_is() -> None:
+    program = llmir.load("qwen3-0.6b")
+    names = [llmir.analyze(program, d).cost_model for d in ("h100", "h200", "tpu-v6e", "dgx-h100")]
+    assert names == ["calibrated", "ideal", "ideal", "calibrated"]
+    alone = llmir.analyze(program, "tpu-v6e", cost="calibrated")
+    assert {op.basis for op in alone.ops} == {"datasheet"}
+    assert (alone.time_s, alone.error) == (alone.ideal_time_s, None)
+
+
+@pytest.mark.parametrize("share", ["compute", "memory", "network"])
+def test_each_efficiency_acts(share: str) -> None:
+    """Half the rate is twice the time of what it bounds, and nothing else."""
+    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=8}"])
+    at = {"batch": 8, "new": 512, "context": 0}
+    whole = llmir.analyze(program, "a100", **at, efficiency={share: 1})
+    half = llmir.analyze(program, "a100", **at, efficiency={share: 0.5})
+    assert whole.time_s == pytest.approx(whole.ideal_time_s)
+    assert half.cost_model == "efficiency"
+    bound = [a.bound == share for a in whole.ops]
+    assert any(bound)
+    for before, after, mine in zip(whole.ops, half.ops, bound, strict=True):
+        assert after.time_s == pytest.approx(before.time_s * (2 if mine else 1)) or after.bound == share
+    launch = llmir.analyze(program, "a100", **at, efficiency={"launch": 1e-3})
+    calls = sum(op.repeat for op in launch.ops)
+    assert launch.time_s == pytest.approx(launch.ideal_time_s + calls * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cost": "exact"}, "cost: expected ideal or calibrated, got 'exact'"),
+        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': the ideal cost model knows no engines"),
+        ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
+        ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),
+        ({"efficiency": {"memory": 1.5}}, "efficiency: memory must be a number above 0 and up to 1, got 1.5"),
+        ({"efficiency": {"memory": 0}}, "efficiency: memory must be a number above 0"),
+        ({"efficiency": {"cache": 0.5}}, "efficiency: there is no 'cache'"),
+    ],
+)
+def test_what_contradicts_itself(options: dict[str, Any], says: str) -> None:
+    with pytest.raises((InputError, HardwareError), match=says):
+        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", **options)
+
+
+def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
+    text = 'origin: "by hand"\nrows: 3\nerror_percent: 5\nhidden: 0.5\nstep_us: 5000\nsequence_us: 1\n'
+    (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\nfelt: 1\n")
+    shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
+    assert shown.code == 0
+    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).host_s
+    assert host == pytest.approx(5001e-6)
+    (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\nfelt: 9\n")
+    said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
+    assert (said.code, said.err) == (2, "error: engine bad.yaml.felt must be 0.1 to 2, got 9\n")
+
+
+def test_whole_runs_are_predicted() -> None:
+    """Static batches and time per token of closed loops, one host for each engine."""
+    if not MEASURED.exists():
+        pytest.skip("no measured runs beside the checkout")
+    found = llmir.validate(MEASURED)
+    kinds = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+    error = np.array([r.predicted_s / r.measured_s - 1 for r in found.rows if r.kind in kinds])
+    assert len(error) > 1400
+    assert np.abs(error).mean() < 0.15
+    assert np.median(np.abs(error)) < 0.10
+    assert abs(error.mean()) < 0.05

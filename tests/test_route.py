@@ -1,0 +1,262 @@
+"""Routing skew: what falls to the busiest rank, against simulation, closed forms and published counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir import routing
+from llmir.backends.conserve import conservation
+from llmir.backends.interpret import interpret
+from llmir.dim import B, Binding, T, distinct, parse
+from llmir.errors import ParseError, PassError, VerifyError
+from llmir.ragged import even, most, routed, together
+from llmir.text import print_program
+
+from .commands import Run, runner
+from .strategies import PIPELINES, configs, degrees
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+SKEWS = st.floats(0.01, 4)
+TOKENS = st.integers(0, 5000)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Ranks, experts and how many a token chooses."""
+    ranks = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 64)))
+    experts = ranks * draw(st.integers(1, 16))
+    return ranks, experts, draw(st.integers(1, min(experts, 12)))
+
+
+def simulated(ranks: int, experts: int, chosen: int, tokens: int, skew: float, steps: int) -> Any:
+    """Means of rows and touched experts of the busiest rank, and of touched experts in all."""
+    rng = np.random.default_rng(7)
+    logits = -skew * np.log(np.arange(1, experts + 1))
+    rows, touched, total = [], [], []
+    for _ in range(steps):
+        drawn = logits + rng.gumbel(size=(tokens, experts))
+        largest = np.argpartition(-drawn, chosen - 1, axis=1)[:, :chosen]
+        loads = np.bincount(largest.ravel(), minlength=experts)
+        held = loads[rng.permutation(experts)].reshape(ranks, -1)
+        rows.append(held.sum(1).max())
+        touched.append((held > 0).sum(1).max())
+        total.append((loads > 0).sum())
+    return np.mean(rows), np.mean(touched), np.mean(total)
+
+
+@pytest.mark.parametrize(("experts", "chosen"), [(8, 2), (64, 6), (128, 8), (256, 8)])
+@pytest.mark.parametrize("skew", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("tokens", [4, 64, 256])
+def test_formulas_agree_with_simulation(experts: int, chosen: int, skew: float, tokens: int) -> None:
+    for ranks in (2, 8, 32):
+        if experts % ranks or chosen > experts:
+            continue
+        rows, touched, total = simulated(ranks, experts, chosen, tokens, skew, 200)
+        mine = routing.busiest(ranks, chosen, tokens, experts, skew)
+        held = experts // ranks
+        # A few percent, and what 200 steps and rounding up leave open.
+        assert rows * 0.9 - 0.25 <= mine <= rows * 1.06 + 1.25
+        assert routing.distinct(held, chosen, tokens, experts, skew) == pytest.approx(
+            touched, rel=0.05, abs=0.25
+        )
+        assert routing.distinct(experts, chosen, tokens, experts, skew) == pytest.approx(total, rel=0.03)
+
+
+def test_the_busiest_rank_of_deepseek_v3_touches_what_a_published_simulation_found() -> None:
+    # 4 tokens, 256 experts of which each chooses 8, 32 chips, uniform: 3.18 (a table of 10,000 simulations).
+    assert routing.distinct(8, 8, 4, 256, 1e-9) == pytest.approx(3.18, rel=0.05)
+
+
+def test_what_a_balanced_and_a_skewed_server_report_go_together() -> None:
+    # DeepSeek-R1 on 32 ranks in TensorRT-LLM's load report: from the mean spread of ranks, 492 rows around
+    # 1024, follows what it says of the busiest, 1 + 1.56 times the mean (examples/wide_ep/ep_load_balancer).
+    def spread(skew: float) -> float:
+        p = routing.popularity(256, 8, skew)
+        return float(np.sqrt(((p - 8 / 256) ** 2).sum() / 32)) * 32 / 8
+
+    skew = min(np.linspace(0.1, 2, 200), key=lambda s: abs(spread(s) - 491.65 / 1024))
+    assert routing.busiest(32, 8, 4096, 256, float(skew)) / 1024 == pytest.approx(2.56, rel=0.1)
+
+
+@given(layers(), TOKENS, SKEWS)
+def test_popularity_is_a_choice_of_so_many(layer: tuple[int, int, int], tokens: int, skew: float) -> None:
+    _, experts, chosen = layer
+    p = routing.popularity(experts, chosen, skew)
+    assert p.sum() == pytest.approx(chosen)
+    assert (p >= 0).all() and (p <= 1).all()
+    assert (np.diff(p) <= 1e-12).all()
+
+
+@given(layers(), TOKENS, SKEWS)
+def test_skew_touches_no_more_experts(layer: tuple[int, int, int], tokens: int, skew: float) -> None:
+    ranks, experts, chosen = layer
+    at = Binding(n=tokens, m=tokens + 7)
+    n, more = parse("n"), parse("m")
+    skewed = distinct(experts, chosen, n, experts, skew)
+    # Popularities that are almost alike are taken together, which costs the last digits.
+    assert at(skewed) <= at(distinct(experts, chosen, n, experts)) * (1 + 1e-3)
+    assert at(skewed) <= at(distinct(experts, chosen, more, experts, skew)) + 1e-9
+    held = experts // ranks
+    of_one = at(distinct(held, chosen, n, experts, skew))
+    assert at(skewed) * held / experts - 1e-6 <= of_one <= held + 1e-9
+    assert of_one <= tokens * chosen + 1e-9
+
+
+@given(layers(), TOKENS, SKEWS)
+def test_the_busiest_rank_has_at_least_the_mean_and_at_most_all(
+    layer: tuple[int, int, int], tokens: int, skew: float
+) -> None:
+    ranks, experts, chosen = layer
+    rows = routing.busiest(ranks, chosen, tokens, experts, skew)
+    assert isinstance(rows, int)
+    assert -(-tokens * chosen // ranks) <= rows <= tokens * min(chosen, experts // ranks)
+    grid = Binding(n=np.array([tokens, tokens]))(most(routed(parse("n"), chosen, experts, skew), ranks))
+    assert grid.tolist() == [rows, rows]
+
+
+@given(layers(), SKEWS)
+def test_rows_of_the_busiest_rank_remember_all(layer: tuple[int, int, int], skew: float) -> None:
+    ranks, experts, chosen = layer
+    rows = routed(B * T, chosen, experts, skew)
+    assert even(rows) == B * T * chosen == together(most(rows, ranks), ranks)
+    assert Binding(B=3, T=5)(rows) == 15 * chosen
+    for size in (rows, most(rows, ranks), distinct(experts, chosen, B, experts, skew)):
+        assert parse(str(size)) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["routed(B, 0, 8, 1.0)", "routed(B, 2, 8, -1.0)", "busiest(2, 2, B, 8)", "B*1.5"]
+)
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse(text)
+
+
+MOE = configs(("Qwen3MoeForCausalLM",))
+
+
+@settings(max_examples=60)
+@given(MOE, PIPELINES, st.data(), st.sampled_from((0.2, 1.0, 2.5)))
+def test_programs_print_and_parse_and_order_does_not_matter(
+    config: dict[str, object], pipeline: str, data: st.DataObject, skew: float
+) -> None:
+    over = data.draw(degrees(config))
+    program = llmir.run(llmir.load(config), pipeline)
+    try:
+        sharded = llmir.run(program, over)
+    except PassError:
+        return
+    if not any(n.op.opcode == "grouped_linear" for g in program.graphs.values() for n in g.nodes):
+        with pytest.raises(PassError, match="routes no tokens"):
+            llmir.run(program, f"route{{skew={skew}}}")
+        return
+    first = llmir.run(program, f"route{{skew={skew}}},{over}")
+    assert first == llmir.run(sharded, f"route{{skew={skew}}}")
+    assert llmir.parse_program(print_program(first)) == first
+    assert llmir.run(first, "route{skew=0}") == sharded
+    assert conservation(program, first, batch=6, new=5).problems == ()
+
+
+@settings(max_examples=25)
+@given(MOE, st.data())
+def test_a_skew_changes_no_value(config: dict[str, object], data: st.DataObject) -> None:
+    over = data.draw(degrees(config))
+    program = llmir.load(config)
+    try:
+        sharded = llmir.run(program, over)
+        told = llmir.run(sharded, "route{skew=1.5}")
+    except PassError:
+        return
+    tokens = np.array([[1, 0, 0], [0, 1, 1]] * 3) % int(str(config["vocab_size"]))
+
+    def weights(name: str, type: llmir.Tensor) -> Any:
+        return np.random.default_rng(sum(name.encode())).normal(size=type.shape) / 4
+
+    (one,), _ = interpret(sharded, {"tokens": tokens}, weights)
+    (other,), _ = interpret(told, {"tokens": tokens}, weights)
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("over", ["shard{tp=4, ep=4}", "shard{dp=4, ep=4}"])
+def test_narrow_rows_are_sent_unevenly_too(over: str) -> None:
+    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    route, narrow = "route{skew=1}", "quantize{collectives=fp8}"
+    first = llmir.run(fused, [route, over, narrow])
+    assert llmir.run(fused, [over, narrow, route]) == first
+    assert llmir.parse_program(print_program(first)) == first
+
+
+def test_no_skew_is_the_program_itself() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), "fuse,shard{tp=4, ep=4}")
+    assert llmir.run(program, "route") is program
+    assert llmir.run(program, "route{skew=0}") is program
+
+
+@pytest.mark.parametrize("over", ["shard{tp=8, ep=8}", "shard{dp=8, ep=8}", "shard{dp=2, tp=4, ep=8}"])
+def test_the_busiest_rank_is_priced(over: str) -> None:
+    fused = llmir.run(llmir.load("qwen3-235b-a22b"), ["fuse-attention,fuse", over])
+    before, after = (
+        llmir.analyze(llmir.run(fused, f"route{{skew={s}}}"), "h100", batch=64, new=64, cost="ideal")
+        for s in (0, 1)
+    )
+    rows = routing.busiest(8, 8, 64 * 64, 128, 1.0)
+    of = {op.name: op for op in before.ops}
+    for op in after.ops:
+        if op.kind == "moe" and op.name.endswith(("gate_up", "down_proj")):
+            assert op.flops * 64 * 64 == of[op.name].flops * rows
+        if op.name.endswith(("all_to_all_dispatch", "all_to_all_combine")):
+            assert op.comm_bytes / of[op.name].comm_bytes == pytest.approx(rows / 64 / 64, rel=1e-3)
+    assert after.time_s > before.time_s
+    assert after.activation_peak_bytes >= before.activation_peak_bytes
+    assert after.weight_bytes == before.weight_bytes
+    assert any("busiest" in note for note in after.program.notes)
+
+
+def test_few_tokens_on_one_device_read_less() -> None:
+    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    times = [
+        llmir.analyze(llmir.run(fused, f"route{{skew={s}}}"), "h100", batch=16, new=1, cost="ideal").time_s
+        for s in (0, 0.5, 1, 2)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("skew", ["-1", "nan", "inf", "11", "much"])
+def test_a_bad_skew_is_one_line(skew: str, run: Run) -> None:
+    with pytest.raises(PassError, match=r"skew"):
+        llmir.run(llmir.load("qwen3-30b-a3b"), f"route{{skew={skew}}}")
+    ran = run("analyze", "qwen3-30b-a3b", f"--routing-skew={skew}")
+    assert ran.code == 2
+    assert "expected a number from 0 to 10" in ran.err
+
+
+def test_a_dense_model_routes_nothing() -> None:
+    with pytest.raises(PassError, match="routes no tokens to experts"):
+        llmir.run(llmir.load("llama3.1-8b"), "route{skew=1}")
+
+
+def test_an_op_that_does_not_know_its_experts_is_refused() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), "shard{tp=4, ep=4},route{skew=1}")
+    broken = print_program(program).replace("over=(tp0, tp1), experts=128, skew", "over=(tp0, tp1), skew")
+    with pytest.raises((PassError, VerifyError), match="expected positive integers"):
+        llmir.run(llmir.parse_program(broken), "dce")
+
+
+@pytest.mark.parametrize("over", [["--tp", "4", "--ep", "4"], ["--dp", "4", "--ep", "4"]])
+@pytest.mark.parametrize("op", ["combine", "dispatch", "experts_gate_up"])
+def test_explain_shows_the_busiest_rank(op: str, over: list[str], run: Run) -> None:
+    ran = run("explain", "qwen3-30b-a3b", op, *over, "--routing-skew", "0.5")
+    assert ran.code == 0, ran.err
+    assert op != "experts_gate_up" or "those of the busiest of" in ran.out
