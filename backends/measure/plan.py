@@ -14,6 +14,7 @@ from .machine import BYTES, Point, attention, product, stream
 # (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
 WEIGHTS = (
     *((512, 512), (1024, 1024), (2816, 1024), (512, 2048), (1024, 2816), (2048, 2048), (256, 1024)),
+    *((2816, 512), (32000, 512), (32000, 1024)),
     *((4096, 1024), (4096, 4096), (6144, 4096), (4096, 14336), (28672, 4096), (8192, 8192), (8192, 28672)),
 )
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
