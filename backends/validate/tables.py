@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.calibrate import Column, Table, read
+from llmir.backends.calibrate.families import LAW
 from llmir.backends.calibrate.rows import LATENCY
 from llmir.backends.workload import LONGEST
 from llmir.errors import InputError
@@ -53,8 +54,8 @@ FORMATS = {
     "moe": Format(
         _sizes("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep") | LATENCY,
         (*_WORDS, "dtype"),
-        {},
-        ("distribution", "op"),
+        {"distribution": LAW._replace(empty=0)},
+        ("op",),
     ),
     "elementwise": Format(
         _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY, (*_WORDS, "dtype", "op")
