@@ -139,9 +139,11 @@ class Calibrated:
 
     @property
     def kernels(self) -> str:
-        """The engine whose kernels come first."""
-        known = (d.calibration for d in (self.device, *relatives(self.device)))
-        return self.engine or next((c.engine for c in known if c), "no")
+        """The engine whose kernels come first: the device's own where the one asked for has none."""
+        known = [c for d in (self.device, *relatives(self.device)) if (c := d.calibration)]
+        if self.engine and any(self.engine in c.engines for c in known):
+            return self.engine
+        return next((c.engine for c in known), "no")
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
