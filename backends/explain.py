@@ -18,6 +18,7 @@ from llmir.names import suggest
 from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source
+from llmir.tensor import Tensor
 from llmir.text import print_node
 
 
@@ -254,17 +255,20 @@ def _routes(report: Report, row: Row) -> tuple[Route, ...]:
     return tuple(map(route, limit.ways))
 
 
+def _local(report: Report, at: Instance) -> tuple[Tensor, ...]:
+    return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
+
+
 def _equation(at: Instance) -> Any:
     return at.node.op.equation(at.graph.operand_types(at.node))
 
 
 def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
-    rule, operands = _equation(at), at.graph.operand_types(at.node)
-    sizes = rule.sizes(operands, **at.node.op.new_axes(operands))
-    for term, type in zip(rule.operands, operands, strict=True):
-        local = zip(term, type.local(report.program.mesh).shape, strict=True)
-        # Routed rows are fewer on a rank than its tokens make: what they are made of is as the tokens lie.
-        sizes |= {d.axes[0]: n for d, n in local if len(d.axes) == 1}
+    rule, operands = _equation(at), _local(report, at)
+    # A rank's rows need not be its tokens times k, so sizes are those of axes that stand alone.
+    sizes = at.node.op.new_axes(operands)
+    for term, operand in zip(rule.operands, operands, strict=True):
+        sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
     names = rule.axes([*rule.operands, *rule.results])
     return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
 

@@ -18,7 +18,8 @@ class Device:
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. Compared and hashed by identity, so a device can key a cache.
+    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Compared and hashed by
+    identity, so a device can key a cache.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Device:
     architecture: str = ""
     matrix_flops: Mapping[str, float] = field(default_factory=dict)
     multiprocessors: int | None = None
+    cores: int | None = None
     l2_bytes: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     node: Node | None = None

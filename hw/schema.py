@@ -135,6 +135,7 @@ DEVICE = {
     "memory_GB": Key("memory_bytes", size, 1e9, required=True),
     "memory_GBps": Key("memory_Bps", number, 1e9, required=True),
     "multiprocessors": Key("multiprocessors", count),
+    "cores": Key("cores", count),
     "l2_MiB": Key("l2_bytes", size, 2**20),
     "links": Key("links", links),
     "node": Key("node", node),

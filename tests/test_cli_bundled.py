@@ -42,7 +42,14 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
     assert all(name in run("hw").out for name in listed)
     device = hw.load("h100-sxm")
     rows = json.loads(run("hw", "h100", "--format", "json").out)
-    assert {row["field"]: row["source"] for row in rows} == dict(device.sources)
+    kernels = [row for row in rows if row["field"].startswith("calibration.")]
+    assert {row["field"]: row["source"] for row in rows if row not in kernels} == dict(device.sources)
+    assert device.calibration
+    for row in kernels:
+        _, engine, family = row["field"].split(".")
+        fitted = device.calibration.engines[engine][family]
+        assert row["value"] == pytest.approx(100 * fitted.error)
+        assert row["source"].startswith(fitted.origin)
     assert {row["field"]: row["value"] for row in rows}["memory_Bps"] == device.memory_Bps
     shown = run("hw", "h100").out
     assert "989 TFLOP/s" in shown

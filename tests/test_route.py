@@ -189,6 +189,15 @@ def test_a_skew_changes_no_value(config: dict[str, object], data: st.DataObject)
     assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("over", ["shard{tp=4, ep=4}", "shard{dp=4, ep=4}"])
+def test_narrow_rows_are_sent_unevenly_too(over: str) -> None:
+    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    route, narrow = "route{skew=1}", "quantize{collectives=fp8}"
+    first = llmir.run(fused, [route, over, narrow])
+    assert llmir.run(fused, [over, narrow, route]) == first
+    assert llmir.parse_program(print_program(first)) == first
+
+
 def test_no_skew_is_the_program_itself() -> None:
     program = llmir.run(llmir.load("qwen3-30b-a3b"), "fuse,shard{tp=4, ep=4}")
     assert llmir.run(program, "route") is program

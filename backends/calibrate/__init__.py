@@ -3,7 +3,8 @@
 from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
-from .judge import Case, cases, device_file
+from .judge import Case, block, cases, device_file
+from .machines import Machines
 from .rows import Column, Table, read
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "Column",
     "Errors",
     "Family",
+    "Machines",
     "Table",
+    "block",
     "cases",
     "device_file",
     "errors",

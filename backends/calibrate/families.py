@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from llmir.backends.cost.kernels import (
 )
 from llmir.backends.cost.kernels.routing import balanced, power_law
 from llmir.errors import InputError
+from llmir.hw import Device
 
 from .rows import LATENCY, Column, Table
 
@@ -61,12 +62,18 @@ class Family:
         """What is calibrated."""
         return KERNELS[self.name]
 
+    def on(self, device: Device) -> Family:
+        """The same rows on this device: a CPU has kernels of its own."""
+        own = f"cpu_{self.name}"
+        return replace(self, name=own) if device.cores and own in KERNELS else self
+
 
 def _gemm(name: str, dtypes: Sequence[str], dtype: str, x: float, w: float) -> Family:
     def shape(t: Table) -> GemmShape:
-        return GemmShape(t["m"], t["n"], t["k"], x_bits=x, w_bits=w, dtype=dtype, turns=TURNS)
+        bits = {"x_bits": x, "w_bits": w, "y_bits": max(x, 16)}
+        return GemmShape(t["m"], t["n"], t["k"], **bits, dtype=dtype, turns=t["turns"])
 
-    columns = {**{size: Column() for size in "mnk"}, **LATENCY}
+    columns = {**{size: Column() for size in "mnk"}, "turns": Column(empty=TURNS), **LATENCY}
     return Family(name, "gemm", "gemm.csv", columns, ("n", "k"), shape, {"dtype": dtypes})
 
 
@@ -103,12 +110,13 @@ def _attention(name: str, q: str, kv: str) -> Family:
         cached = np.maximum(t["context"] - t["q_len"], 0)
         group = t["num_heads"] / t["num_kv_heads"]
         sizes = t["batch"], t["q_len"], cached, t["num_kv_heads"], group, t["head_dim"], window
-        return AttentionShape(*sizes, q_bits=BITS[q], kv_bits=BITS[kv], dtype=COMPUTES[q])
+        return AttentionShape(*sizes, **bits, dtype=COMPUTES[q])
 
+    bits = {"q_bits": BITS[q], "kv_bits": BITS[kv], "out_bits": max(BITS[q], 16)}
     sizes = {c: Column() for c in ("batch", "q_len", "context", *HEADS)}
     columns = {**sizes, "window": Column(low=0, empty=0), **LATENCY}
-    kind = name.removesuffix("_kv8").removesuffix("_fp8")
-    words = {"dtype": (q,), "kv_dtype": (kv,)}
+    kind = name.removesuffix("_kv8").removesuffix("_fp8").removesuffix("_fp32")
+    words = {"dtype": ALIKE.get(q, (q,)), "kv_dtype": ALIKE.get(kv, (kv,))}
     return Family(name, kind, f"{kind}.csv", columns, HEADS, shape, words, NAMED)
 
 
@@ -144,12 +152,14 @@ def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
     return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED)
 
 
-BITS = {"bfloat16": 16, "fp8": 8}
-COMPUTES = {"bfloat16": "bf16", "fp8": "fp8"}
+ALIKE = {"bfloat16": ("bfloat16", "float16")}  # in time
+BITS = {"float32": 32, "bfloat16": 16, "fp8": 8}
+COMPUTES = {"float32": "fp32", "bfloat16": "bf16", "fp8": "fp8"}
 # Bits of an element with its share of scales: one in fp32 for each 128 (fp8_block), one in 8 bits for each 16
 # (nvfp4) or 32 (mxfp4, mxfp8), one in 16 bits for each 128 of int4.
 _FAMILIES = (
     _gemm("gemm_bf16", ("bfloat16", "float16"), "bf16", 16, 16),
+    _gemm("gemm_fp32", ("float32",), "fp32", 32, 32),
     _gemm("gemm_fp8", ("fp8",), "fp8", 8, 8),
     _gemm("gemm_fp8_block", ("fp8_block",), "fp8", 8.25, 8),
     _gemm("gemm_nvfp4", ("nvfp4",), "nvfp4", 4.5, 4.5),
@@ -169,9 +179,11 @@ _FAMILIES = (
     _collective("reduce_scatter", "reduce_scatter", ("NCCL",)),
     _collective("all_to_all", "alltoall", ("NCCL",)),
     _attention("attention_prefill", "bfloat16", "bfloat16"),
+    _attention("attention_prefill_fp32", "float32", "float32"),
     _attention("attention_prefill_kv8", "bfloat16", "fp8"),
     _attention("attention_prefill_fp8", "fp8", "fp8"),
     _attention("attention_decode", "bfloat16", "bfloat16"),
+    _attention("attention_decode_fp32", "float32", "float32"),
     _attention("attention_decode_kv8", "bfloat16", "fp8"),
     _moe("moe_bf16", "bfloat16", "bf16", 16, 16),
     _moe("moe_fp8", "fp8", "fp8", 8, 8),

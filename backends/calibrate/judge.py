@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from .families import Family
 from .fit import fit
 from .folds import Errors, errors, group_folds
 from .rows import Array, Table, read
+
+NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +81,12 @@ class Case:
         return len(parameters(self.family.kernel))
 
 
-def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
+def cases(
+    family: Family, folder: Path, load: Callable[[str], Device] = hw.load
+) -> tuple[list[Case], tuple[str, ...]]:
     """The cases of a family in a folder of CSV files, by device and engine, and its bad rows.
 
-    So are GPUs without a file in `hw/`, and cases of fewer than two groups, which cannot be judged.
+    So are GPUs that `load` knows no file of, and cases of fewer than two groups, which cannot be judged.
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
     found, problems = [], list(table.problems)
@@ -93,14 +98,14 @@ def cases(family: Family, folder: Path) -> tuple[list[Case], tuple[str, ...]]:
         rows = table.take(np.array([kind == (gpu, framework, *kernel) for kind in kinds]))
         what = f"{family.file}: {len(rows)} rows of {family.name}, {plain(gpu)}, {plain(framework)}"
         try:
-            device = hw.load(gpu)
+            device = load(gpu)
         except HardwareError as error:
             problems.append(f"{what}: {error}")
             continue
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
         name = engine(framework, *([] if mains[gpu, framework] == kernel else kernel))
         origin = f"{framework}, measured by {', '.join(sorted(set(rows['source'])))}"
-        case = Case(family, device, name, origin, rows.take(~hot), rows.take(hot))
+        case = Case(family.on(device), device, name, origin, rows.take(~hot), rows.take(hot))
         if len(set(case.groups)) < 2:
             problems.append(f"{what}: fewer than two groups by {', '.join(family.group)}, too few to judge")
         else:
@@ -119,7 +124,12 @@ def engine(framework: str, kernel: str = "") -> str:
 
 
 def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:
-    """A device file with these cases' calibration; its engine is the device's, or has most families."""
+    """A device file with these cases' calibration."""
+    return f"extend: {extends}\n{block(judged)}"
+
+
+def block(judged: Sequence[tuple[Case, Errors]], hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:
+    """The `calibration:` of these cases and hosts, by engine; first is the device's, or has most families."""
     engines: dict[str, dict[str, Fitted]] = {}
     for case, error in judged:
         values = {n: float(v) for n, v in vars(case.fit()).items()}
@@ -127,4 +137,6 @@ def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:
         engines.setdefault(case.engine, {})[case.family.name] = fitted
     known = judged[0][0].device.calibration
     first = max(engines, key=lambda e: (known is not None and e == known.engine, len(engines[e])))
-    return f"extend: {extends}\n{to_yaml(Calibration(first, engines))}"
+    for engine, host in hosts.items():
+        engines.setdefault(engine, {}).update(host)
+    return to_yaml(Calibration(first, engines))

@@ -27,7 +27,8 @@ LONGEST_US = 1e9
 class Column(NamedTuple):
     """Numbers: the least and the most that make sense, whether whole, and what an empty cell means.
 
-    `reads` makes a number of a cell, which is `kind`.
+    A column whose empty cells have a meaning may be absent. `reads` makes a number of a cell, which is
+    `kind`.
     """
 
     low: float = 1
@@ -70,7 +71,8 @@ def read(
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restkey="")
             header = reader.fieldnames or []
-            missing = [c for c in (*numbers, *words) if c not in header]
+            needed = [n for n, column in numbers.items() if column.empty is None]
+            missing = [c for c in (*needed, *words) if c not in header]
             if missing:
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
                 raise InputError(f"{path.name}: missing column {', '.join(missing)}{plain(near)}")
@@ -90,7 +92,7 @@ def _table(
         if any((row[w] or "") not in allowed for w, allowed in where.items()):
             continue
         try:
-            values = [_number(row[name], name, column) for name, column in numbers.items()]
+            values = [_number(row.get(name), name, column) for name, column in numbers.items()]
         except ValueError as error:
             problems.append(f"{file}: row {line}: {error}")
             continue

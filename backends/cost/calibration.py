@@ -13,7 +13,7 @@ from llmir.errors import HardwareError
 from llmir.hw import Calibration, Device, Fitted
 from llmir.names import suggest
 
-from .kernels import KERNELS, Kernel
+from .kernels import KERNELS, Host, Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +58,22 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
     engines = device.calibration.engines
     first = engine if engine and engine in engines else device.calibration.engine
     for name in (first, *engines):
-        if family in engines[name]:
-            fitted = engines[name][family]
-            where = f"{device.name}: calibration.{name}.{family}"
-            return Basis(family, _kernel(family, fitted, where), device, name, fitted)
+        for known in (family, f"cpu_{family}"):
+            if known in engines[name]:
+                fitted = engines[name][known]
+                where = f"{device.name}: calibration.{name}.{known}"
+                return Basis(known, _kernel(known, fitted, where), device, name, fitted)
     return None
+
+
+def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None:
+    """What an engine adds to its kernels on this very device, where its file says so, and its error."""
+    calibration = device.calibration
+    if calibration is None or (engine and engine not in calibration.engines):
+        return None
+    name = engine or calibration.engine
+    found = _of(device, "host", name) if {"host", "cpu_host"} & {*calibration.engines[name]} else None
+    return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
 
 
 def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
@@ -92,4 +103,6 @@ def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[
 
 def digits(value: float) -> str:
     """Three significant digits and no exponent, which YAML would read as text."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}"
+    return (
+        f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 or not value else f"{value:.6f}"
+    )

@@ -108,6 +108,8 @@ def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:
     elif weights.bits < 16:
         name = "gemm_int8_weights" if weights.bits == 8 else "gemm_int4_weights"
         names = (name, "gemm_int8_weights")
+    elif computes.name == "fp32":
+        names = ("gemm_fp32",)
     return (*names, "gemm_bf16")
 
 
@@ -152,8 +154,8 @@ def _attention(row: Row) -> Call | None:
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
     )
-    narrow = ("attention_prefill_kv8",) if k.dtype.bits == 8 else ()
-    return Call((*narrow, "attention_prefill"), shape)
+    own = {8: ("attention_prefill_kv8",), 32: ("attention_prefill_fp32",)}.get(int(k.dtype.bits), ())
+    return Call((*own, "attention_prefill"), shape)
 
 
 def decoding(prefill: Call) -> Call:

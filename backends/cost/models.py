@@ -12,6 +12,7 @@ from llmir.hw import Device
 from llmir.names import suggest
 
 from .calibrated import Calibrated
+from .calibration import host
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
@@ -84,6 +85,8 @@ def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tupl
 
 
 def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
+    if found := host(device, engine):
+        return found
     name = engine or Calibrated(device).kernels
     own = device.calibration.engines if device.calibration else {}
     if name not in hw.engines() and (name in own or engine is None):

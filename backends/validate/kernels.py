@@ -22,11 +22,20 @@ from llmir.tensor import parse_tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WIDE = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "": "bf16"}
+WIDE = {
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "": "bf16",
+}
 # dtype of a table -> types of activations and of weights, without the letters of their layout
 PRODUCTS = {
     "bfloat16": ("bf16", "bf16"),
     "float16": ("fp16", "fp16"),
+    "float32": ("fp32", "fp32"),
     "fp8": ("fp8_e4m3_c", "fp8_e4m3_c"),
     "fp8_block": ("fp8_e4m3_b1x128", "fp8_e4m3_b128x128"),
     "sq": ("int8_c", "int8_c"),
@@ -235,7 +244,7 @@ def _collective_program(op: str, ranks: int) -> Program:
     return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
 
 
-def _collective(t: Table, rows: Array, op: str, ranks: float) -> Found:
+def _collective(t: Table, rows: Array, op: str, ranks: float, kernel: str) -> Found:
     if op not in _COLLECTIVES or ranks < 2:
         yield (
             rows,
@@ -264,5 +273,5 @@ FORMS: dict[str, tuple[tuple[str, ...], Callable[..., Found]]] = {
     "attention": (("dtype", "kv_dtype"), _attention),
     "moe": (("dtype", "num_experts", "topk", "moe_ep"), _moe),
     "elementwise": (("op",), _elementwise),
-    "collective": (("op", "num_gpus"), _collective),
+    "collective": (("op", "num_gpus", "kernel"), _collective),
 }

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from llmir.errors import InputError
 
-from . import hosts, options, output
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from llmir.backends.calibrate import Case, Errors, Family
+from . import fitting, hosts, measuring, options, output
 
 
 @click.command("calibrate", short_help="Fit a device's kernels to measured times.")
-@click.option(
-    "--from", "folder", required=True, metavar="DIR", help="A folder of CSV files of measured times."
-)
-@click.option("--device", metavar="NAME", help="Only this device's rows.")
+@click.option("--from", "folder", metavar="DIR", help="A folder of CSV files of measured times.")
+@click.option("--run", is_flag=True, help="Measure this machine into the folder -o DIR, and fit.")
+@click.option("--quick", is_flag=True, help="With --run: fewer sizes, for about a minute.")
+@click.option("--seconds", type=click.FloatRange(1, 86400), help="With --run: time to measure for.")
+@click.option("--device", metavar="NAME|FILE", help="Only this device's rows; with --run, what it runs on.")
 @click.option("--engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
 @click.option("--family", metavar="NAME", help="Only this family of kernels, or kind such as gemm.")
 @click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
 @options.form("table", "json", "csv", "md")
-@options.output("Write a YAML file: of one device, for --hw, or of one engine's host, for --engine.")
+@options.output(
+    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine; with --run, a folder."
+)
 def command(
-    folder: str,
+    folder: str | None,
+    run: bool,
+    quick: bool,
+    seconds: float | None,
     device: str | None,
     engine: str | None,
     family: str | None,
@@ -44,21 +43,30 @@ def command(
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
     llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
+    llmir calibrate --run --quick -o here
     """
     from pathlib import Path
 
-    from llmir import hw
     from llmir.backends import calibrate
 
+    if run:
+        given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}
+        if wrong := next((name for name, value in given.items() if value), None):
+            raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
+        return measuring.measure(output_file, device, form or "table", seconds, quick=quick)
+    if quick or seconds:
+        raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
+    if folder is None:
+        raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
     if output_file:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
     if host:
         if device or family:
             raise InputError("--host: is of an engine on all devices; leave --device and --family out")
         return hosts.fit(folder, engine, form or "table", output_file)
-    families = calibrate.families(family)
-    only = hw.load(device) if device else None
-    found = [c for f in families for c in _cases(f, Path(folder)) if only in (None, c.device)]
+    families, machines = calibrate.families(family), calibrate.Machines(Path(folder))
+    only = machines(device) if device else None
+    found = [c for c in fitting.cases(families, Path(folder), machines) if only in (None, c.device)]
     found = [c for c in found if engine in (None, c.engine)]
     if not found:
         wanted = ", ".join(filter(None, (device, engine, family))) or "any known device"
@@ -67,52 +75,7 @@ def command(
     if output_file and len(devices) > 1:
         names = ", ".join(d.name for d in devices)
         raise InputError(f"{output_file}: a file is of one device, say which with --device: {names}")
-    judged = [(c, c.errors()) for c in found]
-    rows = [_row(c, e) for c, e in judged]
-    output.emit_rows(rows, form or "table", None, _shown(rows))
+    base = machines.base(devices[0], device or devices[0].name, output_file) if output_file else ""
+    judged = fitting.judge(found, form or "table")
     if output_file:
-        output.emit(calibrate.device_file(device or devices[0].name, judged), output_file)
-
-
-def _cases(family: Family, folder: Path) -> list[Case]:
-    """The cases of a family, none where the folder lacks its file; bad rows become notes."""
-    from llmir.backends import calibrate
-
-    if not (folder / family.file).exists():
-        return []
-    found, problems = calibrate.cases(family, folder)
-    output.note(*problems)
-    return found
-
-
-def _row(case: Case, errors: Errors) -> dict[str, Any]:
-    return {
-        "device": case.device.name,
-        "engine": case.engine,
-        "family": case.family.name,
-        "parameters": case.parameters,
-        "n": errors.n,
-        "groups": len(set(case.groups)),
-        "set_apart": len(case.hot),
-        "mape": errors.mape,
-        "median": errors.median,
-        "bias": errors.bias,
-        "p90": errors.p90,
-        "ideal_mape": case.ideal_errors().mape,
-    }
-
-
-def _shown(rows: list[dict[str, Any]]) -> Any:
-    from rich.console import Group
-
-    from llmir.backends import table
-
-    headings = ("device", "engine", "family", "parameters", "rows", "groups", "set apart")
-    errors = ("mean", "median", "bias", "p90", "ideal")
-    shown = table.columns((*headings, *errors), (*headings[3:], *errors))
-    for row in rows:
-        *about, mape, median, bias, p90, ideal = row.values()
-        percents = [f"{100 * e:.1f}%" for e in (mape, median, bias, p90, ideal)]
-        table.add(shown, (*map(str, about), *percents))
-    legend = "errors on shapes left out of the fit; ideal: the mean error of the roofline"
-    return Group(shown, "", legend)
+        output.emit(calibrate.device_file(base, judged), output_file)

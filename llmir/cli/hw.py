@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -128,12 +128,21 @@ def _numbers(device: Device) -> list[dict[str, Any]]:
         flops = path.startswith(("matrix_flops.", "vector_flops."))
         unit = "FLOP/s" if flops else _NAMED.get(path.rsplit(".", 1)[-1], ("", ""))[1]
         found.append({"field": path, "value": value, "unit": unit, "source": source})
-    return found
+    return [*found, *_calibrated(device)]
+
+
+def _calibrated(device: Device) -> Iterator[dict[str, Any]]:
+    """How far off each calibrated family of kernels is, in the mean, on shapes it was not fitted to."""
+    for engine, families in device.calibration.engines.items() if device.calibration else ():
+        for family, fitted in families.items():
+            source = f"{fitted.origin}; mean error on shapes left out of the fit, {fitted.rows:,} rows"
+            path = f"calibration.{engine}.{family}"
+            yield {"field": path, "value": 100 * fitted.error, "unit": "%", "source": source}
 
 
 def _called(path: str) -> str:
     """`matrix_flops.bf16` as `matrix bf16`, `links.nvlink.Bps` as `nvlink bandwidth`."""
-    *above, last = path.removeprefix("links.").replace("_flops", "").split(".")
+    *above, last = path.removeprefix("links.").removeprefix("calibration.").replace("_flops", "").split(".")
     return " ".join([*above, _NAMED.get(last, (last,))[0]])
 
 
@@ -149,6 +158,8 @@ def _human(value: Any, unit: str) -> str:
         return f"{units.digits(value / scale)} {symbol}"
     if unit == "s":
         return units.time(value)
+    if unit == "%":
+        return f"± {value:.1f}%"
     return f"{value:g} {unit}" if isinstance(value, float) else str(value)
 
 

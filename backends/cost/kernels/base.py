@@ -76,10 +76,11 @@ def missed(footprint: Number, kept: float) -> Number:
 
 
 def multiprocessors(device: Device) -> int:
-    """How many the device has, over which tiles are laid; HardwareError if its file does not say."""
-    if not device.multiprocessors:
+    """How many the device has, or cores, to lay tiles over; HardwareError if its file does not say."""
+    found = device.multiprocessors or device.cores
+    if not found:
         raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
-    return device.multiprocessors
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmir.dim import Number
-from llmir.errors import HardwareError
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, longer, missed, parameter, roofline
+from .base import Array, Kernel, Shape, longer, missed, multiprocessors, parameter, roofline
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
@@ -44,7 +43,7 @@ class GemmShape(Shape):
     w_bits: float = 16
     y_bits: float = 16
     dtype: str = "bf16"
-    turns: float = np.inf
+    turns: Number = np.inf
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
@@ -89,13 +88,11 @@ class Gemm(Kernel):
 
     def busy(self, device: Device, shape: GemmShape) -> Array:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
-        if not device.multiprocessors:
-            raise HardwareError(f"{device.name} states no multiprocessors, over which tiles are laid")
+        share = 1 / multiprocessors(device)
         m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
         rank = max(v.ndim for v in (m, n, k, batch))
         rows, columns = np.array(TILES, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
         split = np.array(SPLITS, dtype=float).reshape(-1, *(1,) * rank)
-        share = 1 / device.multiprocessors
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
         high, wide = np.minimum(rows, m), np.minimum(columns, n)

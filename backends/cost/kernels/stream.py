@@ -43,7 +43,8 @@ class Stream(Kernel):
         """Time of one call, as the roofline at least."""
         missing = missed(np.maximum(shape.moved, 1), self.resident * (device.l2_bytes or 0))
         memory = shape.roofline(device) / self.bandwidth * (missing + (1 - missing) / self.speedup)
-        fewest = (device.multiprocessors or 1) / self.spread  # rows that keep all of them busy
+        many = device.multiprocessors or device.cores or 1
+        fewest = many / self.spread  # rows that keep all of them busy
         memory = memory * np.maximum(1, fewest / shape.rows)
         time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
         return np.maximum(time, shape.roofline(device))

@@ -1,0 +1,42 @@
+"""The devices that a folder of measured times names: bundled, or by a file beside the times."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from llmir import hw
+from llmir.errors import InputError
+from llmir.hw import Device
+
+
+class Machines:
+    """Devices by name: those of a YAML file in `folder` first, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Path | str, Device] = {}
+
+    def __call__(self, name: str) -> Device:
+        """The device; HardwareError for an unknown one."""
+        path = self.file(name)
+        key = path.resolve() if path else name
+        if key not in self.known:
+            self.known[key] = hw.load(path or name)
+        return self.known[key]
+
+    def file(self, name: str) -> Path | None:
+        """The file of this name, if it is one."""
+        beside = self.folder / f"{name}.yaml"
+        if os.sep not in name and beside.is_file():
+            return beside
+        return Path(name) if name.endswith((".yaml", ".yml")) else None
+
+    def base(self, device: Device, name: str, target: str) -> str:
+        """What a file `target` says under `extend` to build on `device`, `name` if that is bundled."""
+        path = next((k for k, d in self.known.items() if d is device and isinstance(k, Path)), None)
+        if path is None:
+            return name
+        if path == Path(target).resolve():
+            raise InputError(f"{target}: is what the fit builds on, write to another file")
+        return os.path.relpath(path, Path(target).resolve().parent)

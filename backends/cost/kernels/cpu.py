@@ -1,0 +1,102 @@
+"""Matrix products and attention on a CPU's cores, and a host that runs its kernels itself.
+
+BLAS copies w into panels that its inner loop walks through (Goto and van de Geijn, "Anatomy of
+high-performance matrix multiplication", 2008), then multiplies a few rows of x at a time; the copy and the
+products take turns, so their times add up. A single row is not worth the copy: w streams past it once. Each
+column of w begins with values that no prefetcher has foreseen.
+PyTorch's attention gives each core a tile of one head's queries, which walks over tiles of keys; a causal one
+ends with the tile of keys that its last query sees (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.dim import Number
+from llmir.hw import Device
+
+from .attention import AttentionShape
+from .base import Kernel, choice, multiprocessors, parameter
+from .gemm import GemmShape
+from .host import Host, StepShape
+from .prefill import SOFTMAX
+
+# Queries in a tile from so many new tokens on, and keys in one: as that file says.
+QUERIES = ((768, 256), (192, 64), (0, 32))
+KEYS = 512
+
+
+@dataclass(frozen=True)
+class CpuGemm(Kernel):
+    """A matrix product on a CPU; all cores together have the peak and the memory bandwidth of its file."""
+
+    rate: float = parameter(0.9, 0.05, 1, "", "share of the matrix peak that full tiles reach")
+    bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that a single row reaches")
+    column_ns: float = parameter(50, 1, 500, "ns", "of a core, to begin a column of w")
+    packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
+    results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
+    tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
+
+    def seconds(self, device: Device, shape: GemmShape) -> Number:
+        """Time of one call, as the roofline at least."""
+        x, w, y = (size / device.memory_Bps for size in shape.bytes)
+        begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
+        tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
+        flops = 2.0 * tiles * shape.n * shape.k * shape.batch
+        many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
+        busy = begin + np.where(shape.m > 1, many, w / self.bandwidth) + (x + y) / self.results
+        return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
+
+    def multiply(self, device: Device, shape: GemmShape) -> Number:
+        """The same: nothing narrows x."""
+        return self.seconds(device, shape)
+
+
+@dataclass(frozen=True)
+class CpuAttention(Kernel):
+    """Attention on a CPU, of few new tokens or many; each query head fetches its keys and values anew."""
+
+    matrix: float = parameter(0.8, 0.02, 1, "", "share of the matrix peak that products reach")
+    softmax: float = parameter(0.2, 0.005, 1, "", "share of the fp32 peak that exponentials and sums reach")
+    fetch_ns: float = parameter(
+        0.2, 0.001, 20, "ns", "of a core, to fetch an element of a key and of a value"
+    )
+    bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that keys and values reach")
+    block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
+    launch_us: float = parameter(8, 0.5, 100, "µs", "of a call that has nothing to do")
+
+    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+        """Time of one call, as the roofline at least; HardwareError for no number of cores."""
+        cores = multiprocessors(device)
+        rows = np.select([shape.new >= least for least, _ in QUERIES], [tile for _, tile in QUERIES])
+        tiles = np.ceil(shape.new / rows)
+        rows = np.minimum(rows, shape.new)
+        together = KEYS / rows  # tiles of queries that end with the same tile of keys
+        steps = np.where(shape.cached > 0, 0, np.floor(tiles / together))  # a mask, if any, skips nothing
+        keys = together * KEYS * steps * (steps + 1) / 2 + (tiles - together * steps) * shape.keys
+
+        multiply = 4 * shape.head / (device.matrix_peak(shape.dtype)[0] * self.matrix)
+        exponentials = SOFTMAX / (device.vector_flops["fp32"] * self.softmax)
+        pair, key = (multiply + exponentials) * cores, self.fetch_ns * 1e-9 * shape.head
+        head = tiles * self.block_us * 1e-6 + keys * (rows * pair + key)  # of one core
+        heads = shape.batch * shape.kv_heads * shape.group
+        waves = np.ceil(heads * tiles / cores) / tiles
+        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        return np.maximum(self.launch_us * 1e-6 + waves * head + memory, shape.roofline(device))
+
+
+@dataclass(frozen=True)
+class CpuHost(Host):
+    """A host that runs its kernels itself: what it does between them adds to their time."""
+
+    def launched(self, busy: Number, kernels: Number) -> Number:
+        """Seconds of so many kernels and of what surrounds each."""
+        return busy + kernels * self.kernel_us * 1e-6
+
+    def step(self, shape: StepShape) -> Number:
+        """Seconds of a step."""
+        return self.launched(shape.busy, shape.kernels) + self.beside(shape.sequences)
