@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -198,7 +199,7 @@ def steps(before: Report, after: Report) -> StepDiff:
         else:
             changes.append(Change(*one))
     hosts = _host(before), _host(after)
-    if hosts[0] != hosts[1]:
+    if not math.isclose(before.host_s, after.host_s, rel_tol=1e-9):
         changes.append(Change(*hosts))
     return StepDiff(before, after, tuple(changes), tuple(same))
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmir.backends.cost import Exchange, Limit, Price, Row
-from llmir.backends.cost.calibrated import Measured
+from llmir.backends.cost.calibrated import Measured, Phases
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.backends.report import OpCost, Report
-from llmir.dim import Number, Size
+from llmir.dim import Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.graph import Instance, Program
 from llmir.names import suggest
@@ -90,7 +90,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
+
+    `hidden` is the share of its launch that the engine hides.
+    """
 
     family: str
     engine: str
@@ -98,6 +101,7 @@ class Kernel:
     origin: str
     rows: int
     error: float
+    hidden: float
     given: dict[str, Any]
     parameters: tuple[Constant, ...]
 
@@ -294,7 +298,9 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
 
 
 def _kernel(report: Report, price: Price) -> Kernel | None:
-    """What a calibrated price is made of."""
+    """What a calibrated price is made of, of attention that of the kernel which holds."""
+    if isinstance(price, Phases) and not isinstance(report.at, Mixed):
+        price = price.of(report.at) or price
     if not isinstance(price, Measured):
         return None
     fit = price.fit
@@ -308,6 +314,7 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
         origin=fit.fitted.origin,
         rows=fit.fitted.rows,
         error=fit.fitted.error,
+        hidden=price.hidden,
         given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
         parameters=tuple(constants),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,11 +161,17 @@ def cost_model(workload: Workload) -> str:
     report = workload.prefill
     model = report.plan.model
     if report.cost_model == "calibrated":
-        return f"calibrated, {getattr(model, 'kernels', '')} kernels; ideal: the roofline"
+        return f"calibrated, {_whose(model)}; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
     return COST_MODELS[report.cost_model]
+
+
+def _whose(model: Any) -> str:
+    """Whose kernels, and whose host where that is another engine's."""
+    engine, kernels = model.engine, f"{model.kernels} kernels"
+    return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
 
 
 def rests_on(workload: Workload) -> list[str]:

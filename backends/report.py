@@ -141,12 +141,13 @@ class Report:
 
     @cached_property
     def error(self) -> Number | None:
-        """The mean relative error that is known of such times, weighted by time; None of a bound."""
+        """The mean relative error of such times, by the ops and host that it is known of; None of a bound."""
         known = [(op.share, op.error) for op in self.ops if op.error is not None]
         if not known:
             return None
-        host = self.plan.model.host_error or 0.0
-        return sum(share * error for share, error in known) + _over(self.host_s, self.busy_s) * host
+        if (host := self.plan.model.host_error) is not None:
+            known.append((_over(self.host_s, self.busy_s), host))
+        return _over(sum(share * error for share, error in known), sum(share for share, _ in known))
 
     @cached_property
     def period_s(self) -> Number:

@@ -93,6 +93,31 @@ def test_each_op_says_what_its_time_rests_on() -> None:
     assert {op.basis for op in crossing if op.kind == "collective"} == {"datasheet"}
 
 
+@pytest.mark.parametrize("op", ["append_k", "append_v"])
+def test_appending_costs_no_more_over_a_longer_cache(op: str) -> None:
+    model = llmir.load("llama3.1-8b")
+    steps = [llmir.analyze(model, "h100", batch=8, new=1, context=c, engine="vllm") for c in (16, 65536)]
+    few, many = ([x.time_s for x in step.ops if x.name.endswith(op)] for step in steps)
+    assert few == many
+
+
+def test_the_band_is_of_what_it_is_known_of() -> None:
+    """Sums between nodes are not calibrated; they neither widen nor narrow the band."""
+    program = llmir.run(llmir.load("llama3.1-70b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=16}}")
+    step = llmir.analyze(program, "dgx-h100", batch=1, new=1, context=4096)
+    known = [op.error for op in step.ops if op.error is not None] + [step.plan.model.host_error]
+    assert min(known) <= step.error <= max(known)
+    assert any(op.error is None for op in step.ops)
+
+
+def test_whose_kernels_and_whose_host(run: Run) -> None:
+    assert (
+        "calibrated, vllm kernels, host of hf-transformers;"
+        in run("analyze", "llama3.1-8b", "--engine", "hf-transformers").out
+    )
+    assert "calibrated, trtllm kernels;" in run("analyze", "llama3.1-8b", "--engine", "trtllm").out
+
+
 def test_calibrated_is_the_default_where_the_device_is() -> None:
     program = llmir.load("qwen3-0.6b")
     names = [llmir.analyze(program, d).cost_model for d in ("h100", "h200", "tpu-v6e", "dgx-h100")]

@@ -220,3 +220,13 @@ def test_a_collective_across_nodes_says_both_its_links(capsys: pytest.CaptureFix
         "node.network: NVIDIA DGX H100 datasheet",
     ):
         assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("phase", "family"), [({"new": 512, "context": 0}, "prefill"), ({"new": 1, "context": 512}, "decode")]
+)
+def test_attention_says_which_of_its_kernels_holds(phase: dict[str, int], family: str) -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    found = explain(llmir.analyze(program, "h100", batch=2, **phase), "flash_attention")
+    assert found.kernel and found.kernel.family == f"attention_{family}"
+    assert found.error == found.kernel.error or family == "prefill"

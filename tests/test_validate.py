@@ -287,6 +287,26 @@ def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> No
     assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        GEMM + "h100_sxm,fp8,{},4096,4096,100,vllm-1\n",
+        HEADS + "h100_sxm,bfloat16,bfloat16,{},2048,2048,32,8,128,0,100,vllm-1\n",
+        HEADS + "h100_sxm,bfloat16,fp8,{},1,2048,32,8,128,0,100,vllm-1\n",
+        HEADS + "h100_sxm,float16,float16,{},1,2048,32,8,128,0,100,vllm-1\n",
+        MOE + "h100_sxm,bfloat16,{},4096,1536,8,128,1,1,100,vllm-1\n",
+        MOE + "h100_sxm,int8_wo,{},4096,1536,8,128,1,1,100,vllm-1\n",
+        MOVED + "a100_sxm,float16,rms_norm,{0},4096,{0}0000,100,vidur\n",
+        MOVED + "a100_sxm,float16,another,{0},4096,{0}0000,100,vidur\n",
+        SENT + "h100_sxm,all_reduce,half,8,{}000,100,nccl-2,\n",
+    ],
+)
+def test_a_calibrated_row_takes_at_least_its_bound_and_grows(judge: Any, text: str) -> None:
+    few, many = (only(judge(text.format(n), cost="calibrated")) for n in (4, 400))
+    assert few.ideal_s <= few.predicted_s <= many.predicted_s
+    assert many.ideal_s <= many.predicted_s < math.inf
+
+
 def test_a_log_and_a_table_are_not_taken_for_one_another(judge: Any) -> None:
     program = llmir.load("llama2-7b")
     with pytest.raises(llmir.LlmirError, match="a chat log needs --model and --hw"):
@@ -308,3 +328,16 @@ def test_ideal_exceeds_no_measured_kernel_but_by_a_stated_rule(name: str) -> Non
     found = llmir.validate(MEASURED / f"{name}.csv", cost="ideal")
     assert len(found.rows) > 1000
     assert {r.exceeds for r in found.exceeding} <= set(bounds.EXCLUDED)
+    # Reading half of the experts counted would do, as a router limited to half of its groups reads.
+    least = [r for r in found.exceeding if r.exceeds == bounds.MEMORY and r.kind != "elementwise"]
+    assert all(r.kind == "moe" and r.ideal_s < 2 * r.measured_s for r in least)
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="no measured tables beside the checkout")
+@pytest.mark.parametrize(
+    ("name", "within"), [("gemm", 0.10), ("attention_prefill", 0.17), ("attention_decode", 0.17)]
+)
+def test_calibrated_kernels_of_large_gpus_are_as_near_as_their_fits(name: str, within: float) -> None:
+    found = llmir.validate(MEASURED / f"{name}.csv", cost="calibrated")
+    of = {group.keys["device"]: group.all_mape for group in found.groups(("device",))}
+    assert max(of[gpu] for gpu in ("A100-80-SXM", "H100-SXM", "B200")) < within

@@ -51,6 +51,12 @@ class Family:
         columns = [np.floor(np.log10(table[c])) if self.decades else table[c] for c in self.group]
         return list(zip(*columns, strict=True))
 
+    def holds(self, table: Table) -> bool:
+        """Whether all rows are of this family."""
+        return all(
+            w in table.columns and np.isin(table[w].astype(str), x).all() for w, x in self.where.items()
+        )
+
     @property
     def kernel(self) -> type[Kernel]:
         """What is calibrated."""
@@ -128,6 +134,9 @@ def exponent(distribution: str) -> float:
     return float(value)
 
 
+LAW = Column(0, 10, whole=False, reads=exponent, kind="balanced or power_law_ and its exponent")
+
+
 def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
     def shape(t: Table) -> MoeShape:
         routed = t["num_tokens"], t["topk"], t["num_experts"], t["moe_ep"]
@@ -138,8 +147,7 @@ def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
         return MoeShape(t["num_tokens"], t["topk"], rows, experts, t["hidden"], inter, x, w, computes)
 
     sizes = {c: Column() for c in ("num_tokens", "moe_tp", "moe_ep", *EXPERTS)}
-    law = Column(0, 10, whole=False, reads=exponent, kind="balanced or power_law_ and its exponent")
-    columns = {**sizes, "distribution": law, **LATENCY}
+    columns = {**sizes, "distribution": LAW, **LATENCY}
     words = {"op": ("moe_layer",), "dtype": (dtype,)}
     return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED)
 

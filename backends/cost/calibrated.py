@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Mixed, Number, maximum
+from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .calibration import Basis, basis, relatives
@@ -76,9 +76,10 @@ class Measured:
 class Phases:
     """The price of attention: one kernel for one new token of each sequence, another for more.
 
-    Sequences of several kinds in one step are taken one kind after another.
+    `new` are the tokens. Sequences of several kinds in one step are taken one kind after another.
     """
 
+    new: Dim | int
     prefill: Price
     decode: Price
 
@@ -95,7 +96,7 @@ class Phases:
 
     def of(self, at: Binding) -> Price | None:
         """The one that holds, None where it is now one and now the other."""
-        one = np.asarray(at.symbols["T"]) == 1
+        one = np.asarray(at(self.new)) == 1
         return self.decode if one.all() else None if one.any() else self.prefill
 
     def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
@@ -104,7 +105,7 @@ class Phases:
             return sum(values[1:], start=values[0])
         if price := self.of(at):
             return value(price, at)
-        return np.where(at.symbols["T"] == 1, value(self.decode, at), value(self.prefill, at))
+        return np.where(at(self.new) == 1, value(self.decode, at), value(self.prefill, at))
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
@@ -120,7 +121,7 @@ class Phases:
             return self.time(at), self.prefill.due(at)[1]
         if price := self.of(at):
             return price.due(at)
-        one = np.broadcast_to(at.symbols["T"] == 1, at.shape)
+        one = np.broadcast_to(np.asarray(at(self.new)) == 1, at.shape)
         bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])
         return np.broadcast_to(self.time(at), at.shape), bounds
 
@@ -138,9 +139,11 @@ class Calibrated:
 
     @property
     def kernels(self) -> str:
-        """The engine whose kernels come first."""
-        known = (d.calibration for d in (self.device, *relatives(self.device)))
-        return self.engine or next((c.engine for c in known if c), "no")
+        """The engine whose kernels come first: the device's own where the one asked for has none."""
+        known = [c for d in (self.device, *relatives(self.device)) if (c := d.calibration)]
+        if self.engine and any(self.engine in c.engines for c in known):
+            return self.engine
+        return next((c.engine for c in known), "no")
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
@@ -153,7 +156,8 @@ class Calibrated:
         if made is None or split(self.device, row.work.group)[1] > 1:
             return roofline  # between nodes nothing is calibrated
         if isinstance(made.shape, AttentionShape):
-            return Phases(self._measured(made, roofline), self._measured(decoding(made), roofline))
+            new = row.operands[0].shape[1]
+            return Phases(new, self._measured(made, roofline), self._measured(decoding(made), roofline))
         return self._measured(made, roofline)
 
     def _measured(self, made: Call, roofline: Roofline) -> Price:

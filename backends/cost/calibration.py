@@ -96,12 +96,12 @@ def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[
         for family, fitted in families.items():
             yield f'    {family}: {{origin: "{fitted.origin}", rows: {fitted.rows},'
             values = {"error_percent": 100 * fitted.error, **fitted.parameters}
-            said = ", ".join(f"{name}:\0{_digits(value)}" for name, value in values.items())
+            said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())
             lines = wrap(said + "}", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
             yield from (line.replace("\0", " ") for line in lines)
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three significant digits and no exponent, which YAML would read as text."""
     return (
         f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 or not value else f"{value:.6f}"

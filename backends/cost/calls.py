@@ -120,6 +120,11 @@ def _stream(*families: str) -> Callable[[Row], Call]:
     return made
 
 
+def _append(row: Row) -> Call:
+    """Of the new rows alone; the result is the whole cache."""
+    return Call(("add", "rms_norm"), StreamShape(_rows(row.operands[1]), row.read + row.write))
+
+
 def _rows(type: Tensor) -> Dim | int:
     """Rows of a tensor: all its dimensions but the last."""
     return product(type.shape[:-1]) if len(type.shape) > 1 else 1
@@ -232,6 +237,7 @@ _BY_OP: dict[str, Callable[[Row], Call | None]] = {
     "grouped_linear": _experts,
     "dispatch": _routed("dispatch"),
     "combine": _routed("combine"),
+    "append": _append,
     "rope": _stream("rope"),
     "rope_append": _stream("rope"),
     "quantize": _stream("quantize"),

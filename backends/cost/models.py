@@ -87,7 +87,7 @@ def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tupl
 def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
     if found := host(device, engine):
         return found
-    name = Calibrated(device, engine).kernels
+    name = engine or Calibrated(device).kernels
     own = device.calibration.engines if device.calibration else {}
     if name not in hw.engines() and (name in own or engine is None):
         return None, None

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from llmir.backends import facts, units
+from llmir.backends import units
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 
 from .grid import GAP, HIGH, Point, Row, rows, spline, ways
 from .label import MUTED, PAINT, PLAIN, Paint, fit, font, label, left, right, table, width
 from .outline import Box, Outline
-from .page import LINE, head, new_graph, panel_head
+from .page import LINE, head, new_graph, panel_head, panel_lines
 
 KEY = "One layer a row. Each box: time of one run, and what bounds it. Dashed: residuals."
 _TITLE, _MARGIN, _HEAD = 104.0, 24.0, 62.0
@@ -40,7 +40,7 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
 
 def _panel(graph: Any, outline: Outline, ids: str, corner: Point, across: float, wide: float) -> None:
     x, y = corner
-    first = y - _HEAD - LINE * len(facts.pipeline_lines(outline.report))
+    first = y - _HEAD - LINE * len(panel_lines(outline.report))
     places = rows(outline, x + _MARGIN, first, _TITLE, wide)
     _place(graph, ids, corner, (x + across, places[-1].gutter - _MARGIN), "", _FRAME)
     over = _spread(panel_head(outline.report), across - 2 * _MARGIN)

@@ -74,9 +74,15 @@ def panel_head(report: Report) -> str:
     """The head of one step's panel: what the step is, and its total."""
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
-    lines = [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
-    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in (what, *lines)]
+    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in (what, *panel_lines(report))]
     return table([left(first, 'HEIGHT="20"'), *words])
+
+
+def panel_lines(report: Report) -> list[str]:
+    """What a panel's total has beside its ops: waiting for the host, and for other stages."""
+    waits = float(report.host_s)
+    host = [f"of it {units.time(waits)} waiting for the host"] if waits > 0 else []
+    return host + [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
 
 
 def step_words(report: Report) -> tuple[str, str]:
@@ -106,6 +112,9 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
     else:
         peak, capacity = float(job.peak_memory_bytes), float(job.device.memory_bytes)
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
+    step = job.prefill if isinstance(job, Workload) else job
+    if step.cost_model != "ideal":
+        times.append(step.cost_model)
     memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
     return " · ".join(times), memory, fits
 

@@ -22,11 +22,20 @@ from llmir.tensor import parse_tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WIDE = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "": "bf16"}
+WIDE = {
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "": "bf16",
+}
 # dtype of a table -> types of activations and of weights, without the letters of their layout
 PRODUCTS = {
     "bfloat16": ("bf16", "bf16"),
     "float16": ("fp16", "fp16"),
+    "float32": ("fp32", "fp32"),
     "fp8": ("fp8_e4m3_c", "fp8_e4m3_c"),
     "fp8_block": ("fp8_e4m3_b1x128", "fp8_e4m3_b128x128"),
     "sq": ("int8_c", "int8_c"),
@@ -65,7 +74,7 @@ Found = Iterator[tuple[Array, "Call | str", str]]
 def calls(form: str, table: Table) -> Found:
     """Rows alike in what is not a size: their numbers, what prices them or why nothing does, their kind."""
     words, make = FORMS[form]
-    keys = list(zip(*(table[w] for w in words), strict=True)) if words else [()] * len(table)
+    keys = list(zip(*(table[w] for w in words), strict=True))
     members: dict[tuple[Any, ...], list[int]] = {}
     for i, key in enumerate(keys):
         members.setdefault(key, []).append(i)
@@ -193,17 +202,15 @@ def _moe(t: Table, rows: Array, dtype: str, experts: float, top_k: float, ep: fl
 @lru_cache(maxsize=1)
 def _copy_program() -> Program:
     b = Builder()
-    b.output(b.cast(b.input("bf16[n]", name="x"), to="bf16", name="y"))
+    b.output(b.cast(b.input("bf16[m, n]", name="x"), to="bf16", name="y"))
     return Program("elementwise", {"main": b.graph()})
 
 
-def _elementwise(t: Table, rows: Array) -> Found:
+def _elementwise(t: Table, rows: Array, op: str) -> Found:
     # Whatever it computes, it moves so many bytes: half read, half written, 2 bytes an element each.
-    yield (
-        rows,
-        Call("elementwise", _copy_program(), t, rows, {"n": t["bytes_moved_ideal"][rows] / 4}),
-        "elementwise",
-    )
+    lines = t["rows"][rows]
+    sizes = {"m": lines, "n": t["bytes_moved_ideal"][rows] / (4 * lines)}
+    yield rows, Call("elementwise", _copy_program(), t, rows, sizes), "elementwise"
 
 
 def _factors(n: int) -> list[int]:
@@ -237,7 +244,7 @@ def _collective_program(op: str, ranks: int) -> Program:
     return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
 
 
-def _collective(t: Table, rows: Array, op: str, ranks: float) -> Found:
+def _collective(t: Table, rows: Array, op: str, ranks: float, kernel: str) -> Found:
     if op not in _COLLECTIVES or ranks < 2:
         yield (
             rows,
@@ -265,6 +272,6 @@ FORMS: dict[str, tuple[tuple[str, ...], Callable[..., Found]]] = {
     "gemm": (("dtype",), _gemm),
     "attention": (("dtype", "kv_dtype"), _attention),
     "moe": (("dtype", "num_experts", "topk", "moe_ep"), _moe),
-    "elementwise": ((), _elementwise),
-    "collective": (("op", "num_gpus"), _collective),
+    "elementwise": (("op",), _elementwise),
+    "collective": (("op", "num_gpus", "kernel"), _collective),
 }

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from llmir import hw
+from llmir.backends.calibrate import families
 from llmir.backends.cost import Ideal, Model, model, rows
+from llmir.backends.cost.calibration import basis
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
@@ -92,8 +94,11 @@ class CalibratedPricing:
         return Report(program, device, **at, model=self.model(device, engine))
 
     def kernel(self, call: Call, device: Device, engine: str) -> Array:
-        """The sum over the kernels of a row."""
+        """Rows that a family of kernels is fitted to by that kernel, others by the ops of their program."""
         at, priced = Binding(**call.symbols), self.model(device, engine)
+        family = next((f for f in families(call.kind) if f.holds(call.rows)), None)
+        if family and (found := basis(device, family.name, engine)):
+            return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
         times = [priced.price(row).time(at) for row in rows(call.program)]
         return np.asarray(
             np.broadcast_to(np.sum([np.broadcast_to(t, at.shape) for t in times], axis=0), at.shape)

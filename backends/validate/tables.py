@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.calibrate import Column, Table, read
+from llmir.backends.calibrate.families import LAW, TURNS
 from llmir.backends.calibrate.rows import LATENCY
 from llmir.backends.workload import LONGEST
 from llmir.errors import InputError
@@ -46,21 +47,21 @@ FORMATS = {
         | {"throughput_tok_s": Column(1e-6, 1e12, whole=False, empty=float("nan"))},
         ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag"),
     ),
-    "gemm": Format(_sizes("m", "n", "k") | LATENCY, (*_WORDS, "dtype")),
+    "gemm": Format(_sizes("m", "n", "k") | LATENCY, (*_WORDS, "dtype"), {"turns": Column(empty=TURNS)}),
     "attention": Format(
         _sizes(*_HEADS) | LATENCY, (*_WORDS, "dtype"), {"window": Column(0, empty=0)}, ("kv_dtype",)
     ),
     "moe": Format(
         _sizes("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep") | LATENCY,
         (*_WORDS, "dtype"),
-        {},
-        ("distribution", "op"),
+        {"distribution": LAW._replace(empty=0)},
+        ("op",),
     ),
     "elementwise": Format(
         _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY, (*_WORDS, "dtype", "op")
     ),
     "collective": Format(
-        _sizes("num_gpus") | {"bytes": _BYTES} | LATENCY, (*_WORDS, "dtype", "op"), {}, ("note",)
+        _sizes("num_gpus") | {"bytes": _BYTES} | LATENCY, (*_WORDS, "dtype", "op"), {}, ("note", "kernel")
     ),
 }
 # Of measured times in a chat log: the figure, by what its column may be called before the unit.
@@ -87,7 +88,7 @@ def header(path: Path) -> list[str]:
 
 
 def table(path: Path) -> tuple[str, Table]:
-    """The format of a file and its rows; columns it may have and does not are NaN, or empty words.
+    """The format of a file and its rows; columns it may have and does not are as if empty.
 
     InputError names the columns that are missing for the format that comes nearest.
     """
@@ -109,7 +110,7 @@ def table(path: Path) -> tuple[str, Table]:
     words = [*shape.words, *(w for w in shape.more_words if w in names)]
     found = read(path, numbers, words)
     n = len(found)
-    absent: dict[str, np.ndarray] = {c: np.full(n, np.nan) for c in shape.more_numbers if c not in names}
+    absent = {c: np.full(n, k.empty) for c, k in shape.more_numbers.items() if c not in names}
     absent |= {w: np.full(n, "", dtype=object) for w in shape.more_words if w not in names}
     return best, Table({**found.columns, **absent}, found.problems)
 

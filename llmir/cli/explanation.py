@@ -107,6 +107,8 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
+    if kernel.hidden > 0:
+        lines.append(f"less {units.percent(kernel.hidden)} of its launch_us, hidden in a graph of kernels")
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     return Group(*map(_text, lines), table.pairs(rows))
 

@@ -54,13 +54,16 @@ def _shown(rows: list[dict[str, Any]]) -> Any:
 
 
 def _values(row: dict[str, Any]) -> list[str]:
+    from llmir.backends.cost.calibration import digits
     from llmir.backends.cost.kernels import Host, parameters
 
-    return [f"{row[p.name]:.3g}" for p in parameters(Host)]
+    return [digits(row[p.name]) for p in parameters(Host)]
 
 
 def _yaml(o: Overheads) -> str:
     """A file of `hw/engines`, three significant digits a parameter."""
+    from llmir.backends.cost.calibration import digits
+
     head = f'origin: "{o.engine} in whole runs of {o.models} models, {TABLE}"\nrows: {o.rows}\n'
     values = {"error_percent": 100 * o.errors.mape, **vars(o.host)}
-    return head + "".join(f"{name}: {value:.3g}\n" for name, value in values.items())
+    return head + "".join(f"{name}: {digits(value)}\n" for name, value in values.items())
