@@ -185,3 +185,11 @@ def test_whole_runs_are_predicted() -> None:
     assert np.abs(error).mean() < 0.15
     assert np.median(np.abs(error)) < 0.10
     assert abs(error.mean()) < 0.05
+
+
+def test_heads_are_narrowed_as_the_rows_that_they_make_up() -> None:
+    """A scale a token is a row a token, whether its values lie in heads or not."""
+    program = llmir.run(llmir.load("llama3.1-8b"), "quantize{weights=fp8, activations=fp8}")
+    step = llmir.analyze(llmir.run(program, llmir.DEFAULT_PIPELINE), "b200", batch=4, new=2048)
+    times = {op.name: op.time_s for op in step.ops}
+    assert times["layer.quantize_mix"] == pytest.approx(times["layer.quantize_input_norm"])

@@ -126,7 +126,9 @@ def _append(row: Row) -> Call:
 
 
 def _rows(type: Tensor) -> Dim | int:
-    """Rows of a tensor: all its dimensions but the last."""
+    """Rows of a tensor: those that its scales tell apart, else all its dimensions but the last."""
+    if roles := type.dtype.roles:
+        return product(size for size, role in zip(type.shape, roles, strict=True) if role != "k")
     return product(type.shape[:-1]) if len(type.shape) > 1 else 1
 
 
