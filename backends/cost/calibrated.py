@@ -20,7 +20,8 @@ from .nodes import split
 from .price import Price, Roofline
 from .rows import Row
 
-# A transferred efficiency is off by what one of these GPUs is from another, beside its own error.
+# What one of A100, H100 and B200 is off when another predicts its products by datasheet: the middle of
+# the table "From one GPU to another" in docs/results.md (`python benchmarks/transfer.py DIR`).
 TRANSFER = 0.12
 
 

@@ -3,17 +3,17 @@
 from .chat import Chat
 from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
 from .overheads import Overheads, overheads
-from .pricing import IdealPricing, Pricing, priced_by
+from .pricing import IDEAL, Pricing, priced_by
 from .requests import Layout
 from .run import validate
 
 __all__ = [
     "BY",
+    "IDEAL",
     "KEYS",
     "METRICS",
     "Chat",
     "Group",
-    "IdealPricing",
     "Judged",
     "Layout",
     "Overheads",

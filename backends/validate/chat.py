@@ -16,7 +16,7 @@ from llmir.hw import Device
 
 from .bounds import MODEL
 from .judged import Judged, Validation
-from .pricing import IdealPricing, Pricing
+from .pricing import IDEAL, Pricing
 from .tables import chat_columns, header
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,7 +36,7 @@ def chat(found: Validation, path: Path, t: Table, on: Chat, pricing: Pricing) ->
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
     predicted = figures(t, on, pricing)
     measured = measurements(t, header(path))
-    least = predicted if pricing.name == "ideal" else figures(t, on, IdealPricing())
+    least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
     for i, line in enumerate(t["line"]):
         for metric, seconds in predicted.items():
             if np.isnan(seconds[i]):

@@ -21,11 +21,10 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 from . import serving, spelling
-from .pricing import IdealPricing
+from .pricing import IDEAL
 from .requests import Layout, Request, request
 from .tables import table
 
-IDEAL = IdealPricing()
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,8 @@ _UNITS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 def check(folder: str | os.PathLike[str]) -> Path:
     """The folder, made if need be; InputError without matplotlib, OutputError if it cannot be written."""
-    try:
-        import matplotlib as _  # noqa: F401
-    except ImportError:
-        raise InputError("--plot needs matplotlib: pip install 'llmir[plot]'") from None
+    if find_spec("matplotlib") is None:
+        raise InputError("--plot needs matplotlib: pip install 'llmir[plot]'")
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,61 +24,18 @@ from .kernels import Call
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Pricing(Protocol):
+class Pricing(ABC):
     """A cost model as validation needs it; `engine` is whose kernels, where a calibration knows."""
 
-    @property
-    def name(self) -> str:
-        """What reports call it."""
+    name: ClassVar[str]
 
-    def workload(
-        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
-    ) -> Workload:
-        """A batch of requests."""
+    @abstractmethod
+    def model(self, device: Device, engine: str) -> Model:
+        """The cost model for an engine's runs on a device."""
 
-    def step(
-        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
-    ) -> Report:
-        """One step."""
-
+    @abstractmethod
     def kernel(self, call: Call, device: Device, engine: str) -> Array:
         """Seconds of each row of a table of kernels."""
-
-
-@dataclass(frozen=True)
-class IdealPricing:
-    """The roofline, which knows no engines."""
-
-    name: str = "ideal"
-
-    def workload(
-        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
-    ) -> Workload:
-        """A batch of requests."""
-        return Workload(program, device, batch, prompt, generate, model=model(device, "ideal"))
-
-    def step(
-        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
-    ) -> Report:
-        """One step."""
-        at = {"batch": batch, "new": new, "context": context}
-        return Report(program, device, **at, model=model(device, "ideal"))
-
-    def kernel(self, call: Call, device: Device, engine: str) -> Array:
-        """The lower bound itself."""
-        return bound(call, device).seconds
-
-
-@dataclass(frozen=True)
-class CalibratedPricing:
-    """Measured kernels, of the engine that a row names where the device's calibration has it."""
-
-    name: str = "calibrated"
-
-    def model(self, device: Device, engine: str) -> Model:
-        """The cost model for an engine; the device's first one for an unknown one."""
-        own = device.calibration.engines if device.calibration else {}
-        return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
@@ -93,16 +50,42 @@ class CalibratedPricing:
         at = {"batch": batch, "new": new, "context": context}
         return Report(program, device, **at, model=self.model(device, engine))
 
+
+class IdealPricing(Pricing):
+    """The roofline, which knows no engines."""
+
+    name = "ideal"
+
+    def model(self, device: Device, engine: str) -> Model:
+        """The same for every engine."""
+        return model(device, "ideal")
+
+    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+        """The lower bound itself."""
+        return bound(call, device).seconds
+
+
+IDEAL = IdealPricing()
+
+
+class CalibratedPricing(Pricing):
+    """Measured kernels, of the engine that a row names where the device's calibration has it."""
+
+    name = "calibrated"
+
+    def model(self, device: Device, engine: str) -> Model:
+        """The device's first engine for an unknown one."""
+        own = device.calibration.engines if device.calibration else {}
+        return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
+
     def kernel(self, call: Call, device: Device, engine: str) -> Array:
         """Rows that a family of kernels is fitted to by that kernel, others by the ops of their program."""
         at, priced = Binding(**call.symbols), self.model(device, engine)
         family = next((f for f in families(call.kind) if f.holds(call.rows)), None)
         if family and (found := basis(device, family.name, engine)):
             return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
-        times = [priced.price(row).time(at) for row in rows(call.program)]
-        return np.asarray(
-            np.broadcast_to(np.sum([np.broadcast_to(t, at.shape) for t in times], axis=0), at.shape)
-        )
+        times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in rows(call.program)]
+        return np.asarray(np.sum(times, axis=0))
 
 
 class Bound(NamedTuple):
@@ -140,7 +123,7 @@ def bound(call: Call, device: Device) -> Bound:
 
 def priced_by(cost: str) -> Pricing:
     """The pricing of that name."""
-    known: dict[str, Pricing] = {p.name: p for p in (CalibratedPricing(), IdealPricing())}
+    known: dict[str, Pricing] = {p.name: p for p in (CalibratedPricing(), IDEAL)}
     if cost not in known:
         raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
     return known[cost]

@@ -19,13 +19,12 @@ from llmir.hw import Device
 from . import bounds, kernels, serving, spelling
 from .chat import Chat, chat
 from .judged import Judged, Refused, Validation, Where
-from .pricing import IdealPricing, Pricing, bound
+from .pricing import IDEAL, Pricing, bound
 from .requests import Layout, Request, request
 from .tables import table
 
 Build = Callable[[Layout], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
-IDEAL = IdealPricing()
 
 
 def validate(

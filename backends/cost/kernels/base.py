@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -84,12 +85,12 @@ def multiprocessors(device: Device) -> int:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters."""
 
+    @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:
         """Time of one call, of the shape of what `shape` holds; never below the device's roofline."""
-        raise NotImplementedError
 
     @classmethod
     def of(cls: type[K], values: Mapping[str, float], where: str) -> K:
