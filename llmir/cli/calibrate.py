@@ -58,6 +58,8 @@ def command(
         raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
     if folder is None:
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
+    if not Path(folder).is_dir():
+        raise InputError(f"--from: no folder {folder!r}")
     if output_file:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
     if host:
