@@ -204,7 +204,7 @@ def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) 
     ("changes", "reason"),
     [
         ({"model": "openai/gpt-oss-120b"}, "unknown model"),
-        ({"gpu": "mi250"}, "unknown device 'mi250'"),
+        ({"gpu": "mi100"}, "unknown device 'mi100'"),
         ({"tp": "", "pp": "", "num_gpus": 4}, "how 4 GPUs are used is not said"),
         ({"num_gpus": 8, "pp": 1, "dp": 1}, "num_gpus is 8, but tp·pp·dp is 1"),
         ({"weight_dtype": "int3"}, "weight_dtype 'int3'"),

@@ -3,7 +3,7 @@
 from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
-from .judge import Case, block, cases, device_file
+from .judge import Case, block, cases, device_file, named
 from .machines import Machines
 from .rows import Column, Table, read
 
@@ -22,5 +22,6 @@ __all__ = [
     "families",
     "fit",
     "group_folds",
+    "named",
     "read",
 ]

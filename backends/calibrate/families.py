@@ -173,6 +173,7 @@ _FAMILIES = (
     _stream("activation", ("mlp_act", "gelu"), "cols"),
     _stream("rope", ("attn_rope",), "cols"),
     _stream("quantize", ("scale_matrix",), "cols"),
+    _stream("scale", ("computescale",), "cols"),
     _collective("all_reduce", "all_reduce", ("NCCL", *(f"{engine}_graph" for engine in CUSTOM), "TRTLLM")),
     _collective("all_reduce_eager", "all_reduce", tuple(f"{engine}_eager" for engine in CUSTOM)),
     _collective("all_gather", "all_gather", ("NCCL",)),
