@@ -90,6 +90,8 @@ def cases(
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
     found, problems = [], list(table.problems)
+    if family.keeps:
+        table = table.take(family.keeps(table))
     by = [table[w] for w in ("gpu", "framework", "kernel") if w in family.words]
     kinds = list(zip(*by, strict=True))
     most = sorted(Counter(kinds).items(), key=lambda kind: (kind[0][:2], -kind[1], kind[0][2:]))

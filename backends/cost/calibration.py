@@ -63,8 +63,8 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
     if device.calibration is None:
         return None
     engines = device.calibration.engines
-    first = engine if engine and engine in engines else device.calibration.engine
-    for name in (first, owner(first), *engines):
+    asked = (engine, owner(engine)) if engine else ()
+    for name in (*asked, device.calibration.engine, *engines):
         for known in (family, f"cpu_{family}"):
             if known in engines.get(name, {}):
                 fitted = engines[name][known]

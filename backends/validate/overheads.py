@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import Errors, errors, fit, group_folds
+from llmir.backends.calibrate import Errors, errors, fit, group_folds, machine
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
@@ -93,7 +93,7 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), hw.load(spelling.machine(t["gpu"][i]))
+            asked, device = request(t, i), hw.load(machine(t["gpu"][i]))
             if not _calibrated(device):
                 continue
             engine, program = spelling.engine(t["framework"][i]), build(asked.layout)

@@ -82,10 +82,7 @@ class CalibratedPricing(Pricing):
         """Rows that a family of kernels is fitted to by that kernel, others by the ops of their program."""
         at, priced = Binding(**call.symbols), self.model(device, engine)
         family = next((f for f in families(call.kind) if f.holds(call.rows)), None)
-        own = device.calibration.engines if device.calibration else {}
-        if family and family.name in own.get(name, {}):
-            engine = name
-        if family and (found := basis(device, family.name, engine)):
+        if family and (found := basis(device, family.name, name)):
             return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
         times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in rows(call.program)]
         return np.asarray(np.sum(times, axis=0))

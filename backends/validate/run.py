@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import Table, named
+from llmir.backends.calibrate import Table, machine, named
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -77,7 +77,7 @@ def _reason(error: LlmirError) -> str:
 def _device(gpu: str) -> Device | str:
     """The device, or why there is none."""
     try:
-        return hw.load(spelling.machine(gpu))
+        return hw.load(machine(gpu))
     except LlmirError as error:
         return _reason(error)
 

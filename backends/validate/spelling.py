@@ -9,16 +9,6 @@ from typing import NamedTuple
 
 from llmir.names import normalize
 
-# Names of machines in measured tables, beside those that `llmir.hw` knows.
-MACHINES = {
-    # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
-    "a100_argonne": "a100-40-sxm",
-    # Azure NDm A100 v4 and NC A100 v4, which Vidur (arXiv:2405.05465) profiled.
-    "a100_dgx": "a100-80-sxm",
-    "a100_pairwise_nvlink": "a100-80-pcie",
-    "a40_pairwise_nvlink": "a40",
-}
-
 
 class Campaign(NamedTuple):
     """What the scripts of a benchmark say and its table leaves out.
@@ -50,15 +40,6 @@ def campaign(source: str, model: str) -> tuple[float, str]:
 
 
 _STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
-
-
-def machine(gpu: str) -> str:
-    """The device behind a table's word for a machine.
-
-    >>> machine("a100_argonne"), machine("h100_sxm")
-    ('a100-40-sxm', 'h100_sxm')
-    """
-    return MACHINES.get(gpu.strip().lower(), gpu.strip())
 
 
 # Releases with the weight shapes of a model that we have under another name.
