@@ -18,11 +18,11 @@ from llmir.backends.cost.kernels import (
     StreamShape,
     SumShape,
 )
-from llmir.backends.cost.kernels.routing import balanced, power_law
+from llmir.backends.cost.kernels.routing import balanced, limited, power_law
 from llmir.errors import InputError
 from llmir.hw import Device
 
-from .rows import LATENCY, Column, Table
+from .rows import LATENCY, Array, Column, Table
 
 CUSTOM = ("vLLM_custom", "SGLang_CustomAllReduce")  # all_reduce kernels that engines bring along
 TURNS = 5  # weights that the benchmarks of the tables use in turn, so that the L2 should hold none
@@ -137,14 +137,26 @@ def exponent(distribution: str) -> float:
 LAW = Column(0, 10, whole=False, reads=exponent, kind="balanced or power_law_ and its exponent")
 
 
+LIMITED = ("vllm-0.24.0", "sglang-0.5.14", "moe_torch_flow_min_latency")
+ARRIVED = ("sglang-0.5.10",)
+
+
+def by(t: Table) -> Array:
+    return np.where(t["kernel"].astype(str) == LIMITED[2], LIMITED[2], t["framework"].astype(str))
+
+
 def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
     def shape(t: Table) -> MoeShape:
-        routed = t["num_tokens"], t["topk"], t["num_experts"], t["moe_ep"]
+        tokens, top_k, experts, ep = routed = t["num_tokens"], t["topk"], t["num_experts"], t["moe_ep"]
         skew = t["distribution"]
         even, skewed = balanced(*routed), power_law(*routed, np.where(skew > 0, skew, 1))
-        rows, experts = (np.where(skew > 0, b, a) for a, b in zip(even, skewed, strict=True))
-        inter = t["inter"] / t["moe_tp"]
-        return MoeShape(t["num_tokens"], t["topk"], rows, experts, t["hidden"], inter, x, w, computes)
+        rows, touched = (np.where(skew > 0, b, a) for a, b in zip(even, skewed, strict=True))
+        grouped = (t["hidden"] == 7168) & (experts == 256) & np.isin(by(t), LIMITED)
+        rows, touched = (np.where(grouped, b, a) for a, b in zip((rows, touched), limited(*routed), strict=True))
+        arrived = np.isin(t["framework"].astype(str), ARRIVED) & (ep > 1)
+        tokens = np.where(arrived, np.minimum(tokens, rows), tokens)
+        rows = np.where(arrived, tokens * top_k, rows)
+        return MoeShape(tokens, top_k, rows, touched, t["hidden"], t["inter"] / t["moe_tp"], x, w, computes)
 
     sizes = {c: Column() for c in ("num_tokens", "moe_tp", "moe_ep", *EXPERTS)}
     columns = {**sizes, "distribution": LAW, **LATENCY}
