@@ -54,7 +54,8 @@ class Case:
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
         """The kernel of some of the rows, of all if none are named."""
         shape = self.family.shape(self.rows.take(index))
-        return fit(self.family.kernel, self.device, shape, self.seconds[index], **options)
+        family, seconds = self.family, self.seconds[index]
+        return fit(family.kernel, self.device, shape, seconds, loss=family.loss, **options)
 
     def predicted(self, kernel: Kernel, index: Any = slice(None)) -> Array:
         """Seconds by `kernel`."""
