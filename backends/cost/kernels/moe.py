@@ -132,10 +132,13 @@ class Moe(Kernel):
         return np.maximum(busy + self.launch_us * 1e-6, shape.roofline(device))
 
     def padded(self, shape: GroupedShape) -> Array:
-        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included."""
-        each = np.maximum(shape.rows / shape.experts, 1)
+        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included.
+
+        Engines choose tiles by tokens, whose rows they do not count by rank.
+        """
+        each, seen = (np.maximum(rows / shape.experts, 1) for rows in (shape.rows, shape.rows + shape.away))
         high, low = (np.ceil(each / rows) * longer(rows, self.fetch) for rows in (self.tile_rows, LOW))
-        return np.asarray(np.where(each <= self.few, np.minimum(low, high), high) * shape.experts)
+        return np.asarray(np.where(seen <= self.few, np.minimum(low, high), high) * shape.experts)
 
     def dispatch(self, device: Device, shape: MoeShape) -> Number:
         """Time to sort rows by expert and copy them together."""
