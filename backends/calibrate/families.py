@@ -148,15 +148,22 @@ LIMITED = ("vllm-0.24.0", "sglang-0.5.14", "moe_torch_flow_min_latency")
 DEEPSEEK_V3 = {"hidden": 7168, "inter": 2048, "topk": 8, "num_experts": 256}
 
 
+def _says(t: Table, known: Sequence[str]) -> Array:
+    """Whether a row's framework or kernel is one of these."""
+    words = [t[w].astype(str) for w in ("framework", "kernel") if w in t.columns]
+    return np.asarray(np.isin(words, known).any(axis=0))
+
+
 def _routed(t: Table) -> tuple[Array, Array, Array]:
     """Tokens that a rank is given, rows of them that it multiplies, and experts that these touch."""
     tokens, top_k, skew, ranks = t["num_tokens"], t["topk"], t["distribution"], t["moe_ep"]
     sizes = tokens, top_k, t["num_experts"], ranks
-    half = np.all([t[name] == size for name, size in DEEPSEEK_V3.items()], axis=0)
-    half &= np.isin(t["framework"].astype(str), LIMITED) | np.isin(t["kernel"].astype(str), LIMITED)
+    half = _says(t, LIMITED)
+    for name, size in DEEPSEEK_V3.items():
+        half = half & (t[name] == size)
     ways = limited(*sizes), power_law(*sizes, np.where(skew > 0, skew, 1)), balanced(*sizes)
     rows, touched = (np.select([half, skew > 0], way[:2], way[2]) for way in zip(*ways, strict=True))
-    arrived = np.isin(t["framework"].astype(str), ARRIVED) & (ranks > 1)
+    arrived = _says(t, ARRIVED) & (ranks > 1)
     tokens = np.where(arrived, np.minimum(tokens, rows), tokens)
     return tokens, np.where(arrived, tokens * top_k, rows), touched
 

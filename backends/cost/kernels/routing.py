@@ -8,7 +8,7 @@ from llmir.dim import Number
 
 from .base import Array
 
-NARROWEST = 200.0  # least ratio of the busiest expert's load to the idlest's under a power law
+NARROWEST = 200.0  # ratio of the busiest expert's load to the idlest's where few tokens follow a power law
 WIDEST = 0.8  # share of the tokens that the busiest expert may get, in the published benchmarks' generator
 
 
@@ -43,7 +43,7 @@ def power_law(
     """The same of the busiest rank, where loads have density ∝ load^-exponent.
 
     The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in the
-    published generators. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of
+    published generators; what the busiest rank has more than others is of 200 at least, so that it never falls. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of
     so many is by Wilson and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token
     and expert. Less than half a row is none, and rows that are lost by that go to experts without any.
 
