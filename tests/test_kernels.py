@@ -139,7 +139,7 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
             assert found
             assert (found.device, found.engine) == (device, engine)
             assert {f.name for f in fields(found.kernel)} == set(fitted.parameters)
-            assert 0 < fitted.error < (0.6 if name == "l40s" else 0.3)  # ranks share its PCIe
+            assert 0 < fitted.error < (0.6 if name == "l40s" else 0.35)  # ranks share its PCIe
             assert fitted.rows > 0
     again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
     assert again == device.calibration

@@ -43,13 +43,14 @@ def power_law(
     """The same of the busiest rank, where loads have density ∝ load^-exponent.
 
     The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in the
-    published generators; what the busiest rank has more than others is of 200 at least, so that it never falls. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of
-    so many is by Wilson and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token
-    and expert. Less than half a row is none, and rows that are lost by that go to experts without any.
+    published generators; for the busiest rank 200 at least, so that its rows never fall with more tokens.
+    Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is by Wilson
+    and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and expert. Less than
+    half a row is none, and rows that are lost by that go to experts without any.
 
-    >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)  # 6800 and 16 on average over 60 of the generator's draws
+    >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)  # of 60 draws 6828 and 16 on average
     >>> int(rows), int(touched)
-    (6852, 16)
+    (6913, 16)
     """
     held = experts / ranks
     variance = _variance(np.maximum(WIDEST * tokens, NARROWEST), exponent)
