@@ -31,11 +31,13 @@ def fit(
     starts: int = 3,
     seed: int = 0,
     prior: float = PRIOR,
+    loss: str = "soft_l1",
 ) -> K:
     """The parameters whose times are nearest to `seconds`; InputError without scipy or without rows.
 
     Positive parameters move on a logarithmic scale. The first start is the defaults, others lie around it.
-    Parameters that are one of a few numbers are tried in all combinations, from the first start.
+    Parameters that are one of a few numbers are tried in all combinations, from the first start. `loss` is
+    one of scipy's: by "soft_l1" an outlier counts by its size, by "cauchy" hardly at all.
     """
     try:
         from scipy.optimize import least_squares
@@ -73,7 +75,7 @@ def fit(
             residuals,
             np.clip(start, low + margin, high - margin),
             bounds=(low, high),
-            loss="soft_l1",
+            loss=loss,
             f_scale=SOFT,
             diff_step=1e-3,  # wide enough to see across the kinks between tiles
             max_nfev=100,

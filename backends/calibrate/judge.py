@@ -54,7 +54,9 @@ class Case:
     def fit(self, index: Any = slice(None), **options: int) -> Kernel:
         """The kernel of some of the rows, of all if none are named."""
         shape = self.family.shape(self.rows.take(index))
-        return fit(self.family.kernel, self.device, shape, self.seconds[index], **options)
+        family, starts = self.family, options.pop("starts", self.family.starts)
+        seconds = self.seconds[index]
+        return fit(family.kernel, self.device, shape, seconds, starts=starts, loss=family.loss, **options)
 
     def predicted(self, kernel: Kernel, index: Any = slice(None)) -> Array:
         """Seconds by `kernel`."""

@@ -2,9 +2,11 @@
 
 Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
 A product reads the weights of the experts that are touched, which for few rows is all that counts, and
-multiplies tiles of rows, the last of each expert not full. What of the two is shorter is not hidden whole,
-and a block takes its time to walk down k however few there are. Between the products rows go through memory;
-where other ranks hold experts, their rows cost kernels that walk over all rows something as well.
+multiplies tiles of rows, the last of each expert not full: low tiles where experts have few rows, as engines
+choose by the number of tokens, else high ones. A low one takes no less time than its columns need to arrive.
+What is shorter of reading and multiplying is not hidden whole, and a block takes its time to walk down k however
+few there are. Between the products rows go through memory; where other ranks hold experts, their rows cost kernels
+that walk over all rows something as well.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import numpy as np
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .base import Kernel, Shape, choice, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, choice, longer, multiprocessors, parameter, roofline
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
+LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
 FP32 = 4  # bytes of a token's weight for one expert
 KERNELS = 5  # gather, product, activation, product, sum
 
@@ -101,8 +104,9 @@ class Moe(Kernel):
     foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
-    away_us: float = parameter(5, 0.01, 40, "µs", "to sort out rows of other ranks")
-    tile_rows: float = choice(128, (128, 64, 32), "", "rows of a tile")
+    fetch: float = parameter(40, 4, 300, "rows", "multiplied in the time that a tile's columns take to arrive")
+    few: float = choice(16, (16, 8, 64), "rows", "of an expert up to which tiles are low")
+    tile_rows: float = choice(128, (128, 64, 256), "", "rows of a high tile")
 
     def seconds(self, device: Device, shape: MoeShape) -> Number:
         """Time of a layer from gathering to summing, without its router."""
@@ -117,23 +121,29 @@ class Moe(Kernel):
 
     def product(self, device: Device, shape: GroupedShape) -> Number:
         """Time of one grouped product, as the roofline at least."""
-        each = np.maximum(shape.rows / shape.experts, 1)
-        tiles = np.ceil(each / self.tile_rows) * shape.experts
-        padded = tiles * self.tile_rows + self.strays * shape.away
+        rows = self.padded(shape) + self.strays * shape.away
         wide = np.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
-        multiply = 2 * padded * wide * (shape.k + self.fill) / rate
+        multiply = 2 * rows * wide * (shape.k + self.fill) / rate
         bandwidth = device.memory_Bps * self.bandwidth
         read = shape.bytes / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
         return np.maximum(busy + self.launch_us * 1e-6, shape.roofline(device))
 
+    def padded(self, shape: GroupedShape) -> Array:
+        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included.
+
+        Engines choose tiles by tokens, whose rows they do not count by rank.
+        """
+        each, seen = (np.maximum(rows / shape.experts, 1) for rows in (shape.rows, shape.rows + shape.away))
+        high, low = (np.ceil(each / rows) * longer(rows, self.fetch) for rows in (self.tile_rows, LOW))
+        return np.asarray(np.where(seen <= self.few, np.minimum(low, high), high) * shape.experts)
+
     def dispatch(self, device: Device, shape: MoeShape) -> Number:
         """Time to sort rows by expert and copy them together."""
         moved = (shape.tokens + self.walked(shape)) * shape.hidden * shape.x_bits / 8
-        away = np.where(shape.away > 0, self.away_us * 1e-6, 0)
-        return self.streamed(device, moved) + away
+        return self.streamed(device, moved)
 
     def activation(self, device: Device, shape: MoeShape) -> Number:
         """Time of silu(gate)·up."""

@@ -8,7 +8,7 @@ from llmir.dim import Number
 
 from .base import Array
 
-NARROWEST = 200.0  # least ratio of the busiest expert's load to the idlest's under a power law
+NARROWEST = 200.0  # ratio of the busiest expert's load to the idlest's where few tokens follow a power law
 WIDEST = 0.8  # share of the tokens that the busiest expert may get, in the published benchmarks' generator
 
 
@@ -22,33 +22,66 @@ def balanced(tokens: Number, top_k: Number, experts: Number, ranks: Number) -> t
     return np.asarray(rows), np.asarray(np.minimum(rows, experts / ranks))
 
 
+def limited(tokens: Number, top_k: Number, experts: Number, ranks: Number) -> tuple[Array, Array]:
+    """The same of the first rank, where a router that keeps to half of the groups sees loads that are even.
+
+    All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
+    for the other half no expert is worth anything, and all tokens take the first ones.
+
+    >>> [int(x) for x in limited(4096, 8, 256, 8)], [int(x) for x in limited(4096, 8, 256, 1)]
+    ([20480, 32], [32768, 128])
+    """
+    held = np.minimum(experts / ranks, experts / 2)
+    found = tokens * top_k * held / experts
+    rows = np.maximum(found + tokens * np.minimum(top_k / 2, held), 1)
+    return np.asarray(rows), np.asarray(np.minimum(found + np.minimum(top_k / 2, held), held))
+
+
 def power_law(
     tokens: Number, top_k: Number, experts: Number, ranks: Number, exponent: Number
 ) -> tuple[Array, Array]:
-    """The same of the busiest rank, where loads have density ∝ load^-exponent up to 0.8·tokens.
+    """The same of the busiest rank, where loads have density ∝ load^-exponent.
 
-    Loads of the experts of a rank add up; the largest of so many sums lies √(2·ln ranks) deviations above
-    the mean, and no rank has more than a row of each token and expert. Every expert has some rows while
-    there are enough, as in the published generators.
+    The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in the
+    published generators; for the busiest rank 200 at least, so that its rows never fall with more tokens.
+    Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is by Wilson
+    and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and expert. Less than
+    half a row is none, and rows that are lost by that go to experts without any.
 
-    >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)
-    >>> 4096 < rows < 8 * 4096, int(touched)
-    (np.True_, 16)
+    >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)  # of 60 draws 6828 and 16 on average
+    >>> int(rows), int(touched)
+    (6913, 16)
     """
     held = experts / ranks
     variance = _variance(np.maximum(WIDEST * tokens, NARROWEST), exponent)
-    excess = np.sqrt(variance * 2 * np.log(ranks) / held)
-    rows = np.minimum(tokens * top_k / ranks * (1 + excess), tokens * np.minimum(top_k, held))
-    rows = np.maximum(rows, 1)
-    return rows, np.minimum(rows, held)
+    part = variance / held / 9
+    above = np.maximum(1 - part + _score(ranks) * np.sqrt(part), 0)
+    rows = np.where(ranks > 1, above * above * above, 1) * tokens * top_k / ranks
+    rows = np.maximum(np.minimum(rows, tokens * np.minimum(top_k, held)), 1)
+    widest = np.where(tokens * top_k > experts, np.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
+    least = rows / held / (_moment(widest, exponent, 1) / _moment(widest, exponent, 0))
+    half = np.clip(0.5 / least, 1, widest)
+    few, lost = (_moment(half, exponent, n) / _moment(widest, exponent, n) for n in (0, 1))
+    return rows, np.minimum(rows, (1 - few) * held + lost * rows)
+
+
+def _score(ranks: Number) -> Array:
+    """Standard deviations by which the largest of so many normal values exceeds their mean, on average.
+
+    Blom's (n - 3/8)/(n + 1/4) by Tukey's approximation of the normal distribution's quantile.
+    """
+    below = (np.asarray(ranks) - 0.375) / (np.asarray(ranks) + 0.25)
+    return np.asarray((below**0.135 - (1 - below) ** 0.135) / 0.1975)
 
 
 def _variance(most: Number, exponent: Number) -> Array:
     """Of a load between 1 and `most`, in squares of its mean."""
+    zeroth, first, second = (_moment(most, exponent, n) for n in range(3))
+    return np.asarray(zeroth * second / (first * first) - 1)
 
-    def moment(n: int) -> Array:
-        power = np.asarray(n + 1 - exponent, dtype=float)
-        power = np.where(np.abs(power) < 1e-6, 1e-6, power)
-        return np.asarray((most**power - 1) / power)
 
-    return np.asarray(moment(0) * moment(2) / moment(1) ** 2 - 1)
+def _moment(most: Number, exponent: Number, n: int) -> Array:
+    """∫ load^(n - exponent) from 1 to `most`."""
+    power = np.asarray(n + 1 - exponent, dtype=float)
+    power = np.where(np.abs(power) < 1e-6, 1e-6, power)
+    return np.asarray((most**power - 1) / power)
