@@ -36,6 +36,9 @@ class Prefill(Kernel):
     launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
     tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile")
     packs: float = choice(0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head")
+    masks: float = choice(
+        0, (0, 1), "", "1 if keys outside the window are multiplied too, and masked", usual=True
+    )
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
@@ -45,7 +48,8 @@ class Prefill(Kernel):
         fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
         tiles = np.ceil(shape.new / positions)
         steps = positions / TILE_KEYS
-        before, most = shape.cached / TILE_KEYS, (shape.window + positions) / TILE_KEYS
+        window = np.where(self.masks, np.inf, shape.window)
+        before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
         blocks = heads * tiles
         walked = heads * np.maximum(seen(tiles, before, most, steps), tiles)
