@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.calibrate import FAMILIES, Column, cases, errors, fit, group_folds, read
+from llmir.backends.calibrate import FAMILIES, Column, Machines, cases, errors, fit, group_folds, read
 from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape
 from llmir.errors import HardwareError, InputError
 
@@ -270,3 +270,17 @@ def test_the_bundled_products_are_near_what_was_measured() -> None:
         if at and len(case.rows) > 100:
             assert at.device is case.device
             assert errors(case.predicted(at.kernel), case.seconds).mape < 0.12
+
+
+def test_collectives_between_nodes_are_not_fitted(tmp_path: Path) -> None:
+    header = "gpu,op,dtype,num_gpus,bytes,latency_us,framework,kernel,note,source\n"
+    row = "a100_dgx,all_reduce,fp16,{},{},50,torch.distributed nccl,nccl,devices_per_node={},test\n"
+    rows = [
+        row.format(ranks, size, inside) for ranks in (2, 4, 8) for size in (2**12, 2**20) for inside in (2, 4)
+    ]
+    (tmp_path / "collective.csv").write_text(header + "".join(rows))
+    [case] = cases(FAMILIES["all_reduce"], tmp_path, Machines(tmp_path))[0]
+    assert case.device is hw.load("a100-80-sxm")
+    assert sorted(zip(case.rows["num_gpus"], case.rows["note"], strict=True)) == sorted(
+        [(2, 2), (2, 4), (4, 4)] * 2
+    )

@@ -139,7 +139,7 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
             assert found
             assert (found.device, found.engine) == (device, engine)
             assert {f.name for f in fields(found.kernel)} == set(fitted.parameters)
-            assert 0 < fitted.error < (0.6 if name == "l40s" else 0.3)  # ranks share its PCIe
+            assert 0 < fitted.error < 0.8  # less than the roofline's on the same rows
             assert fitted.rows > 0
     again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
     assert again == device.calibration
@@ -151,6 +151,8 @@ def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
         found = basis(device, "gemm_bf16")
         assert found
         assert found.device.name == relatives(device)[0].name == relative
+    assert relatives(hw.load("mi300x"))[0].vendor == "NVIDIA"  # none of AMD's was measured
+    assert relatives(hw.load("b300"))[0].name == "B200"
     for name in ("h100-sxm", "h200"):
         with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
             model(hw.load(name), "calibrated", "vlm")

@@ -3,8 +3,8 @@
 from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
-from .judge import Case, block, cases, device_file
-from .machines import Machines
+from .judge import Case, block, cases, device_file, named
+from .machines import Machines, machine
 from .rows import Column, Table, read
 
 __all__ = [
@@ -22,5 +22,7 @@ __all__ = [
     "families",
     "fit",
     "group_folds",
+    "machine",
+    "named",
     "read",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,8 +23,9 @@ from llmir.backends.cost.kernels.routing import balanced, power_law
 from llmir.errors import InputError
 from llmir.hw import Device
 
-from .rows import LATENCY, Column, Table
+from .rows import LATENCY, MOST, Array, Column, Table
 
+NCCL = ("NCCL", "nccl")
 CUSTOM = ("vLLM_custom", "SGLang_CustomAllReduce")  # all_reduce kernels that engines bring along
 TURNS = 5  # weights that the benchmarks of the tables use in turn, so that the L2 should hold none
 
@@ -45,6 +47,7 @@ class Family:
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: Sequence[str] = ("gpu", "framework", "source")
     decades: bool = False  # groups are of sizes alike in their decade
+    keeps: Callable[[Table], Array] | None = None  # of these rows, those that it is fitted to
 
     def groups(self, table: Table) -> list[tuple[object, ...]]:
         """What is left out together, for each row."""
@@ -91,12 +94,28 @@ def _collective(name: str, op: str, kernels: Sequence[str]) -> Family:
     def shape(t: Table) -> CollectiveShape:
         return made(t["bytes"], t["num_gpus"], adds=t["dtype"] != "int8")
 
-    columns = {"bytes": Column(high=1e12), "num_gpus": Column()} | LATENCY
+    def inside(t: Table) -> Array:
+        return np.asarray(t["num_gpus"] <= t["note"])
+
+    columns = {"bytes": Column(high=1e12), "num_gpus": Column(), "note": TOGETHER} | LATENCY
     words = ("gpu", "framework", "source", "dtype")
     where = {"op": (op,), "kernel": kernels}
     return Family(
-        name, "collective", "collective.csv", columns, ("bytes",), shape, where, words, decades=True
+        name, "collective", "collective.csv", columns, ("bytes",), shape, where, words, True, inside
     )
+
+
+def together(note: str) -> float:
+    """How many ranks of a collective share a node, as Vidur's tables note it; all if nothing is said.
+
+    >>> together("devices_per_node=4"), together("nccl-tests") == MOST
+    (4.0, True)
+    """
+    found = re.search(r"devices_per_node=(\d+)", note)
+    return float(found[1]) if found else MOST
+
+
+TOGETHER = Column(empty=MOST, reads=together)
 
 
 HEADS = ("num_heads", "num_kv_heads", "head_dim")
@@ -173,7 +192,8 @@ _FAMILIES = (
     _stream("activation", ("mlp_act", "gelu"), "cols"),
     _stream("rope", ("attn_rope",), "cols"),
     _stream("quantize", ("scale_matrix",), "cols"),
-    _collective("all_reduce", "all_reduce", ("NCCL", *(f"{engine}_graph" for engine in CUSTOM), "TRTLLM")),
+    _stream("scale", ("computescale",), "cols"),
+    _collective("all_reduce", "all_reduce", (*NCCL, *(f"{engine}_graph" for engine in CUSTOM), "TRTLLM")),
     _collective("all_reduce_eager", "all_reduce", tuple(f"{engine}_eager" for engine in CUSTOM)),
     _collective("all_gather", "all_gather", ("NCCL",)),
     _collective("reduce_scatter", "reduce_scatter", ("NCCL",)),

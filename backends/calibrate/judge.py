@@ -90,6 +90,8 @@ def cases(
     """
     table = read(folder / family.file, family.columns, family.words, where=family.where)
     found, problems = [], list(table.problems)
+    if family.keeps:
+        table = table.take(family.keeps(table))
     by = [table[w] for w in ("gpu", "framework", "kernel") if w in family.words]
     kinds = list(zip(*by, strict=True))
     most = sorted(Counter(kinds).items(), key=lambda kind: (kind[0][:2], -kind[1], kind[0][2:]))
@@ -103,7 +105,7 @@ def cases(
             problems.append(f"{what}: {error}")
             continue
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
-        name = engine(framework, *([] if mains[gpu, framework] == kernel else kernel))
+        name = named(framework, *([] if mains[gpu, framework] == kernel else kernel))
         origin = f"{framework}, measured by {', '.join(sorted(set(rows['source'])))}"
         case = Case(family.on(device), device, name, origin, rows.take(~hot), rows.take(hot))
         if len(set(case.groups)) < 2:
@@ -113,10 +115,10 @@ def cases(
     return found, tuple(problems)
 
 
-def engine(framework: str, kernel: str = "") -> str:
+def named(framework: str, kernel: str = "") -> str:
     """A framework without its version, and a kernel of its own behind it.
 
-    >>> engine("vllm-0.24.0"), engine("vllm-0.24.0", "vllm_triton_attn")
+    >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn")
     ('vllm', 'vllm-triton_attn')
     """
     name = framework.partition("-")[0]

@@ -9,6 +9,25 @@ from llmir import hw
 from llmir.errors import InputError
 from llmir.hw import Device
 
+# Names of machines in measured tables, beside those that `llmir.hw` knows.
+MACHINES = {
+    # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
+    "a100_argonne": "a100-40-sxm",
+    # Azure NDm A100 v4 and NC A100 v4, which Vidur (arXiv:2405.05465) profiled.
+    "a100_dgx": "a100-80-sxm",
+    "a100_pairwise_nvlink": "a100-80-pcie",
+    "a40_pairwise_nvlink": "a40",
+}
+
+
+def machine(gpu: str) -> str:
+    """The device behind a table's word for a machine.
+
+    >>> machine("a100_argonne"), machine("h100_sxm")
+    ('a100-40-sxm', 'h100_sxm')
+    """
+    return MACHINES.get(gpu.strip().lower(), gpu.strip())
+
 
 class Machines:
     """Devices by name: those of a YAML file in `folder` first, each read once."""
@@ -22,7 +41,7 @@ class Machines:
         path = self.file(name)
         key = path.resolve() if path else name
         if key not in self.known:
-            self.known[key] = hw.load(path or name)
+            self.known[key] = hw.load(path or machine(name))
         return self.known[key]
 
     def file(self, name: str) -> Path | None:

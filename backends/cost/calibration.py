@@ -15,6 +15,9 @@ from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
 
+# Multiprocessors of a GPU at least: a laptop's has as many. A TPU has one or two cores, each a large one.
+FEWEST = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Basis:
@@ -31,39 +34,52 @@ class Basis:
 def basis(device: Device, family: str, engine: str | None = None) -> Basis | None:
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
-    `engine` None is the device's first one. An engine that lacks the family borrows it from the others, in
-    the order of the file.
+    `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
+    lacks it borrows from the others, in the order of the file.
     """
     known = (d for d in (device, *relatives(device)) if d.calibration)
     return next((b for d in known if (b := _of(d, family, engine))), None)
 
 
 def relatives(device: Device) -> list[Device]:
-    """Calibrated bundled devices of its vendor: those of its architecture first, then of like rates."""
+    """Calibrated bundled GPUs: those of its vendor and architecture first, of its vendor, then of like rates.
 
-    def distance(other: Device) -> tuple[bool, float]:
+    A device that is no GPU has none.
+    """
+
+    def distance(other: Device) -> tuple[bool, bool, float]:
         rates = [(device.memory_Bps, other.memory_Bps)]
         rates += [(device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0])]
         apart = sum(abs(math.log(a / b)) for a, b in rates)
-        return device.architecture != other.architecture, apart
+        return device.vendor != other.vendor, device.architecture != other.architecture, apart
 
+    if (device.multiprocessors or 0) < FEWEST:
+        return []
     known = (hw.load(name) for name in hw.names())
-    kin = (d for d in known if d.calibration and d.vendor == device.vendor and d is not device)
-    return sorted(kin, key=distance)
+    return sorted((d for d in known if d.calibration and d is not device), key=distance)
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
     if device.calibration is None:
         return None
     engines = device.calibration.engines
-    first = engine if engine and engine in engines else device.calibration.engine
-    for name in (first, *engines):
+    asked = (engine, owner(engine)) if engine else ()
+    for name in (*asked, device.calibration.engine, *engines):
         for known in (family, f"cpu_{family}"):
-            if known in engines[name]:
+            if known in engines.get(name, {}):
                 fitted = engines[name][known]
                 where = f"{device.name}: calibration.{name}.{known}"
                 return Basis(known, _kernel(known, fitted, where), device, name, fitted)
     return None
+
+
+def owner(engine: str) -> str:
+    """The engine that one of several kernels belongs to.
+
+    >>> owner("sglang-triton"), owner("sglang")
+    ('sglang', 'sglang')
+    """
+    return engine.partition("-")[0]
 
 
 def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None:

@@ -12,7 +12,7 @@ from llmir.hw import Device
 from llmir.names import suggest
 
 from .calibrated import Calibrated
-from .calibration import host
+from .calibration import host, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
@@ -89,6 +89,8 @@ def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None
         return found
     name = engine or Calibrated(device).kernels
     own = device.calibration.engines if device.calibration else {}
+    if name not in hw.engines() and name in own and owner(name) in hw.engines():
+        name = owner(name)  # of one of its kernels
     if name not in hw.engines() and (name in own or engine is None):
         return None, None
     fitted = hw.engine(name)

@@ -5,8 +5,6 @@ The op is the one that models are made of, so its cost is too; there is no secon
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.calibrate import Table
+from llmir.backends.calibrate.families import together
 from llmir.build import Builder
 from llmir.graph import Program
 from llmir.mesh import Mesh
@@ -252,7 +251,7 @@ def _collective(t: Table, rows: Array, op: str, ranks: float, kernel: str) -> Fo
             "collective",
         )
         return
-    across = np.array([_inside(t["note"][i]) < ranks for i in rows])
+    across = np.array([together(t["note"][i]) < ranks for i in rows])
     if across.any():
         yield rows[across], "between nodes: the table does not say over which network", "collective"
     own = rows[~across]
@@ -260,12 +259,6 @@ def _collective(t: Table, rows: Array, op: str, ranks: float, kernel: str) -> Fo
         whole = ranks if op == "alltoall" else 1  # of an exchange, the payload is a rank's rows
         program = _collective_program(op, int(ranks))
         yield own, Call("collective", program, t, own, {"s": t["bytes"][own] * whole / 2}), "collective"
-
-
-def _inside(note: str) -> float:
-    """How many ranks of a collective share a node, as Vidur's tables note it; all if nothing is said."""
-    found = re.search(r"devices_per_node=(\d+)", note)
-    return int(found[1]) if found else math.inf
 
 
 FORMS: dict[str, tuple[tuple[str, ...], Callable[..., Found]]] = {

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import Errors, errors, fit, group_folds
+from llmir.backends.calibrate import Errors, errors, fit, group_folds, machine
 from llmir.backends.cost import Calibrated
+from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
 from llmir.backends.plan import plan
 from llmir.dim import Binding
@@ -92,13 +93,21 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), hw.load(spelling.machine(t["gpu"][i]))
+            asked, device = request(t, i), hw.load(machine(t["gpu"][i]))
+            if not _calibrated(device):
+                continue
             engine, program = spelling.engine(t["framework"][i]), build(asked.layout)
             for metric, seconds in asked.figures.items():
                 shape = _shape(metric, asked, program, device, engine)
                 yield Run(engine, asked.layout.model, shape, seconds)
         except LlmirError:
             continue
+
+
+def _calibrated(device: Device) -> bool:
+    """Whether its kernels rest on its vendor's; what another's leave is more than the host's."""
+    found = basis(device, "gemm_bf16")
+    return found is not None and found.device.vendor == device.vendor
 
 
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:

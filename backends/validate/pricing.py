@@ -34,8 +34,8 @@ class Pricing(ABC):
         """The cost model for an engine's runs on a device."""
 
     @abstractmethod
-    def kernel(self, call: Call, device: Device, engine: str) -> Array:
-        """Seconds of each row of a table of kernels."""
+    def kernel(self, call: Call, device: Device, engine: str, name: str) -> Array:
+        """Seconds of each row of a table of kernels; `name` is the engine with its kernel's."""
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
@@ -60,7 +60,7 @@ class IdealPricing(Pricing):
         """The same for every engine."""
         return model(device, "ideal")
 
-    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+    def kernel(self, call: Call, device: Device, engine: str, name: str) -> Array:
         """The lower bound itself."""
         return bound(call, device).seconds
 
@@ -78,11 +78,11 @@ class CalibratedPricing(Pricing):
         own = device.calibration.engines if device.calibration else {}
         return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
 
-    def kernel(self, call: Call, device: Device, engine: str) -> Array:
+    def kernel(self, call: Call, device: Device, engine: str, name: str) -> Array:
         """Rows that a family of kernels is fitted to by that kernel, others by the ops of their program."""
         at, priced = Binding(**call.symbols), self.model(device, engine)
         family = next((f for f in families(call.kind) if f.holds(call.rows)), None)
-        if family and (found := basis(device, family.name, engine)):
+        if family and (found := basis(device, family.name, name)):
             return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
         times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in rows(call.program)]
         return np.asarray(np.sum(times, axis=0))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import Table
+from llmir.backends.calibrate import Table, machine, named
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -77,34 +77,43 @@ def _reason(error: LlmirError) -> str:
 def _device(gpu: str) -> Device | str:
     """The device, or why there is none."""
     try:
-        return hw.load(spelling.machine(gpu))
+        return hw.load(machine(gpu))
     except LlmirError as error:
         return _reason(error)
 
 
 def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing, tell: Tell) -> None:
-    gpus, engines = t["gpu"], np.array([spelling.engine(f) for f in t["framework"]], dtype=object)
+    engines = [spelling.engine(f) for f in t["framework"]]
+    by = list(zip(t["gpu"], engines, map(named, t["framework"], t["kernel"]), strict=True))
     done = 0
     for rows, call, kind in kernels.calls(form, t):
         tell(file, done := done + len(rows), len(t))
         if isinstance(call, str):
             found.refused += [Refused(*_where(file, t, i, kind), call) for i in rows]
             continue
-        for gpu, engine in dict.fromkeys(zip(gpus[rows], engines[rows], strict=True)):
-            own = np.flatnonzero((gpus[rows] == gpu) & (engines[rows] == engine))
-            _call(found, file, t, call.take(own), gpu, engine, pricing)
+        for who in dict.fromkeys(by[i] for i in rows):
+            own = np.array([n for n, i in enumerate(rows) if by[i] == who])
+            gpu, engine, name = who
+            _call(found, file, t, call.take(own), gpu, engine, name, pricing)
 
 
 def _call(
-    found: Validation, file: str, t: Table, call: kernels.Call, gpu: str, engine: str, pricing: Pricing
+    found: Validation,
+    file: str,
+    t: Table,
+    call: kernels.Call,
+    gpu: str,
+    engine: str,
+    name: str,
+    pricing: Pricing,
 ) -> None:
-    """The rows of one program on one device."""
+    """The rows of one program on one device, by the kernel `name` of an engine."""
     device = _device(gpu)
     try:
         if isinstance(device, str):
             raise InputError(device)
         least = bound(call, device)
-        predicted = pricing.kernel(call, device, engine)
+        predicted = pricing.kernel(call, device, engine, name)
     except LlmirError as error:
         found.refused += [Refused(*_where(file, t, i, call.kind), _reason(error)) for i in call.index]
         return

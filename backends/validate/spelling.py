@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from llmir.names import normalize
 
-# Names of machines in measured tables, beside those that `llmir.hw` knows.
-MACHINES = {
-    # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
-    "a100_argonne": "a100-40-sxm",
-    # Azure NDm A100 v4 and NC A100 v4, which Vidur (arXiv:2405.05465) profiled.
-    "a100_dgx": "a100-80-sxm",
-    "a100_pairwise_nvlink": "a100-80-pcie",
-    "a40_pairwise_nvlink": "a40",
+
+class Campaign(NamedTuple):
+    """What the scripts of a benchmark say and its table leaves out.
+
+    `lengths` is the mean length of prompts and answers, to the one stated; `caches` are types of the KV cache
+    where none is stated, by a word in the model's name.
+    """
+
+    lengths: float = 1.0
+    caches: Mapping[str, str] = MappingProxyType({})
+
+
+# By the table's word for its source.
+CAMPAIGNS = {
+    # InferenceMAX (SemiAnalysisAI/InferenceX): benchmarks/70b_*.sh keep the cache in fp8 on every GPU, and
+    # RANDOM_RANGE_RATIO of 0.8 draws lengths evenly from 0.8 of the stated ones to all of it.
+    "aic_silicon_inferencex": Campaign(0.9, MappingProxyType({"70b": "fp8"})),
 }
 
-_STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
 
+def campaign(source: str, model: str) -> tuple[float, str]:
+    """The mean length of requests, to the stated one, and the cache's type where none is stated.
 
-def machine(gpu: str) -> str:
-    """The device behind a table's word for a machine.
-
-    >>> machine("a100_argonne"), machine("h100_sxm")
-    ('a100-40-sxm', 'h100_sxm')
+    >>> campaign("aic_silicon_inferencex", "meta-llama/Llama-3.1-70B"), campaign("mine", "Llama-3.1-70B")
+    ((0.9, 'fp8'), (1.0, ''))
     """
-    return MACHINES.get(gpu.strip().lower(), gpu.strip())
+    found = CAMPAIGNS.get(source.strip().lower(), Campaign())
+    return found.lengths, next((t for word, t in found.caches.items() if word in model.lower()), "")
+
+
+_STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
 
 
 # Releases with the weight shapes of a model that we have under another name.

@@ -45,20 +45,25 @@ FORMATS = {
         dict.fromkeys(("num_gpus", "tp", "pp", "ep", "dp"), _DEGREE)
         | dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_latency_ms"), _MS)
         | {"throughput_tok_s": Column(1e-6, 1e12, whole=False, empty=float("nan"))},
-        ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag"),
+        ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag", "source"),
     ),
-    "gemm": Format(_sizes("m", "n", "k") | LATENCY, (*_WORDS, "dtype"), {"turns": Column(empty=TURNS)}),
+    "gemm": Format(
+        _sizes("m", "n", "k") | LATENCY, (*_WORDS, "dtype"), {"turns": Column(empty=TURNS)}, ("kernel",)
+    ),
     "attention": Format(
-        _sizes(*_HEADS) | LATENCY, (*_WORDS, "dtype"), {"window": Column(0, empty=0)}, ("kv_dtype",)
+        _sizes(*_HEADS) | LATENCY, (*_WORDS, "dtype"), {"window": Column(0, empty=0)}, ("kv_dtype", "kernel")
     ),
     "moe": Format(
         _sizes("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep") | LATENCY,
         (*_WORDS, "dtype"),
         {"distribution": LAW._replace(empty=0)},
-        ("op",),
+        ("op", "kernel"),
     ),
     "elementwise": Format(
-        _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY, (*_WORDS, "dtype", "op")
+        _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY,
+        (*_WORDS, "dtype", "op"),
+        {},
+        ("kernel",),
     ),
     "collective": Format(
         _sizes("num_gpus") | {"bytes": _BYTES} | LATENCY, (*_WORDS, "dtype", "op"), {}, ("note", "kernel")

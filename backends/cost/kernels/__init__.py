@@ -28,6 +28,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "activation": Stream,
     "rope": Stream,
     "quantize": Stream,
+    "scale": Stream,
     "attention_prefill": Prefill,
     "attention_prefill_fp32": Prefill,
     "attention_prefill_kv8": Prefill,
