@@ -65,7 +65,7 @@ def fit(
 
     def residuals(x: Array, picked: tuple[float, ...]) -> Array:
         times = np.asarray(made(x, picked).seconds(device, shape))
-        unusual = [c != p.default for c, p in zip(picked, built, strict=True)]
+        unusual = [p.usual and c != p.default for c, p in zip(picked, built, strict=True)]
         return np.concatenate([np.log(times) - measured, weight * (x - usual), weight * np.array(unusual)])
 
     margin = 1e-6 * (high - low)  # a start lies inside its bounds
