@@ -113,9 +113,10 @@ def _calibrated(device: Device) -> bool:
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
     """A run as its steps."""
     prompt, generate = asked.prompt, asked.generate
-    middle = generate // 2 if asked.serving else 0
-    one = IDEAL.workload(program, device, engine, 1, prompt, middle + 1 if asked.serving else generate)
-    within, _ = serving.fitting(one, asked.batch)
+    one = IDEAL.workload(program, device, engine, 1, prompt, generate)
+    within, _ = (
+        serving.in_flight(program, device, asked) if asked.serving else serving.fitting(one, asked.batch)
+    )
 
     def step(batch: int, new: int, cached: int) -> StepShape:
         return _step(program, device, engine, Binding(B=batch, T=new, C=cached))

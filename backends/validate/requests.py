@@ -62,7 +62,7 @@ def request(t: Table, i: int) -> Request:
     prompt = _count(t["isl"][i], "isl")
     osl = t["osl"][i].strip()
     generate = _count(osl, "osl") if osl else 0
-    lengths, _ = spelling.campaign(t["source"][i], t["model"][i])
+    lengths, _ = _campaign(t, i)
     prompt, generate = (round(tokens * lengths) for tokens in (prompt, generate))
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
@@ -113,12 +113,16 @@ def _layout(t: Table, i: int) -> Layout:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = 1 if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
     weights, activations = _type(t["weight_dtype"][i], spelling.WEIGHTS, "weight_dtype")
-    _, usual = spelling.campaign(t["source"][i], t["model"][i])
+    _, usual = _campaign(t, i)
     kv = _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype") or usual
     if weights == "fp32":
         kv = kv or "fp32"
     name = spelling.model(t["model"][i])
     return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
+
+
+def _campaign(t: Table, i: int) -> tuple[float, str]:
+    return spelling.campaign(t["source"][i], spelling.engine(t["framework"][i]), t["model"][i])
 
 
 def _type(word: str, known: Mapping[str, Any], column: str) -> Any:

@@ -179,9 +179,7 @@ def _figure(
         return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
 
     if metric == "token" or (metric == "tpot" and asked.serving):
-        # In flight are requests of all ages, so memory holds as many as fit at their mean length.
-        middle = IDEAL.workload(program, device, engine, 1, prompt, generate // 2 + 1)
-        within, most = serving.fitting(middle, asked.batch)
+        within, most = serving.in_flight(program, device, asked)
         expected = serving.steady_step(step(pricing), within, prompt, generate)
         least = serving.steady_step(step(IDEAL), most, prompt, generate)
         share = (within, most) if metric == "token" else (1, 1)

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from llmir.backends.liveness import memories
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
+from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+
+from .requests import Request
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Workload):
+    """Requests in flight, `generate` tokens old at most; a prompt is read beside the others' caches."""
+
+    def peak_bytes(self, batch: int) -> int:
+        """The larger of a step that decodes all and of one that reads a prompt."""
+        reading = Binding(B=1, T=self.prompt, C=0)
+        all, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (batch, 1))
+        others = [all(m.caches) - one(m.caches) for m in memories(self.program)]
+        steps = zip(memories(self.program), others, strict=True)
+        return int(max(max(m.peak(all), m.peak(reading) + more) for m, more in steps))
 
 
 class Seconds(NamedTuple):
@@ -16,6 +35,11 @@ class Seconds(NamedTuple):
 
     expected: float
     bound: float
+
+
+def in_flight(program: Program, device: Device, asked: Request) -> tuple[int, int]:
+    """How many of a closed loop's requests memory holds at once: of all ages, so at their mean length."""
+    return fitting(Loop(program, device, 1, asked.prompt, asked.generate // 2 + 1), asked.batch)
 
 
 def fitting(one: Workload, batch: int) -> tuple[int, int]:

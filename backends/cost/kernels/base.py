@@ -70,9 +70,9 @@ def roofline(device: Device, dtype: str, flops: Number, moved: Number) -> Number
     return np.maximum(flops / device.matrix_peak(dtype)[0], moved / device.memory_Bps)
 
 
-def longer(a: Number, b: Number) -> Number:
-    """The longer of two times that overlap, and a quarter more where they are equal: both are uneven."""
-    return np.cbrt(a * a * a + b * b * b)
+def longer(first: Number, *others: Number) -> Number:
+    """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
+    return np.cbrt(sum((t * t * t for t in others), start=first * first * first))
 
 
 def missed(footprint: Number, kept: float) -> Number:

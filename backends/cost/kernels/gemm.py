@@ -1,9 +1,10 @@
 """y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
 
 A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
-takes the longer of two times: of multiplying, and of fetching its rows and columns by way of the L2. Beside
-them all the memory delivers what the L2 does not hold. The fastest choice of tile and split is taken, as
-libraries choose well, if not always; being the least of times that rise with m, n and k, so does it.
+takes the longest of three times: of multiplying, of fetching its rows and columns by way of the L2, and of
+their way down its pipeline, step by step along k. Beside them all the memory delivers what the L2 does not
+hold. The fastest choice of tile and split is taken, as libraries choose well, if not always; being the least
+of times that rise with m, n and k, so does it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Gemm(Kernel):
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
     launch_us: float = parameter(2.4, 0.2, 20, "µs", "of a call that has nothing to do")
+    step_ns: float = parameter(20, 1, 500, "ns", "of a tile for each 64 elements of k, at least")
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
         """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
@@ -99,7 +101,8 @@ class Gemm(Kernel):
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
         depth = np.ceil(k / K_STEP / split) * K_STEP
-        piece = longer(2 * rows * columns / rate, fetch) * depth + store + TILE_S
+        step = longer(2 * rows * columns / rate, fetch, self.step_ns * 1e-9 / K_STEP)
+        piece = step * depth + store + TILE_S
         waves = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share) * split
         waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
         sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
