@@ -161,6 +161,32 @@ def test_a_long_cache_streams_at_the_bandwidth_and_one_sequence_is_cut() -> None
     assert 10 < ratio < 32  # 32, but for launches
 
 
+def test_what_begins_and_ends_blocks_hides_behind_traffic_as_far_as_it_is_not_exposed() -> None:
+    # By hand: 512 sequences of 32 heads, each of a block on one of 132 multiprocessors, and their keys.
+    shape = AttentionShape(512, 1, 511, 32, 8, 128)
+    blocks, traffic = 512 * 32 * 4e-6 / 132, 512 * 32 * (2 * 512 * 128 * 2 + 8 * 128 * 4) / 3350e9
+    for exposed in (0.01, 0.5, 1):
+        kernel = Decode(bandwidth=1, block_us=4, exposed=exposed, launch_us=0.5, combine_us=0.01)
+        by_hand = max(blocks, traffic) + exposed * min(blocks, traffic)
+        assert kernel.seconds(H100, shape) == pytest.approx(by_hand, rel=0.03)
+
+
+def test_single_heads_have_a_kernel_of_their_own_where_groups_are_packed_to_a_limit() -> None:
+    shape = AttentionShape(4096, 1, 0, 8, np.array([1, 2]), 128)  # a key each: only blocks count
+    one, two = Decode(packs=32, block_us=4, lone=0.25).seconds(H100, shape)
+    assert two / one == pytest.approx(4, rel=0.05)
+    one, two = Decode(packs=1024, block_us=4, lone=0.25).seconds(H100, shape)
+    assert two == pytest.approx(one, rel=0.05)
+
+
+def test_a_kernel_that_masks_a_window_takes_as_long_as_without_one() -> None:
+    free = AttentionShape(1, 65536, 0, 8, 4, 128)
+    narrow = replace(free, window=512)
+    masking, passing = Prefill(masks=1), Prefill(masks=0)
+    assert masking.seconds(H100, narrow) == pytest.approx(float(masking.seconds(H100, free)), rel=1e-3)
+    assert passing.seconds(H100, narrow) < 0.1 * passing.seconds(H100, free)
+
+
 def test_a_group_too_large_to_pack_reads_its_keys_once_a_head() -> None:
     kernel, shape = Decode(packs=32, element=1), AttentionShape(64, 1, 8191, 2, np.array([32, 48]), 128)
     packed, apart = kernel.seconds(H100, shape)

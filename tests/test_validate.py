@@ -14,11 +14,13 @@ import pytest
 
 import llmir
 from llmir import hw
+from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.kernels import AttentionShape
 from llmir.backends.validate import Judged, Validation, bounds
 from llmir.backends.validate.serving import Loop
 from llmir.backends.workload import Workload
 
-H100 = hw.load("h100-sxm")
+H100, B200 = hw.load("h100-sxm"), hw.load("b200")
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
 HEADS = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,framework\n"
 MOE = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,latency_us,framework\n"
@@ -365,3 +367,21 @@ def test_a_loop_reads_its_prompts_one_by_one(judge: Any) -> None:
     cache = 2 * 32 * 8 * 128 * 2  # bytes a token: keys and values, layers, heads, head size, bf16
     assert loop.peak_bytes(3) - loop.peak_bytes(2) == cache * 30099
     assert loop.peak_bytes(loop.max_batch) <= loop.capacity_bytes < loop.peak_bytes(loop.max_batch + 1)
+
+
+def test_rows_are_priced_by_the_kernel_that_they_name(judge: Any) -> None:
+    """Where a device's file has several of an engine's; by its first kernel otherwise."""
+    calibration = B200.calibration
+    assert calibration
+    second = next(e for e in calibration.engines if "attention_decode" in calibration.engines[e] and "-" in e)
+    engine, _, name = second.partition("-")
+    row = f"b200_sxm,bfloat16,bfloat16,8,1,4096,32,8,128,0,100,{engine}-1.0,"
+    table = HEADS.replace("framework", "framework,kernel")
+    kernels = f"{engine}_{name}", "another", ""
+    mine, unknown, none = judge(table + "".join(f"{row}{k}\n" for k in kernels), cost="calibrated").rows
+    shape = AttentionShape(batch=8, new=1, cached=4095, kv_heads=8, group=4, head=128)
+    for found, of in (mine, second), (unknown, engine), (none, engine):
+        known = basis(B200, "attention_decode", of)
+        assert known
+        assert found.predicted_s == pytest.approx(known.kernel.seconds(B200, shape))
+    assert mine.predicted_s != none.predicted_s

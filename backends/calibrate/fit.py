@@ -18,7 +18,8 @@ K = TypeVar("K", bound=Kernel)
 # Residuals beyond a tenth count by their size, not its square: engines differ by 8% on the same product.
 SOFT = 0.1
 # A parameter e times its default costs as much as if every time were wrong by this: what the rows do not
-# tell stays at its default, which siblings share, and is not driven to where noise wants it.
+# tell stays at its default, which siblings share, and is not driven to where noise wants it. So does a
+# choice whose default is the usual one: another must be worth as much.
 PRIOR = 0.1
 
 
@@ -66,7 +67,8 @@ def fit(
 
     def residuals(x: Array, picked: tuple[float, ...]) -> Array:
         times = np.asarray(made(x, picked).seconds(device, shape))
-        return np.concatenate([np.log(times) - measured, weight * (x - usual)])
+        unusual = [p.usual and c != p.default for c, p in zip(picked, built, strict=True)]
+        return np.concatenate([np.log(times) - measured, weight * (x - usual), weight * np.array(unusual)])
 
     margin = 1e-6 * (high - low)  # a start lies inside its bounds
 

@@ -29,12 +29,18 @@ class Parameter(NamedTuple):
     unit: str
     meaning: str
     choices: tuple[float, ...] = ()
+    usual: bool = False
 
 
-def choice(default: float, choices: tuple[float, ...], unit: str, meaning: str) -> Any:
-    """A field of a kernel that is one of a few numbers, as it was built; a fit tries them all."""
-    about = {"low": min(choices), "high": max(choices), "unit": unit, "meaning": meaning, "choices": choices}
-    return field(default=default, metadata=about)
+def choice(
+    default: float, choices: tuple[float, ...], unit: str, meaning: str, *, usual: bool = False
+) -> Any:
+    """A field of a kernel that is one of a few numbers, as it was built; a fit tries them all.
+
+    Where the default is `usual`, a fit leaves it for what pays only, as it does other parameters' defaults.
+    """
+    about = {"low": min(choices), "high": max(choices), "unit": unit, "meaning": meaning}
+    return field(default=default, metadata=about | {"choices": choices, "usual": usual})
 
 
 def parameter(default: float, low: float, high: float, unit: str, meaning: str) -> Any:
@@ -117,5 +123,4 @@ def parameters(kernel: type[Kernel]) -> tuple[Parameter, ...]:
 def _parameter(f: Field[Any]) -> Parameter:
     if f.default is MISSING:
         raise TypeError(f"{f.name}: a field of a kernel is a parameter(...)")
-    low, high, unit, meaning = (f.metadata[k] for k in ("low", "high", "unit", "meaning"))
-    return Parameter(f.name, f.default, low, high, unit, meaning, f.metadata.get("choices", ()))
+    return Parameter(f.name, f.default, **f.metadata)

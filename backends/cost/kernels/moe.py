@@ -4,9 +4,9 @@ Rows are gathered by expert, multiplied by gate and up, activated, multiplied by
 A product reads the weights of the experts that are touched, which for few rows is all that counts, and
 multiplies tiles of rows, the last of each expert not full: low tiles where experts have few rows, as engines
 choose by the number of tokens, else high ones. A low one takes no less time than its columns need to arrive.
-What is shorter of reading and multiplying is not hidden whole, and a block takes its time to walk down k however
-few there are. Between the products rows go through memory; where other ranks hold experts, their rows cost kernels
-that walk over all rows something as well.
+What is shorter of reading and multiplying is not hidden whole, and a block takes its time to walk down k
+however few there are. Between the products rows go through memory; where other ranks hold experts, their
+rows cost kernels that walk over all rows something as well.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Moe(Kernel):
     foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
-    fetch: float = parameter(40, 4, 300, "rows", "multiplied in the time that a tile's columns take to arrive")
+    fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
     few: float = choice(16, (16, 8, 64), "rows", "of an expert up to which tiles are low")
     tile_rows: float = choice(128, (128, 64, 256), "", "rows of a high tile")
 

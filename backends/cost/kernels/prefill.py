@@ -34,8 +34,13 @@ class Prefill(Kernel):
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
     widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
     launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
-    tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile")
-    packs: float = choice(0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head")
+    tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile", usual=True)
+    packs: float = choice(
+        0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
+    )
+    masks: float = choice(
+        0, (0, 1), "", "1 if keys outside the window are multiplied too, and masked", usual=True
+    )
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
@@ -45,7 +50,8 @@ class Prefill(Kernel):
         fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
         tiles = np.ceil(shape.new / positions)
         steps = positions / TILE_KEYS
-        before, most = shape.cached / TILE_KEYS, (shape.window + positions) / TILE_KEYS
+        window = np.where(self.masks, np.inf, shape.window)
+        before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
         blocks = heads * tiles
         walked = heads * np.maximum(seen(tiles, before, most, steps), tiles)

@@ -42,11 +42,11 @@ def power_law(
 ) -> tuple[Array, Array]:
     """The same of the busiest rank, where loads have density ∝ load^-exponent.
 
-    The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in the
-    published generators; for the busiest rank 200 at least, so that its rows never fall with more tokens.
-    Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is by Wilson
-    and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and expert. Less than
-    half a row is none, and rows that are lost by that go to experts without any.
+    The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in
+    the published generators; for the busiest rank 200 at least, so that its rows never fall with more
+    tokens. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is
+    by Wilson and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and
+    expert. Less than half a row is none, and rows that are lost by that go to experts without any.
 
     >>> rows, touched = power_law(4096, 8, 128, 8, 1.01)  # of 60 draws 6828 and 16 on average
     >>> int(rows), int(touched)
@@ -62,7 +62,7 @@ def power_law(
     least = rows / held / (_moment(widest, exponent, 1) / _moment(widest, exponent, 0))
     half = np.clip(0.5 / least, 1, widest)
     few, lost = (_moment(half, exponent, n) / _moment(widest, exponent, n) for n in (0, 1))
-    return rows, np.minimum(rows, (1 - few) * held + lost * rows)
+    return rows, np.clip((1 - few) * held + lost * rows, 1, rows)
 
 
 def _score(ranks: Number) -> Array:
