@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import llmir
+from llmir import hw
 from llmir.backends.calibrate import FAMILIES, Table
 from llmir.backends.cost.kernels import GroupedShape, Moe, MoeShape
 from llmir.backends.cost.kernels.routing import balanced, limited, power_law
@@ -90,3 +93,18 @@ def test_tiles_are_low_where_experts_have_few_rows_by_all_tokens() -> None:
     tile = np.cbrt(16.0**3 + 4**3), np.cbrt(128.0**3 + 4**3)
     assert kernel.padded(one) == pytest.approx(8 * tile[0])
     assert kernel.padded(many) == kernel.padded(strange) == pytest.approx(8 * tile[1])
+
+
+def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:
+    """All 256 of them, or the half that a router of groups keeps to; the calibrated time is never below."""
+    header = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,op,latency_us,framework\n"
+    path = tmp_path / "moe.csv"
+    path.write_text(
+        header
+        + "".join(f"b200,fp8,64,7168,2048,8,256,1,1,moe_layer,999,{by}\n" for by in ("x", "vllm-0.24.0"))
+    )
+    weights = 3 * 7168 * 2048 / hw.load("b200").memory_Bps
+    bounds, found = (llmir.validate(path, cost=cost).rows for cost in ("ideal", "calibrated"))
+    for touched, bound, one in zip((256, 128), bounds, found, strict=True):
+        assert touched * weights <= bound.predicted_s == one.ideal_s <= one.predicted_s
+        assert bound.predicted_s < 1.01 * touched * weights

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import families
+from llmir.backends.calibrate import Family, families
 from llmir.backends.cost import Ideal, Model, model, rows
 from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.kernels import MoeShape
 from llmir.backends.report import Report
 from llmir.backends.workload import Workload
 from llmir.dim import Binding
@@ -80,12 +81,11 @@ class CalibratedPricing(Pricing):
 
     def kernel(self, call: Call, device: Device, engine: str, name: str) -> Array:
         """Rows that a family of kernels is fitted to by that kernel, others by the ops of their program."""
-        at, priced = Binding(**call.symbols), self.model(device, engine)
-        family = next((f for f in families(call.kind) if f.holds(call.rows)), None)
+        at, priced, family = Binding(**call.symbols), self.model(device, engine), _family(call)
         if family and (found := basis(device, family.name, name)):
             return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
         times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in rows(call.program)]
-        return np.asarray(np.sum(times, axis=0))
+        return np.asarray(np.maximum(np.sum(times, axis=0), bound(call, device).seconds))
 
 
 class Bound(NamedTuple):
@@ -102,7 +102,12 @@ def bound(call: Call, device: Device) -> Bound:
     """The roofline of the whole call as one kernel.
 
     What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
+    Of experts it reads those that the routing of its row touches.
     """
+    if (family := _family(call)) and isinstance(shape := family.shape(call.rows), MoeShape):
+        flops, moved = map(np.asarray, shape.least)
+        compute, memory = flops / device.matrix_peak(shape.dtype)[0], moved / device.memory_Bps
+        return Bound(np.maximum(memory, compute), memory, compute, np.zeros(len(call.index)), moved)
     at = Binding(**call.symbols)
     graph = call.program.graphs["main"]
     outputs = {v.node for v in graph.outputs}
@@ -119,6 +124,11 @@ def bound(call: Call, device: Device) -> Bound:
     memory = moved / device.memory_Bps
     slowest = np.maximum(np.maximum(memory, limits["compute"]), limits["network"])
     return Bound(slowest, memory, limits["compute"], limits["network"], moved)
+
+
+def _family(call: Call) -> Family | None:
+    """The family of kernels that all rows of the call are of, if there is one."""
+    return next((f for f in families(call.kind) if f.holds(call.rows)), None)
 
 
 def priced_by(cost: str) -> Pricing:

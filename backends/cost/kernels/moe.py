@@ -85,6 +85,13 @@ class MoeShape(Shape):
         )
         return up, down
 
+    @property
+    def least(self) -> tuple[Number, Number]:
+        """FLOPs, and bytes that one kernel for all could not do without: weights, and a token's rows once."""
+        weights = self.experts * 3 * self.hidden * self.inter * self.w_bits / 8
+        tokens = self.rows / self.top_k * self.hidden * (self.x_bits / 8 + 2)
+        return 6.0 * self.rows * self.hidden * self.inter, weights + tokens
+
     def roofline(self, device: Device) -> Number:
         """That of the two products: the rest lies in the L2 if it is fused into them."""
         up, down = self.products
