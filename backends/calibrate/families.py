@@ -138,7 +138,8 @@ def _attention(name: str, q: str, kv: str) -> Family:
     sizes = {c: Column() for c in ("batch", "q_len", "context", *HEADS)}
     columns = {**sizes, "window": Column(low=0, empty=0), **LATENCY}
     kind = name.removesuffix("_kv8").removesuffix("_fp8").removesuffix("_fp32")
-    words = {"dtype": ALIKE.get(q, (q,)), "kv_dtype": ALIKE.get(kv, (kv,))}
+    unsaid = ("",) if kv == q else ()
+    words = {"dtype": ALIKE.get(q, (q,)), "kv_dtype": (*ALIKE.get(kv, (kv,)), *unsaid)}
     return Family(name, kind, f"{kind}.csv", columns, HEADS, shape, words, NAMED)
 
 
@@ -195,7 +196,7 @@ def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
 
     sizes = {c: Column() for c in ("num_tokens", "moe_tp", "moe_ep", *EXPERTS)}
     columns = {**sizes, "distribution": LAW, **LATENCY}
-    words = {"op": ("moe_layer",), "dtype": (dtype,)}
+    words = {"op": ("moe_layer", ""), "dtype": (dtype,)}
     # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
     return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED, loss="cauchy", starts=5)
 
