@@ -300,8 +300,8 @@ class Report:
             bound=bound,
             share=_over(repeat * time, self.busy_s),
             ideal_time_s=price.least(self.at),
-            basis=price.basis,
-            error=price.error,
+            basis=price.of(self.at).basis,
+            error=price.of(self.at).error,
             shape=tuple(at(n) for n in row.shape.shape),
         )
 

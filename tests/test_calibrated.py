@@ -198,3 +198,17 @@ def test_heads_are_narrowed_as_the_rows_that_they_make_up() -> None:
     step = llmir.analyze(llmir.run(program, llmir.DEFAULT_PIPELINE), "b200", batch=4, new=2048)
     times = {op.name: op.time_s for op in step.ops}
     assert times["layer.quantize_mix"] == pytest.approx(times["layer.quantize_input_norm"])
+
+
+def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    calibration = hw.load("h100").calibration
+    assert calibration
+    kernels = calibration.engines["trtllm"]
+    for new, family in (1, "attention_decode"), (512, "attention_prefill"):
+        step = llmir.analyze(program, "h100", batch=4, new=new, context=99, engine="trtllm")
+        (attention,) = (op for op in step.ops if op.kind == "attention")
+        assert attention.error == kernels[family].error
+    both = llmir.analyze(program, "h100", batch=4, new=np.array([1, 512]), context=99, engine="trtllm")
+    (attention,) = (op for op in both.ops if op.kind == "attention")
+    assert attention.error == max(kernels[f].error for f in ("attention_decode", "attention_prefill"))

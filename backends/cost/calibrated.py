@@ -53,6 +53,10 @@ class Measured:
             return self.fit.fitted.error
         return self.fit.fitted.error + (TRANSFER if self.fit.device.vendor == self.device.vendor else ABROAD)
 
+    def of(self, at: Binding) -> Price:
+        """Itself."""
+        return self
+
     @property
     def launch_s(self) -> float:
         """Seconds of a call that has nothing to do."""
@@ -100,16 +104,18 @@ class Phases:
         known = [e for e in (self.prefill.error, self.decode.error) if e is not None]
         return max(known, default=None)
 
-    def of(self, at: Binding) -> Price | None:
-        """The one that holds, None where it is now one and now the other."""
+    def of(self, at: Binding) -> Price:
+        """The one that holds; both where it is now one and now the other."""
+        if isinstance(at, Mixed):
+            return self
         one = np.asarray(at(self.new)) == 1
-        return self.decode if one.all() else None if one.any() else self.prefill
+        return self.decode if one.all() else self if one.any() else self.prefill
 
     def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
         if isinstance(at, Mixed):
             values = [self._each(part, value) for part in at.parts]
             return sum(values[1:], start=values[0])
-        if price := self.of(at):
+        if (price := self.of(at)) is not self:
             return value(price, at)
         return np.where(at(self.new) == 1, value(self.decode, at), value(self.prefill, at))
 
@@ -125,7 +131,7 @@ class Phases:
         """The same, and what the kernel that holds is due to."""
         if isinstance(at, Mixed):
             return self.time(at), self.prefill.due(at)[1]
-        if price := self.of(at):
+        if (price := self.of(at)) is not self:
             return price.due(at)
         one = np.broadcast_to(np.asarray(at(self.new)) == 1, at.shape)
         bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])

@@ -23,6 +23,9 @@ class Price(Protocol):
     def error(self) -> float | None:
         """The mean relative error that is known of such times; None of a bound."""
 
+    def of(self, at: Binding) -> Price:
+        """The price that holds there, where several make up this one; else itself."""
+
     def time(self, at: Binding) -> Number:
         """Seconds of one execution."""
 
@@ -41,6 +44,10 @@ class Roofline:
 
     basis = "datasheet"
     error = None
+
+    def of(self, at: Binding) -> Price:
+        """Itself."""
+        return self
 
     def time(self, at: Binding) -> Number:
         """The largest of the limits."""
