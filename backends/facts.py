@@ -9,6 +9,7 @@ import numpy as np
 
 from llmir.backends import precision, units
 from llmir.backends.cost import nodes
+from llmir.backends.cost.calibration import relatives
 from llmir.backends.report import OpCost, Report
 from llmir.backends.workload import Workload
 from llmir.dim import Number
@@ -165,7 +166,9 @@ def cost_model(workload: Workload) -> str:
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
-    return COST_MODELS[report.cost_model]
+    own, kin = workload.device.calibration, relatives(workload.device)
+    more = f"; --cost calibrated: by {kin[0].name}'s kernels" if kin and not own else ""
+    return COST_MODELS[report.cost_model] + more
 
 
 def _whose(model: Any) -> str:
