@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir import hw
 from llmir.backends.cost.calibrated import ABROAD, TRANSFER
+from llmir.backends.cost.calibration import nearest
 from llmir.errors import HardwareError, InputError
 
 from .commands import Run, runner
@@ -212,3 +213,26 @@ def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
     both = llmir.analyze(program, "h100", batch=4, new=np.array([1, 512]), context=99, engine="trtllm")
     (attention,) = (op for op in both.ops if op.kind == "attention")
     assert attention.error == max(kernels[f].error for f in ("attention_decode", "attention_prefill"))
+
+
+def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> None:
+    h100, a100 = hw.load("h100"), hw.load("a100")
+    for device, families, engine, found in (
+        (h100, ("moe_fp8", "moe_fp8_block", "moe_bf16"), "sglang", ("sglang", "moe_fp8_block")),
+        (h100, ("moe_fp8", "moe_fp8_block", "moe_bf16"), "trtllm", ("trtllm", "moe_fp8")),
+        (
+            a100,
+            ("gemm_int4_weights", "gemm_int8_weights", "gemm_bf16"),
+            "vllm",
+            ("trtllm", "gemm_int4_weights"),
+        ),
+        (
+            a100,
+            ("gemm_int4_weights", "gemm_int8_weights", "gemm_bf16"),
+            None,
+            ("trtllm", "gemm_int4_weights"),
+        ),
+    ):
+        basis = nearest(device, families, engine)
+        assert basis
+        assert (basis.engine, basis.family) == found

@@ -11,7 +11,7 @@ import numpy as np
 from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
-from .calibration import Basis, basis, relatives
+from .calibration import Basis, nearest, relatives
 from .calls import Call, call, decoding
 from .ideal import Ideal
 from .kernels import AttentionShape, Host
@@ -173,7 +173,6 @@ class Calibrated:
         return self._measured(made, roofline)
 
     def _measured(self, made: Call, roofline: Roofline) -> Price:
-        for family in made.families:
-            if found := basis(self.device, family, self.engine):
-                return Measured(self.device, made, found, roofline, self.host.hidden if self.host else 0.0)
-        return roofline
+        found = nearest(self.device, made.families, self.engine)
+        hidden = self.host.hidden if self.host else 0.0
+        return Measured(self.device, made, found, roofline, hidden) if found else roofline

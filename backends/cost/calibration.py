@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import wrap
@@ -39,6 +39,16 @@ def basis(device: Device, family: str, engine: str | None = None) -> Basis | Non
     """
     known = (d for d in (device, *relatives(device)) if d.calibration)
     return next((b for d in known if (b := _of(d, family, engine))), None)
+
+
+def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Basis | None:
+    """The basis of the first of these families that there is; the last is a makeshift for the others.
+
+    Before another engine's kernel for the first, the engine's own for one of the others is taken.
+    """
+    found = [b for family in families if (b := basis(device, family, engine))]
+    own = (b for b in found if b.family != families[-1] and b.engine in (engine, owner(engine or "")))
+    return next(own, None) or next(iter(found), None)
 
 
 def relatives(device: Device) -> list[Device]:
