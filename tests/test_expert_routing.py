@@ -61,8 +61,8 @@ def test_a_router_of_half_the_groups_sends_ties_to_the_first_experts(tokens: int
     assert touched == pytest.approx((first > 0).sum(), abs=2)
 
 
-def layer(framework: str, kernel: str, ranks: int, **sizes: int) -> MoeShape:
-    named: dict[str, Any] = {"framework": framework, "kernel": kernel}
+def layer(framework: str, kernel: str, ranks: int, source: str = "aic", **sizes: int) -> MoeShape:
+    named: dict[str, Any] = {"framework": framework, "kernel": kernel, "source": source}
     numbers = {"num_tokens": 4096, "hidden": 7168, "inter": 2048, "topk": 8, "num_experts": 256} | sizes
     numbers |= {"moe_tp": 1, "moe_ep": ranks, "distribution": 0}
     columns = {name: np.array([float(value)]) for name, value in numbers.items()}
@@ -77,6 +77,8 @@ def test_rows_are_what_their_benchmark_ran() -> None:
     assert (plain.tokens, plain.rows, plain.experts) == (4096, *balanced(4096, 8, 256, 8))
     half = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8)
     assert (half.tokens, half.rows, half.experts) == (4096, *limited(4096, 8, 256, 8))
+    mine = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, source="mine")
+    assert (mine.rows, mine.experts) == (plain.rows, plain.experts)
     other = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, hidden=4096)
     assert (other.rows, other.experts) == (plain.rows, plain.experts)
     arrived = layer("sglang-0.5.10", "sglang_fused_moe_triton", 32)
@@ -97,12 +99,10 @@ def test_tiles_are_low_where_experts_have_few_rows_by_all_tokens() -> None:
 
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:
     """All 256 of them, or the half that a router of groups keeps to; the calibrated time is never below."""
-    header = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,op,latency_us,framework\n"
+    sizes = "num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep"
+    rows = "".join(f"b200,fp8,64,7168,2048,8,256,1,1,999,{by},aic\n" for by in ("x", "vllm-0.24.0"))
     path = tmp_path / "moe.csv"
-    path.write_text(
-        header
-        + "".join(f"b200,fp8,64,7168,2048,8,256,1,1,moe_layer,999,{by}\n" for by in ("x", "vllm-0.24.0"))
-    )
+    path.write_text(f"gpu,dtype,{sizes},latency_us,framework,source\n{rows}")
     weights = 3 * 7168 * 2048 / hw.load("b200").memory_Bps
     bounds, found = (llmir.validate(path, cost=cost).rows for cost in ("ideal", "calibrated"))
     for touched, bound, one in zip((256, 128), bounds, found, strict=True):

@@ -3,8 +3,8 @@
 from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
-from .judge import Case, block, cases, device_file, named
-from .machines import Machines, machine
+from .judge import Case, block, cases, device_file, kept
+from .machines import Machines, engine, machine, named
 from .rows import Column, Table, read
 
 __all__ = [
@@ -18,10 +18,12 @@ __all__ = [
     "block",
     "cases",
     "device_file",
+    "engine",
     "errors",
     "families",
     "fit",
     "group_folds",
+    "kept",
     "machine",
     "named",
     "read",

@@ -160,25 +160,28 @@ def exponent(distribution: str) -> float:
 LAW = Column(0, 10, whole=False, reads=exponent, kind="balanced or power_law_ and its exponent")
 
 
-# What the published benchmarks' rows do not say of themselves, and their collectors' code and times do.
+# What rows of AIConfigurator's (its word as a source) do not say of themselves, and its collectors' code
+# (ai-dynamo/aiconfigurator, collector/) and times do.
+COLLECTED = "aic"
 # SGLang 0.5.10 got only tokens that a rank has a chosen expert of, with all of their copies to multiply.
 ARRIVED = ("sglang-0.5.10",)
-# These had the router of DeepSeek-V3's experts, which keeps to half of its groups, and gave it even loads.
+# These had the router of DeepSeek-V3's experts, which keeps to half of its groups, and of even loads takes
+# the first half. Of uneven ones the busiest rank is as if there were no groups.
 LIMITED = ("vllm-0.24.0", "sglang-0.5.14", "moe_torch_flow_min_latency")
 DEEPSEEK_V3 = {"hidden": 7168, "inter": 2048, "topk": 8, "num_experts": 256}
 
 
 def _says(t: Table, known: Sequence[str]) -> Array:
-    """Whether a row's framework or kernel is one of these."""
-    words = [t[w].astype(str) for w in ("framework", "kernel") if w in t.columns]
-    return np.asarray(np.isin(words, known).any(axis=0))
+    """Whether a row of those collected is of one of these frameworks or kernels."""
+    words = [t[w].astype(str) for w in ("framework", "kernel")]
+    return np.asarray(np.isin(words, known).any(axis=0) & (t["source"] == COLLECTED))
 
 
 def _routed(t: Table) -> tuple[Array, Array, Array]:
     """Tokens that a rank is given, rows of them that it multiplies, and experts that these touch."""
     tokens, top_k, skew, ranks = t["num_tokens"], t["topk"], t["distribution"], t["moe_ep"]
     sizes = tokens, top_k, t["num_experts"], ranks
-    half = _says(t, LIMITED)
+    half = _says(t, LIMITED) & ((skew == 0) | (ranks == 1))
     for name, size in DEEPSEEK_V3.items():
         half = half & (t[name] == size)
     ways = limited(*sizes), power_law(*sizes, np.where(skew > 0, skew, 1)), balanced(*sizes)

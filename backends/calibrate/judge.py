@@ -21,8 +21,10 @@ from llmir.names import plain
 from .families import Family
 from .fit import fit
 from .folds import Errors, errors, group_folds
+from .machines import named
 from .rows import Array, Table, read
 
+Judgements = Sequence[tuple["Case", Errors]]
 NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 
 
@@ -108,6 +110,9 @@ def cases(
             continue
         hot = rows["latency_us"] * 1e-6 < family.shape(rows).roofline(device)
         name = named(framework, *([] if mains[gpu, framework] == kernel else kernel))
+        if not name:
+            problems.append(f"{what}: no framework is named")
+            continue
         origin = f"{framework}, measured by {', '.join(sorted(set(rows['source'])))}"
         case = Case(family.on(device), device, name, origin, rows.take(~hot), rows.take(hot))
         if len(set(case.groups)) < 2:
@@ -117,25 +122,25 @@ def cases(
     return found, tuple(problems)
 
 
-def named(framework: str, kernel: str = "") -> str:
-    """A framework without its version, and a kernel of its own behind it.
+def kept(judged: Judgements) -> list[tuple[Case, Errors]]:
+    """Of several cases of one engine and family, such as of two of its versions, that of most rows."""
+    best: dict[tuple[str, str], tuple[Case, Errors]] = {}
+    for case, error in judged:
+        key = case.engine, case.family.name
+        if key not in best or len(case.rows) > len(best[key][0].rows):
+            best[key] = case, error
+    return list(best.values())
 
-    >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn")
-    ('vllm', 'vllm-triton_attn')
-    """
-    name = framework.partition("-")[0]
-    return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name
 
-
-def device_file(extends: str, judged: Sequence[tuple[Case, Errors]]) -> str:
+def device_file(extends: str, judged: Judgements) -> str:
     """A device file with these cases' calibration."""
     return f"extend: {extends}\n{block(judged)}"
 
 
-def block(judged: Sequence[tuple[Case, Errors]], hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:
+def block(judged: Judgements, hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:
     """The `calibration:` of these cases and hosts, by engine; first is the device's, or has most families."""
     engines: dict[str, dict[str, Fitted]] = {}
-    for case, error in judged:
+    for case, error in kept(judged):
         values = {n: float(v) for n, v in vars(case.fit()).items()}
         fitted = Fitted(values, case.origin, len(case.rows), error.mape)
         engines.setdefault(case.engine, {})[case.family.name] = fitted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from llmir import hw
@@ -27,6 +28,26 @@ def machine(gpu: str) -> str:
     ('a100-40-sxm', 'h100_sxm')
     """
     return MACHINES.get(gpu.strip().lower(), gpu.strip())
+
+
+def engine(framework: str) -> str:
+    """A framework without version, in one spelling.
+
+    >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
+    ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
+    """
+    word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
+    return {"tensorrt-llm": "trtllm", "deepspeed-mii": "deepspeed"}.get(word, word)
+
+
+def named(framework: str, kernel: str = "") -> str:
+    """An engine, and a kernel of its own behind it.
+
+    >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn"), named("SGLang", "triton")
+    ('vllm', 'vllm-triton_attn', 'sglang-triton')
+    """
+    name = engine(framework)
+    return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name
 
 
 class Machines:

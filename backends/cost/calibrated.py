@@ -11,7 +11,7 @@ import numpy as np
 from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
-from .calibration import Basis, nearest, relatives
+from .calibration import Basis, engines, nearest, owner, relatives
 from .calls import Call, call, decoding
 from .ideal import Ideal
 from .kernels import AttentionShape, Host
@@ -40,11 +40,15 @@ class Measured:
     fit: Basis
     roofline: Roofline
     hidden: float = 0.0
+    engine: str = ""
 
     @property
     def basis(self) -> str:
-        """calibrated, or transferred from another device."""
-        return "calibrated" if self.fit.device is self.device else f"transferred from {self.fit.device.name}"
+        """calibrated, or transferred from another device; for another engine, where that is borrowed from."""
+        if self.fit.device is not self.device:
+            return f"transferred from {self.fit.device.name}"
+        own = self.fit.engine in (self.engine, owner(self.engine))
+        return "calibrated" if own else f"calibrated for {self.fit.engine}"
 
     @property
     def error(self) -> float:
@@ -152,10 +156,10 @@ class Calibrated:
     @property
     def kernels(self) -> str:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
-        known = [c for d in (self.device, *relatives(self.device)) if (c := d.calibration)]
-        if self.engine and any(self.engine in c.engines for c in known):
-            return self.engine
-        return next((c.engine for c in known), "no")
+        if self.engine in engines(self.device):
+            return str(self.engine)
+        known = (d.calibration for d in (self.device, *relatives(self.device)))
+        return next((c.engine for c in known if c), "no")
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
@@ -175,4 +179,4 @@ class Calibrated:
     def _measured(self, made: Call, roofline: Roofline) -> Price:
         found = nearest(self.device, made.families, self.engine)
         hidden = self.host.hidden if self.host else 0.0
-        return Measured(self.device, made, found, roofline, hidden) if found else roofline
+        return Measured(self.device, made, found, roofline, hidden, self.kernels) if found else roofline

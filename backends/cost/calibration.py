@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,6 +43,13 @@ def basis(device: Device, family: str, engine: str | None = None) -> Basis | Non
     return next((b for d in known if (b := _of(d, family, engine))), None)
 
 
+@lru_cache(maxsize=256)
+def engines(device: Device) -> tuple[str, ...]:
+    """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has."""
+    known = (d.calibration for d in (device, *relatives(device)) if d.calibration)
+    return tuple(dict.fromkeys(name for calibration in known for name in calibration.engines))
+
+
 def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Basis | None:
     """The basis of the first of these families that there is; the last is a makeshift for the others.
 
@@ -51,7 +60,8 @@ def nearest(device: Device, families: Sequence[str], engine: str | None = None) 
     return next(own, None) or next(iter(found), None)
 
 
-def relatives(device: Device) -> list[Device]:
+@lru_cache(maxsize=256)
+def relatives(device: Device) -> tuple[Device, ...]:
     """Calibrated bundled GPUs: those of its vendor and architecture first, of its vendor, then of like rates.
 
     A device that is no GPU has none.
@@ -64,9 +74,9 @@ def relatives(device: Device) -> list[Device]:
         return device.vendor != other.vendor, device.architecture != other.architecture, apart
 
     if (device.multiprocessors or 0) < FEWEST:
-        return []
+        return ()
     known = (hw.load(name) for name in hw.names())
-    return sorted((d for d in known if d.calibration and d is not device), key=distance)
+    return tuple(sorted((d for d in known if d.calibration and d is not device), key=distance))
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
@@ -116,15 +126,20 @@ def to_yaml(calibration: Calibration) -> str:
 
 def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[str]:
     yield "calibration:"
-    yield f"  engine: {first}"
+    yield f"  engine: {_quoted(first)}"
     for engine, families in engines.items():
-        yield f"  {engine}:"
+        yield f"  {_quoted(engine)}:"
         for family, fitted in families.items():
-            yield f'    {family}: {{origin: "{fitted.origin}", rows: {fitted.rows},'
+            yield f"    {family}: {{origin: {json.dumps(fitted.origin)}, rows: {fitted.rows},"
             values = {"error_percent": 100 * fitted.error, **fitted.parameters}
             said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())
             lines = wrap(said + "}", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
             yield from (line.replace("\0", " ") for line in lines)
+
+
+def _quoted(name: str) -> str:
+    """The name as YAML reads it back: in quotes if it could be anything but text."""
+    return name if re.fullmatch(r"[A-Za-z][\w.-]*( [\w.-]+)*", name) else json.dumps(name)
 
 
 def digits(value: float) -> str:

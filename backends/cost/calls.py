@@ -115,7 +115,9 @@ def _gemm_families(computes: DType, weights: DType) -> tuple[str, ...]:
 
 def _stream(*families: str) -> Callable[[Row], Call]:
     def made(row: Row) -> Call:
-        return Call((*families, "add", "rms_norm"), StreamShape(_rows(row.shape), row.read + row.write))
+        shared = sum((n for role, n in row.reads if role == "weight"), start=0)
+        shape = StreamShape(_rows(row.shape), row.read + row.write, shared)
+        return Call((*families, "add", "rms_norm"), shape)
 
     return made
 
@@ -194,6 +196,8 @@ def _moe_families(x: DType, weights: DType | None = None) -> tuple[str, ...]:
     elif x.bits == 8:
         blocks = x.block[1] > 0
         narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
+        if weights and weights.bits == 4:
+            narrow = ("moe_mxfp4", *narrow)
     elif weights and weights.bits == 4:
         narrow = ("moe_mxfp4_weights", "moe_int4_weights")
     return (*narrow, "moe_bf16")

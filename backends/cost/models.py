@@ -12,7 +12,7 @@ from llmir.hw import Device
 from llmir.names import suggest
 
 from .calibrated import Calibrated
-from .calibration import host, owner
+from .calibration import engines, host, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
@@ -68,10 +68,8 @@ def model(
         raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
     if engine and cost == "ideal":
         raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
-    if engine is not None:
-        own = device.calibration.engines if device.calibration else {}
-        if engine not in own:
-            hw.engine(engine)  # or a HardwareError
+    if engine is not None and engine not in engines(device):
+        hw.engine(engine)  # or a HardwareError
     return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
 
 
@@ -88,7 +86,7 @@ def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None
     if found := host(device, engine):
         return found
     name = engine or Calibrated(device).kernels
-    own = device.calibration.engines if device.calibration else {}
+    own = engines(device)
     if name not in hw.engines() and name in own and owner(name) in hw.engines():
         name = owner(name)  # of one of its kernels
     if name not in hw.engines() and (name in own or engine is None):

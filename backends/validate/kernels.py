@@ -120,7 +120,7 @@ def _attention_program(q_type: str, kv_type: str) -> Program:
 def _attention(t: Table, rows: Array, dtype: str, kv: str) -> Found:
     q_type, kv_type = ({**WIDE, "fp8": "fp8_e4m3", "int8": "int8"}.get(x) for x in (dtype, kv or dtype))
     new, seen, heads, groups = (t[c][rows] for c in ("q_len", "context", "num_heads", "num_kv_heads"))
-    kinds = np.where(seen == new, "attention_prefill", "attention_decode").astype(object)
+    kinds = np.where((seen == new) | (new > 1), "attention_prefill", "attention_decode").astype(object)
     keys = _keys(new, seen, t["window"][rows])
     reasons = np.full(len(rows), "", dtype=object)
     reasons[heads % groups > 0] = "num_kv_heads does not divide num_heads"

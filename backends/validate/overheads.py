@@ -12,6 +12,7 @@ import numpy as np
 
 from llmir import hw
 from llmir.backends.calibrate import Errors, errors, fit, group_folds, machine
+from llmir.backends.calibrate import engine as engine_of
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
@@ -21,7 +22,7 @@ from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from . import serving, spelling
+from . import serving
 from .pricing import IDEAL
 from .requests import Layout, Request, request
 from .tables import table
@@ -96,7 +97,7 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
             asked, device = request(t, i), hw.load(machine(t["gpu"][i]))
             if not _calibrated(device):
                 continue
-            engine, program = spelling.engine(t["framework"][i]), build(asked.layout)
+            engine, program = engine_of(t["framework"][i]), build(asked.layout)
             for metric, seconds in asked.figures.items():
                 shape = _shape(metric, asked, program, device, engine)
                 yield Run(engine, asked.layout.model, shape, seconds)
@@ -113,19 +114,21 @@ def _calibrated(device: Device) -> bool:
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
     """A run as its steps."""
     prompt, generate = asked.prompt, asked.generate
-    one = IDEAL.workload(program, device, engine, 1, prompt, generate)
-    within, _ = (
-        serving.in_flight(program, device, asked) if asked.serving else serving.fitting(one, asked.batch)
-    )
+    if asked.serving:
+        together = serving.replicas(program)
+        within, _ = serving.in_flight(program, device, asked)
+    else:
+        one = IDEAL.workload(program, device, engine, 1, prompt, generate)
+        together = within = serving.fitting(one, asked.batch)[0]
 
     def step(batch: int, new: int, cached: int) -> StepShape:
         return _step(program, device, engine, Binding(B=batch, T=new, C=cached))
 
     return RunShape(
         decode=step(within, 1, prompt + generate // 2),
-        prefill=step(1 if asked.serving else within, prompt, 0),
+        prefill=step(together, prompt, 0),
         serving=asked.serving,
-        prompts=within / generate,
+        prompts=within / generate / together,
         waves=asked.batch / within if metric == "e2e" else 1,
         prefills=metric in ("e2e", "ttft"),
         tokens={"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.calibrate import Table
+from llmir.backends.calibrate import Table, engine
 from llmir.errors import InputError
 
 from . import spelling
@@ -114,7 +114,7 @@ def _layout(t: Table, i: int) -> Layout:
     ep = 1 if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
     weights, activations = _type(t["weight_dtype"][i], spelling.WEIGHTS, "weight_dtype")
     _, usual = _campaign(t, i)
-    kv = _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype") or usual
+    kv = usual if _unsaid(t["kv_dtype"][i]) else _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype")
     if weights == "fp32":
         kv = kv or "fp32"
     name = spelling.model(t["model"][i])
@@ -122,13 +122,16 @@ def _layout(t: Table, i: int) -> Layout:
 
 
 def _campaign(t: Table, i: int) -> tuple[float, str]:
-    return spelling.campaign(t["source"][i], spelling.engine(t["framework"][i]), t["model"][i])
+    said = t["model"][i], t["weight_dtype"][i]
+    return spelling.campaign(t["source"][i], engine(t["framework"][i]), *said)
+
+
+def _unsaid(word: str) -> bool:
+    return word.strip().lower() in ("", "nan", "none", "auto")
 
 
 def _type(word: str, known: Mapping[str, Any], column: str) -> Any:
-    spelled = word.strip().lower()
-    if spelled in ("nan", "none", "auto"):
-        spelled = ""
+    spelled = "" if _unsaid(word) else word.strip().lower()
     if spelled not in known:
         raise InputError(f"{column} {word!r}; known are {', '.join(k for k in known if k)}")
     return known[spelled]

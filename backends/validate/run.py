@@ -12,11 +12,12 @@ import numpy as np
 
 from llmir import hw
 from llmir.backends.calibrate import Table, machine, named
+from llmir.backends.calibrate import engine as engine_of
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from . import bounds, kernels, serving, spelling
+from . import bounds, kernels, serving
 from .chat import Chat, chat
 from .judged import Judged, Refused, Validation, Where
 from .pricing import IDEAL, Pricing, bound
@@ -63,7 +64,7 @@ def _where(file: str, t: Table, i: int, kind: str, metric: str = "latency") -> W
 
     device = _device(word("gpu"))
     gpu = word("gpu") if isinstance(device, str) else device.name
-    engine = spelling.engine(word("framework"))
+    engine = engine_of(word("framework"))
     dtype = word("dtype") or word("weight_dtype")
     return Where(file, int(t["line"][i]), kind, metric, gpu, word("framework"), engine, word("model"), dtype)
 
@@ -83,7 +84,7 @@ def _device(gpu: str) -> Device | str:
 
 
 def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing, tell: Tell) -> None:
-    engines = [spelling.engine(f) for f in t["framework"]]
+    engines = [engine_of(f) for f in t["framework"]]
     by = list(zip(t["gpu"], engines, map(named, t["framework"], t["kernel"]), strict=True))
     done = 0
     for rows, call, kind in kernels.calls(form, t):

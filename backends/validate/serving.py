@@ -23,8 +23,9 @@ class Loop(Workload):
 
     def peak_bytes(self, batch: int) -> int:
         """The larger of a step that decodes all and of one that reads a prompt."""
-        reading = Binding(B=1, T=self.prompt, C=0)
-        all, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (batch, 1))
+        alone, sequences = replicas(self.program), batch // self.program.micro_batches
+        reading = Binding(B=alone, T=self.prompt, C=0)
+        all, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (sequences, alone))
         others = [all(m.caches) - one(m.caches) for m in memories(self.program)]
         steps = zip(memories(self.program), others, strict=True)
         return int(max(max(m.peak(all), m.peak(reading) + more) for m, more in steps))
@@ -60,16 +61,26 @@ def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
     return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
 
+def replicas(program: Program) -> int:
+    """How many prompts are read at once, each alone on its data-parallel ranks."""
+    return program.mesh.degree("dp")
+
+
 def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int, generate: int) -> Seconds:
     """One step of a closed loop of `batch` requests, which decodes all and reads `batch`/`generate` prompts.
 
     `step` takes sequences, new tokens of each, and cached ones. Prompts are taken to be read apart from the
-    decodes, one at a time, and a token to wait for the share of them that the engine is known for; the bound
-    is the longer of the two, since in a mixed step one can hide behind the other. The context is that of the
-    middle of a request.
+    decodes, one at a time by each data-parallel rank, and a token to wait for the share of them that the
+    engine is known for. The bound is the longest of what they are apart, since in a mixed step one can hide
+    behind the other, and of a token's way through the pipeline, whose stages may work on other batches
+    meanwhile. The context is that of the middle of a request.
     """
-    decoding, reading = step(batch, 1, prompt + generate // 2), step(1, prompt, 0)
-    decode, prefill, prompts = float(decoding.period_s), float(reading.interval_s), batch / generate
+    middle = prompt + generate // 2
+    decoding = step(batch, 1, middle)
+    ranks = replicas(decoding.program)
+    reading, alone = step(ranks, prompt, 0), step(ranks, 1, middle)
+    decode, prefill, prompts = float(decoding.period_s), float(reading.interval_s), batch / generate / ranks
     host = decoding.plan.model.host
     expected = host.served(decode, prefill, prompts) if host else decode + prompts * prefill
-    return Seconds(float(expected), max(decode, prompts * prefill))
+    least = max(float(decoding.interval_s), float(alone.period_s), prompts * prefill)
+    return Seconds(float(expected), least)

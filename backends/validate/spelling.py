@@ -14,34 +14,39 @@ class Campaign(NamedTuple):
     """What is known of a benchmark and its table leaves out.
 
     `lengths` is the mean length of prompts and answers, to the one stated. `caches` are types of the KV cache
-    where none is stated, by the engine ("" for any) and a word in the model's name.
+    where none is stated, by the engine, a word in the model's name and the type of its weights ("" for any).
     """
 
     lengths: float = 1.0
-    caches: Mapping[tuple[str, str], str] = MappingProxyType({})
+    caches: Mapping[tuple[str, str, str], str] = MappingProxyType({})
 
 
 # By the table's word for its source.
 CAMPAIGNS = {
     # InferenceMAX (SemiAnalysisAI/InferenceX): benchmarks/70b_*.sh keep the cache in fp8 on every GPU, and
     # RANDOM_RANGE_RATIO of 0.8 draws lengths evenly from 0.8 of the stated ones to all of it.
-    "aic_silicon_inferencex": Campaign(0.9, MappingProxyType({("", "70b"): "fp8"})),
+    "aic_silicon_inferencex": Campaign(0.9, MappingProxyType({("", "70b", ""): "fp8"})),
     # AIConfigurator's runs of TensorRT-LLM hold 128 sequences of 2176 tokens beside Qwen3-32B in fp8 on one
     # H100 without queueing, which takes 106 GB with a cache of 16 bits and 70 GB with one of 8.
-    "aic_silicon_gap": Campaign(1.0, MappingProxyType({("trtllm", "qwen3-32b"): "fp8"})),
+    "aic_silicon_gap": Campaign(1.0, MappingProxyType({("trtllm", "qwen3-32b", "fp8"): "fp8"})),
 }
 
 
-def campaign(source: str, engine: str, model: str) -> tuple[float, str]:
+def campaign(source: str, engine: str, model: str, weights: str) -> tuple[float, str]:
     """The mean length of requests, to the stated one, and the cache's type where none is stated.
 
-    >>> campaign("aic_silicon_inferencex", "vllm", "meta-llama/Llama-3.1-70B")
+    >>> campaign("aic_silicon_inferencex", "vllm", "meta-llama/Llama-3.1-70B", "fp4")
     (0.9, 'fp8')
-    >>> campaign("mine", "vllm", "meta-llama/Llama-3.1-70B")
+    >>> campaign("mine", "vllm", "meta-llama/Llama-3.1-70B", "fp4")
     (1.0, '')
     """
     found = CAMPAIGNS.get(source.strip().lower(), Campaign())
-    caches = (t for (e, word), t in found.caches.items() if e in ("", engine) and word in model.lower())
+    name, weights = model.lower(), weights.strip().lower()
+    caches = (
+        cache
+        for (by, word, type), cache in found.caches.items()
+        if by in ("", engine) and word in name and type in ("", weights)
+    )
     return found.lengths, next(caches, "")
 
 
@@ -65,16 +70,6 @@ def model(name: str) -> str:
     """
     plain = _STORED.sub("", name.strip())
     return _ALIKE.get(normalize(plain), plain)
-
-
-def engine(framework: str) -> str:
-    """A framework without version, in one spelling.
-
-    >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
-    ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
-    """
-    word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
-    return {"tensorrt-llm": "trtllm", "deepspeed-mii": "deepspeed"}.get(word, word)
 
 
 # weights -> the options of `quantize`: weights, activations. 16 bits are the model's own.

@@ -57,7 +57,7 @@ FORMATS = {
         _sizes("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep") | LATENCY,
         (*_WORDS, "dtype"),
         {"distribution": LAW._replace(empty=0)},
-        ("op", "kernel"),
+        ("op", "kernel", "source"),
     ),
     "elementwise": Format(
         _sizes("rows", "cols") | {"bytes_moved_ideal": _BYTES} | LATENCY,

@@ -80,4 +80,7 @@ def command(
     base = machines.base(devices[0], device or devices[0].name, output_file) if output_file else ""
     judged = fitting.judge(found, form or "table")
     if output_file:
+        best = calibrate.kept(judged)
+        for case in (c for c, e in judged if (c, e) not in best):
+            output.note(f"{case.engine} {case.family.name}: {case.origin} is left out, another has more rows")
         output.emit(calibrate.device_file(base, judged), output_file)

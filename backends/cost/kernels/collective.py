@@ -8,6 +8,7 @@ host has issued it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,16 @@ class CollectiveShape(Shape):
     ranks: Number
     adds: Number = True
 
-    def link(self, device: Device) -> Link:
-        """The link that joins the ranks."""
-        return device.link(int(np.max(self.ranks)))[1]
+    def of_link(self, device: Device, value: Callable[[Link], Number]) -> Number:
+        """What `value` says of the link that joins the ranks; it may be another for more of them."""
+        if not np.ndim(self.ranks):
+            return value(device.link(int(self.ranks))[1])
+        found = {n: value(device.link(int(n))[1]) for n in np.unique(self.ranks)}
+        return np.vectorize(found.__getitem__)(self.ranks)
+
+    def bandwidth(self, device: Device) -> Number:
+        """Bytes a second that a rank sends."""
+        return self.of_link(device, lambda link: link.Bps)
 
     @property
     def pieces(self) -> Number:
@@ -38,7 +46,7 @@ class CollectiveShape(Shape):
 
     def roofline(self, device: Device) -> Number:
         """What each rank sends, at the link's bandwidth."""
-        return self.pieces / self.link(device).Bps
+        return self.pieces / self.bandwidth(device)
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,8 @@ class SumShape(CollectiveShape):
 
     def roofline(self, device: Device) -> Number:
         """The payload once where switches add up, else its pieces out and back."""
-        link = self.link(device)
-        return (self.payload if link.reduces else 2 * self.pieces) / link.Bps
+        sums = self.of_link(device, lambda link: link.reduces)
+        return np.where(sums, self.payload, 2 * self.pieces) / self.bandwidth(device)
 
 
 @dataclass(frozen=True)
@@ -72,11 +80,11 @@ class AllReduce(Kernel):
 
     def seconds(self, device: Device, shape: SumShape) -> Number:
         """Time of one call; never below the payload once over the link."""
-        link, others = shape.link(device), shape.ranks - 1
+        bandwidth, others = shape.bandwidth(device), shape.ranks - 1
         crowd = (shape.ranks / 2) ** self.shared
 
         def way(latency_us: Number, sent: Number, share: float) -> Any:
-            return np.asarray(latency_us * 1e-6 + sent / (share * link.Bps) * crowd)
+            return np.asarray(latency_us * 1e-6 + sent / (share * bandwidth) * crowd)
 
         small_us = self.small_us + self.rank_us * others
         time = np.minimum(
@@ -84,10 +92,11 @@ class AllReduce(Kernel):
             way(small_us + self.second_us, 2 * shape.pieces, self.two_shot),
         )
         time = np.minimum(time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring))
-        if link.reduces:
-            # Each rank's data is read once through the switches and its piece of the sum multicast.
+        # Switches read each rank's data once and multicast its piece of the sum.
+        sums = shape.of_link(device, lambda link: link.reduces) & np.asarray(shape.adds, dtype=bool)
+        if sums.any():
             sent = shape.payload * (shape.ranks + 1) / shape.ranks
-            time = np.where(shape.adds, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
+            time = np.where(sums, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
         return np.maximum(np.maximum(time, self.issue_us * 1e-6), shape.roofline(device))
 
 

@@ -23,7 +23,6 @@ from .base import Array, Kernel, Shape, choice, longer, multiprocessors, paramet
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
 LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
 FP32 = 4  # bytes of a token's weight for one expert
-KERNELS = 5  # gather, product, activation, product, sum
 
 
 @dataclass(frozen=True)

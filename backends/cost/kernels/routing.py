@@ -33,8 +33,9 @@ def limited(tokens: Number, top_k: Number, experts: Number, ranks: Number) -> tu
     """
     held = np.minimum(experts / ranks, experts / 2)
     found = tokens * top_k * held / experts
-    rows = np.maximum(found + tokens * np.minimum(top_k / 2, held), 1)
-    return np.asarray(rows), np.asarray(np.minimum(found + np.minimum(top_k / 2, held), held))
+    fill = np.minimum(top_k / 2, held)
+    rows = np.maximum(found + tokens * fill, 1)
+    return np.asarray(np.minimum(rows, tokens * held)), np.asarray(np.minimum(found + fill, held))
 
 
 def power_law(
@@ -54,7 +55,7 @@ def power_law(
     """
     held = experts / ranks
     variance = _variance(np.maximum(WIDEST * tokens, NARROWEST), exponent)
-    part = variance / held / 9
+    part = np.minimum(variance / held / 9, (_score(ranks) / 2) ** 2)  # beyond, their formula falls again
     above = np.maximum(1 - part + _score(ranks) * np.sqrt(part), 0)
     rows = np.where(ranks > 1, above * above * above, 1) * tokens * top_k / ranks
     rows = np.maximum(np.minimum(rows, tokens * np.minimum(top_k, held)), 1)

@@ -18,10 +18,11 @@ from .base import Kernel, Shape, missed, parameter
 
 @dataclass(frozen=True)
 class StreamShape(Shape):
-    """`moved` bytes read and written in all, in so many `rows`."""
+    """`moved` bytes read and written in all, in so many `rows`; `shared` of them by all rows alike."""
 
     rows: Number
     moved: Number
+    shared: Number = 0
 
     def roofline(self, device: Device) -> Number:
         """All bytes once through the memory."""
@@ -42,9 +43,10 @@ class Stream(Kernel):
     def seconds(self, device: Device, shape: StreamShape) -> Number:
         """Time of one call, as the roofline at least."""
         missing = missed(np.maximum(shape.moved, 1), self.resident * (device.l2_bytes or 0))
-        memory = shape.roofline(device) / self.bandwidth * (missing + (1 - missing) / self.speedup)
+        slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         many = device.multiprocessors or device.cores or 1
         fewest = many / self.spread  # rows that keep all of them busy
-        memory = memory * np.maximum(1, fewest / shape.rows)
+        own = (shape.moved - shape.shared) * np.maximum(1, fewest / shape.rows)
+        memory = slowness * (own + shape.shared)
         time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
         return np.maximum(time, shape.roofline(device))
