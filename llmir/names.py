@@ -30,3 +30,19 @@ def plain(text: str, limit: int = 100) -> str:
     """
     kept = "".join(c for c in text if c.isprintable()).strip()
     return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
+
+
+def spans(numbers: Iterable[int], most: int) -> str:
+    """Rising numbers in words, those in a row as a span, up to so many of them.
+
+    >>> spans([3, 4, 5, 9, 11], 2), spans([7], 2)
+    ('3–5, 9, …', '7')
+    """
+    ends: list[list[int]] = []
+    for n in numbers:
+        if ends and n == ends[-1][1] + 1:
+            ends[-1][1] = n
+        else:
+            ends.append([n, n])
+    words = [f"{first}–{last}" if last > first else f"{first}" for first, last in ends]
+    return ", ".join([*words[:most], *(["…"] if len(words) > most else [])])

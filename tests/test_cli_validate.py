@@ -44,8 +44,9 @@ def test_a_csv_has_every_row_and_the_statistics_are_still_shown(run: Run, tmp_pa
     assert "vllm" in said.out
     assert "10–100 µs" in said.out
     rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
-    assert [r["row"] for r in rows] == ["1", "2"]
-    assert all(float(r["ideal_s"]) <= float(r["predicted_s"]) for r in rows)
+    assert [r["row"] for r in rows] == ["1", "2", "3"]
+    assert all(float(r["ideal_s"]) <= float(r["predicted_s"]) for r in rows[:2])
+    assert (rows[2]["predicted_s"], rows[2]["refused"]) == ("", "unknown device 'x9'")
     assert "| gemm" in run("validate", "gemm.csv", "--format", "md").out
 
 
@@ -108,7 +109,10 @@ def test_a_request_of_absurd_length_is_named_and_the_rest_priced(run: Run, tmp_p
 
 def test_many_rows_that_make_no_sense_are_summed_up(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(GEMM + GOOD + "h100_sxm,bfloat16,x,1,1,1,y\n" * 50)
-    assert run("validate", "bad.csv").err.splitlines()[-1] == "note: 45 more rows could not be read"
+    assert (
+        run("validate", "bad.csv").err.splitlines()[-1]
+        == "note: bad.csv: 45 more rows could not be read: 7–51"
+    )
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,13 @@ class Validation:
                 found.append(Group({k: of.get(k, "") for k in by}, 0, nan, nan, nan, nan, n, 1.0))
         return sorted(found, key=lambda g: tuple(g.keys.values()))
 
-    def reasons(self) -> list[tuple[str, str, int]]:
-        """Kind, reason and how many rows were refused for it, most first."""
-        counts: dict[tuple[str, str], int] = {}
+    def reasons(self) -> list[tuple[str, str, list[int]]]:
+        """Kind, reason and the numbers of the rows that were refused for it, most first."""
+        numbers: dict[tuple[str, str], list[int]] = {}
         for row in self.refused:
-            counts[row.kind, row.reason] = counts.get((row.kind, row.reason), 0) + 1
-        return sorted(((k, r, n) for (k, r), n in counts.items()), key=lambda x: (-x[2], x[0], x[1]))
+            numbers.setdefault((row.kind, row.reason), []).append(row.row)
+        found = [(kind, reason, rows) for (kind, reason), rows in numbers.items()]
+        return sorted(found, key=lambda x: (-len(x[2]), x[:2]))
 
 
 def _group(keys: dict[str, str], rows: Iterable[Judged], refused: int) -> Group:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.calibrate import Errors, errors, fit, group_folds, machine
+from llmir.backends.calibrate import Errors, Machines, errors, fit, group_folds
 from llmir.backends.calibrate import engine as engine_of
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
@@ -89,12 +89,12 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
     form, t = table(path)
     if form != "model":
         raise InputError(f"{path.name}: engines are fitted to a table of whole models, this is one of {form}")
-    build = cache(build)
+    build, machines = cache(build), Machines(path.parent)
     for i in range(len(t)):
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), hw.load(machine(t["gpu"][i]))
+            asked, device = request(t, i), machines(t["gpu"][i])
             if not _calibrated(device):
                 continue
             engine, program = engine_of(t["framework"][i]), build(asked.layout)

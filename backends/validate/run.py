@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.calibrate import Table, machine, named
+from llmir.backends.calibrate import Machines, Table, named
 from llmir.backends.calibrate import engine as engine_of
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
@@ -52,21 +52,10 @@ def validate(
         if on:
             chat(found, path, rows, on, pricing)
         elif form == "model":
-            _models(found, path.name, rows, build, pricing, tell)
+            _models(found, _File(path.name, rows, Machines(path.parent)), build, pricing, tell)
         else:
-            _kernels(found, path.name, form, rows, pricing, tell)
+            _kernels(found, _File(path.name, rows, Machines(path.parent)), form, pricing, tell)
     return found
-
-
-def _where(file: str, t: Table, i: int, kind: str, metric: str = "latency") -> Where:
-    def word(name: str) -> str:
-        return str(t[name][i]) if name in t.columns else ""
-
-    device = _device(word("gpu"))
-    gpu = word("gpu") if isinstance(device, str) else device.name
-    engine = engine_of(word("framework"))
-    dtype = word("dtype") or word("weight_dtype")
-    return Where(file, int(t["line"][i]), kind, metric, gpu, word("framework"), engine, word("model"), dtype)
 
 
 def _reason(error: LlmirError) -> str:
@@ -74,34 +63,57 @@ def _reason(error: LlmirError) -> str:
     return re.split(r" \(`|; did you mean|, known are", str(error))[0]
 
 
-@lru_cache(maxsize=256)
-def _device(gpu: str) -> Device | str:
-    """The device, or why there is none."""
-    try:
-        return hw.load(machine(gpu))
-    except LlmirError as error:
-        return _reason(error)
+@dataclass(frozen=True)
+class _File:
+    """A table, and its words for devices: files beside it first, then bundled ones, or why there is none."""
+
+    name: str
+    rows: Table
+    machines: Machines
+    known: dict[str, Device | str] = field(default_factory=dict)
+
+    def device(self, gpu: str) -> Device | str:
+        """The device, or the reason."""
+        if gpu not in self.known:
+            try:
+                self.known[gpu] = self.machines(gpu)
+            except LlmirError as error:
+                self.known[gpu] = _reason(error)
+        return self.known[gpu]
+
+    def where(self, i: int, kind: str, metric: str = "latency") -> Where:
+        """What row `i` is of."""
+
+        def word(name: str) -> str:
+            return str(self.rows[name][i]) if name in self.rows.columns else ""
+
+        device, framework = self.device(word("gpu")), word("framework")
+        gpu = word("gpu") if isinstance(device, str) else device.name
+        dtype, line = word("dtype") or word("weight_dtype"), int(self.rows["line"][i])
+        return Where(
+            self.name, line, kind, metric, gpu, framework, engine_of(framework), word("model"), dtype
+        )
 
 
-def _kernels(found: Validation, file: str, form: str, t: Table, pricing: Pricing, tell: Tell) -> None:
+def _kernels(found: Validation, file: _File, form: str, pricing: Pricing, tell: Tell) -> None:
+    t = file.rows
     engines = [engine_of(f) for f in t["framework"]]
     by = list(zip(t["gpu"], engines, map(named, t["framework"], t["kernel"]), strict=True))
     done = 0
     for rows, call, kind in kernels.calls(form, t):
-        tell(file, done := done + len(rows), len(t))
+        tell(file.name, done := done + len(rows), len(t))
         if isinstance(call, str):
-            found.refused += [Refused(*_where(file, t, i, kind), call) for i in rows]
+            found.refused += [Refused(*file.where(i, kind), call) for i in rows]
             continue
         for who in dict.fromkeys(by[i] for i in rows):
             own = np.array([n for n, i in enumerate(rows) if by[i] == who])
             gpu, engine, name = who
-            _call(found, file, t, call.take(own), gpu, engine, name, pricing)
+            _call(found, file, call.take(own), gpu, engine, name, pricing)
 
 
 def _call(
     found: Validation,
-    file: str,
-    t: Table,
+    file: _File,
     call: kernels.Call,
     gpu: str,
     engine: str,
@@ -109,21 +121,21 @@ def _call(
     pricing: Pricing,
 ) -> None:
     """The rows of one program on one device, by the kernel `name` of an engine."""
-    device = _device(gpu)
+    device = file.device(gpu)
     try:
         if isinstance(device, str):
             raise InputError(device)
         least = bound(call, device)
         predicted = pricing.kernel(call, device, engine, name)
     except LlmirError as error:
-        found.refused += [Refused(*_where(file, t, i, call.kind), _reason(error)) for i in call.index]
+        found.refused += [Refused(*file.where(i, call.kind), _reason(error)) for i in call.index]
         return
-    measured = t["latency_us"][call.index] * 1e-6
+    measured = file.rows["latency_us"][call.index] * 1e-6
     rules = bounds.explain(device, measured, least)
     for i, was, will, bound_s, rule in zip(
         call.index, measured, predicted, least.seconds, rules, strict=True
     ):
-        at = _where(file, t, i, call.kind)
+        at = file.where(i, call.kind)
         found.rows.append(Judged(*at, float(was), float(will), float(bound_s), rule))
 
 
@@ -146,14 +158,15 @@ def _once(build: Build) -> Build:
     return call
 
 
-def _models(found: Validation, file: str, t: Table, build: Build, pricing: Pricing, tell: Tell) -> None:
+def _models(found: Validation, file: _File, build: Build, pricing: Pricing, tell: Tell) -> None:
+    t = file.rows
     for i in range(len(t)):
-        tell(file, i + 1, len(t))
-        at = _where(file, t, i, t["kind"][i], "")
+        tell(file.name, i + 1, len(t))
+        at = file.where(i, t["kind"][i], "")
         try:
             asked = request(t, i)
             at = at._replace(metric=next(iter(asked.figures)))
-            device = _device(t["gpu"][i])
+            device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
             program = build(asked.layout)

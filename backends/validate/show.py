@@ -38,6 +38,17 @@ def judged_row(row: Judged) -> dict[str, Any]:
     return {f: _known(v) for f, v in row._asdict().items()} | {"error": _known(row.error)}
 
 
+def every_row(found: Validation) -> list[dict[str, Any]]:
+    """Rows in the order of their files, those that were refused with the reason in `refused`."""
+    rows = [judged_row(r) | {"refused": ""} for r in found.rows]
+    blank = dict.fromkeys([*Judged._fields, "error"])
+    for one in found.refused:
+        said = one._asdict()
+        rows.append(blank | {"exceeds": "", "refused": said.pop("reason")} | said)
+    files = list(dict.fromkeys(row["file"] for row in rows))
+    return sorted(rows, key=lambda row: (files.index(row["file"]), row["row"]))
+
+
 def _known(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from llmir.errors import InputError
+from llmir.names import spans
 
 from . import inputs, options, output
 from .kinds import Count
@@ -105,7 +107,7 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
     elif form == "csv":
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
-        output.emit(jsonio.to_csv(rows or [show.judged_row(r) for r in found.rows]), target)
+        output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
             output.emit_table(_shown(found, by))
     elif form == "md":
@@ -124,10 +126,10 @@ def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
     from llmir.backends.validate import show
 
     exceeds = [[*words, f"{n:,}"] for *words, n in show.exceeds(found)]
-    refused = [[kind, reason, f"{n:,}"] for kind, reason, n in found.reasons()]
+    refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
     tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
         (("kind", "device", "measured below ideal, because", "rows"), exceeds),
-        (("kind", "refused, because", "rows"), refused),
+        (("kind", "refused, because", "row numbers", "rows"), refused),
     ]
     return [(headings, rows) for headings, rows in tables if rows]
 
@@ -153,8 +155,10 @@ def _shown(found: Validation, by: list[str]) -> Any:
 
 def _notes(found: Validation) -> None:
     """Rows that could not be read: the first few, then how many more."""
-    more = len(found.problems) - _SAID
-    output.note(*found.problems[:_SAID], *([f"{more:,} more rows could not be read"] if more > 0 else []))
+    output.note(*found.problems[:_SAID])
+    for file, more in groupby(found.problems[_SAID:], key=lambda problem: problem.partition(": row ")[0]):
+        numbers = [int(problem.partition(": row ")[2].partition(":")[0]) for problem in more]
+        output.note(f"{file}: {len(numbers):,} more rows could not be read: {spans(numbers, 12)}")
 
 
 def _teller() -> Callable[[str, int, int], None]:
