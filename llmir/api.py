@@ -122,23 +122,29 @@ def validate(
     program: Program | None = None,
     hw: Any = None,
     batch: int = 1,
+    engine: str | None = None,
     cost: str = "calibrated",
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
     """Rows measured elsewhere beside their predictions, with error statistics.
 
     The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
-    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests ran in batches of `batch`. `cost`
-    is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of
-    progress: file, rows done, rows in all. InputError for a file that is none of these.
+    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
+    `batch`. `cost` is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell`
+    hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
     """
+    from .backends.cost import model
     from .backends.validate import Chat, priced_by
     from .backends.validate import validate as run_all
     from .hw import load as device
 
     if (program is None) != (hw is None):
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
-    on = None if program is None else Chat(_program(program), device(hw), batch=batch)
+    if engine and hw is None:
+        raise InputError(f"validate: engine {engine!r} is of chat logs; other tables name their own")
+    if engine:
+        model(device(hw), cost, engine)  # or an error
+    on = None if program is None else Chat(_program(program), device(hw), engine or "", batch)
     return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
 
 

@@ -8,13 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.calibrate import FAMILIES, Column, Machines, cases, errors, fit, group_folds, read
-from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape
+from llmir.backends.calibrate import (
+    FAMILIES,
+    Column,
+    Machines,
+    cases,
+    errors,
+    fit,
+    group_folds,
+    read,
+    unfitted,
+)
+from llmir.backends.cost.calibration import to_yaml
+from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
 from llmir.errors import HardwareError, InputError
+from llmir.hw import Calibration, Fitted, schema
 
 from .commands import Run, runner
 
@@ -284,3 +297,32 @@ def test_collectives_between_nodes_are_not_fitted(tmp_path: Path) -> None:
     assert sorted(zip(case.rows["num_gpus"], case.rows["note"], strict=True)) == sorted(
         [(2, 2), (2, 4), (4, 4)] * 2
     )
+
+
+@pytest.mark.parametrize("engine", ["a: b", "123", 'x"y', "my-a", "torch.distributed nccl", "- #"])
+def test_a_device_file_reads_back_whatever_the_framework_is_called(engine: str) -> None:
+    values = {p.name: p.default for p in parameters(Gemm)}
+    fitted = Fitted(values, f'{engine}, "measured"', 12, 0.1)
+    text = to_yaml(Calibration(engine, {engine: {"gemm_bf16": fitted}}))
+    again = schema.calibration(yaml.safe_load(text)["calibration"], "test", 1)
+    assert again.engine == engine
+    assert again.engines[engine]["gemm_bf16"].origin == fitted.origin
+
+
+def test_of_two_versions_of_an_engine_that_of_more_rows_is_kept(run: Run, tmp_path: Path) -> None:
+    few, many = Gemm(launch_us=9), Gemm(launch_us=2)
+    written(tmp_path, many, engine="ours-2.0")
+    more = (tmp_path / "gemm.csv").read_text()
+    written(tmp_path, few, engine="ours-3.0")
+    rows = (tmp_path / "gemm.csv").read_text().splitlines(keepends=True)[1:150]
+    (tmp_path / "gemm.csv").write_text(more + "".join(rows))
+    said = run("calibrate", "--from", str(tmp_path), "-o", "ours.yaml")
+    assert "note: ours gemm_bf16: ours-3.0, measured by test is left out, another has more rows" in said.err
+    found = yaml.safe_load((tmp_path / "ours.yaml").read_text())["calibration"]["ours"]["gemm_bf16"]
+    assert found["launch_us"] == pytest.approx(2, rel=0.1)
+
+
+def test_rows_of_no_family_are_named(tmp_path: Path) -> None:
+    good = "h100_sxm,bfloat16,1,128,64,3.5,ours,,test,\n"
+    (tmp_path / "gemm.csv").write_text(HEADER + good + good.replace("bfloat16", "bogus16") * 3)
+    assert unfitted("gemm.csv", tmp_path) == ("gemm.csv: dtype 'bogus16' is of no family: rows 2–4",)

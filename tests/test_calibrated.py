@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
+from llmir.backends.cost import model
 from llmir.backends.cost.calibrated import ABROAD, TRANSFER
 from llmir.backends.cost.calibration import nearest
 from llmir.errors import HardwareError, InputError
@@ -236,3 +237,12 @@ def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> 
         basis = nearest(device, families, engine)
         assert basis
         assert (basis.engine, basis.family) == found
+
+
+def test_an_engines_kernel_goes_with_its_relatives() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    for device in ("h100", "h200"):
+        step = llmir.analyze(program, device, batch=8, new=1, context=99, engine="sglang-triton")
+        assert step.plan.model.host == model(hw.load("h100"), engine="sglang").host
+    with pytest.raises(HardwareError, match="unknown engine 'sglang-triton'"):
+        llmir.analyze(program, "tpu-v6e", batch=8, new=1, context=99, engine="sglang-triton")

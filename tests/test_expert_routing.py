@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
@@ -108,3 +110,14 @@ def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Pa
     for touched, bound, one in zip((256, 128), bounds, found, strict=True):
         assert touched * weights <= bound.predicted_s == one.ideal_s <= one.predicted_s
         assert bound.predicted_s < 1.01 * touched * weights
+
+
+@given(st.floats(0.3, 5), st.sampled_from([(128, 8), (256, 8), (8, 2)]), st.sampled_from([1, 2, 8, 32]))
+def test_rows_of_the_busiest_rank_never_fall_with_more_tokens(
+    power: float, router: tuple[int, int], ranks: int
+) -> None:
+    experts, top_k = router
+    tokens = np.unique(np.geomspace(1, 1e6, 200).round())
+    rows, touched = power_law(tokens, top_k, experts, min(ranks, experts), power)
+    assert (np.diff(rows) >= -1e-6 * rows[1:]).all()
+    assert (touched <= experts / min(ranks, experts)).all()

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from llmir import hw
 from llmir.backends.cost import model
 from llmir.backends.cost.calibration import basis, relatives, to_yaml
-from llmir.backends.cost.kernels import KERNELS, DynamicGemm, Gemm, GemmShape, Kernel, Stream, StreamShape
+from llmir.backends.cost.kernels import (
+    KERNELS,
+    AllReduce,
+    DynamicGemm,
+    Gemm,
+    GemmShape,
+    Kernel,
+    Stream,
+    StreamShape,
+    SumShape,
+)
 from llmir.backends.cost.kernels import parameters as parameters_of
 from llmir.errors import HardwareError
 
@@ -139,7 +149,7 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
             assert found
             assert (found.device, found.engine) == (device, engine)
             assert {f.name for f in fields(found.kernel)} == set(fitted.parameters)
-            assert 0 < fitted.error < 0.8  # less than the roofline's on the same rows
+            assert 0 < fitted.error < 0.8
             assert fitted.rows > 0
     again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
     assert again == device.calibration
@@ -157,3 +167,21 @@ def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
         with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
             model(hw.load(name), "calibrated", "vlm")
     assert basis(hw.load("tpu-v6e"), "gemm_bf16") is None
+
+
+def test_a_link_is_that_of_each_rows_ranks() -> None:
+    """Bridges join two; more ranks go another way, whatever else is asked at once."""
+    device = hw.load("a100-80-pcie")
+    both = SumShape(1e8, np.array([2, 4])).roofline(device)
+    assert list(np.asarray(both)) == [SumShape(1e8, n).roofline(device) for n in (2, 4)]
+    kernel = AllReduce()
+    together = kernel.seconds(device, SumShape(1e8, np.array([2, 4])))
+    assert list(np.asarray(together)) == [kernel.seconds(device, SumShape(1e8, n)) for n in (2, 4)]
+
+
+@given(st.floats(0.5, 200), st.floats(1, 1e5))
+def test_more_rows_of_a_stream_never_take_less(spread: float, width: float) -> None:
+    rows = np.arange(1, 400.0)
+    shape = StreamShape(rows, rows * 4 * width + 2 * width, 2 * width)
+    time = np.asarray(Stream(spread=spread).seconds(hw.load("a100"), shape))
+    assert (np.diff(time) >= -1e-15).all()

@@ -17,8 +17,6 @@ from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import AttentionShape
 from llmir.backends.validate import Judged, Validation, bounds
-from llmir.backends.validate.serving import Loop
-from llmir.backends.workload import Workload
 
 H100, B200 = hw.load("h100-sxm"), hw.load("b200")
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
@@ -355,17 +353,6 @@ def test_a_public_benchmark_says_what_its_table_leaves_out(judge: Any) -> None:
     other = model(**loop, isl=900, osl=450)
     one, same, wide = (r.predicted_s for r in judge(MODEL + public + stated + other).rows)
     assert one == same < wide
-
-
-def test_a_loop_reads_its_prompts_one_by_one(judge: Any) -> None:
-    """Long prompts of many requests need no more memory beside the caches than that of one."""
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    loop, together = Loop(program, H100, 1, 30000, 100), Workload(program, H100, 1, 30000, 100)
-    assert loop.peak_bytes(1) == together.peak_bytes(1)
-    assert loop.max_batch > together.max_batch
-    cache = 2 * 32 * 8 * 128 * 2  # bytes a token: keys and values, layers, heads, head size, bf16
-    assert loop.peak_bytes(3) - loop.peak_bytes(2) == cache * 30099
-    assert loop.peak_bytes(loop.max_batch) <= loop.capacity_bytes < loop.peak_bytes(loop.max_batch + 1)
 
 
 def test_rows_are_priced_by_the_kernel_that_they_name(judge: Any) -> None:

@@ -3,7 +3,7 @@
 from .families import FAMILIES, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
-from .judge import Case, block, cases, device_file, kept
+from .judge import Case, block, cases, device_file, kept, unfitted
 from .machines import Machines, engine, machine, named
 from .rows import Column, Table, read
 
@@ -27,4 +27,5 @@ __all__ = [
     "machine",
     "named",
     "read",
+    "unfitted",
 ]

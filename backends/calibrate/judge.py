@@ -14,11 +14,11 @@ import numpy as np
 from llmir import hw
 from llmir.backends.cost.calibration import to_yaml
 from llmir.backends.cost.kernels import Kernel, parameters
-from llmir.errors import HardwareError
+from llmir.errors import HardwareError, InputError
 from llmir.hw import Calibration, Device, Fitted
-from llmir.names import plain
+from llmir.names import plain, spans
 
-from .families import Family
+from .families import FAMILIES, Family
 from .fit import fit
 from .folds import Errors, errors, group_folds
 from .machines import named
@@ -120,6 +120,26 @@ def cases(
         else:
             found.append(case)
     return found, tuple(problems)
+
+
+def unfitted(file: str, folder: Path) -> tuple[str, ...]:
+    """Words of a file by which some of its rows are of no family, with those rows' numbers."""
+    own = [f for f in FAMILIES.values() if f.file == file]
+    found = []
+    for column in dict.fromkeys(c for f in own for c in f.where):
+        known = {word for f in own for word in f.where.get(column, ())}
+        try:
+            table = read(folder / file, {}, (column,))
+        except InputError:  # the column is missing, which reading a family says
+            continue
+        rows: dict[str, list[int]] = {}
+        for line, word in zip(table["line"], table[column], strict=True):
+            if word not in known:
+                rows.setdefault(word, []).append(int(line))
+        found += [
+            f"{file}: {column} {plain(w, 40)!r} is of no family: rows {spans(n, 5)}" for w, n in rows.items()
+        ]
+    return tuple(found)
 
 
 def kept(judged: Judgements) -> list[tuple[Case, Errors]]:

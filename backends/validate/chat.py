@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.calibrate import Table
+from llmir.backends.workload import Workload
 from llmir.graph import Program
 from llmir.hw import Device
 
 from .bounds import MODEL
-from .judged import Judged, Validation
+from .judged import Judged, Refused, Validation
 from .pricing import IDEAL, Pricing
 from .tables import chat_columns, header
 
@@ -31,20 +32,30 @@ class Chat:
     engine: str = ""
     batch: int = 1
 
+    def fits(self, prompt: int, generate: int) -> bool:
+        """Whether a batch of such requests stays within the memory that may be used."""
+        return Workload(self.program, self.device, self.batch, prompt, generate).fits
+
 
 def chat(found: Validation, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
     predicted = figures(t, on, pricing)
     measured = measurements(t, header(path))
     least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
+    prompts, answers = (t[c].astype(int).tolist() for c in ("input_tokens", "output_tokens"))
+    all_fit = not prompts or on.fits(max(prompts), max(answers))
+    at = (on.device.name, on.engine, on.engine, on.program.name, "")
     for i, line in enumerate(t["line"]):
+        if not all_fit and not on.fits(prompts[i], answers[i]):
+            reason = f"does not fit on {on.program.devices} × {on.device.name}"
+            found.refused.append(Refused(path.name, int(line), "chat", "e2e", *at, reason))
+            continue
         for metric, seconds in predicted.items():
             if np.isnan(seconds[i]):
                 continue
             was = float(measured[metric][i]) if metric in measured else np.nan
             bound = float(least[metric][i])
             rule = MODEL if bound > was else ""
-            at = (on.device.name, on.engine, on.engine, on.program.name, "")
             found.rows.append(
                 Judged(path.name, int(line), "chat", metric, *at, was, float(seconds[i]), bound, rule)
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from llmir.errors import InputError
+
 from . import output
 
 if TYPE_CHECKING:
@@ -18,11 +20,17 @@ def cases(families: Sequence[Family], folder: Path, machines: Machines) -> list[
     from llmir.backends import calibrate
 
     found = []
+    files = dict.fromkeys(family.file for family in families)
+    if not any((folder / file).exists() for file in files):
+        raise InputError(f"{folder}: has none of {', '.join(files)}")
     for family in families:
         if (folder / family.file).exists():
             some, problems = calibrate.cases(family, folder, machines)
             output.note(*problems)
             found += some
+    for file in files:
+        if (folder / file).exists():
+            output.note(*calibrate.unfitted(file, folder))
     return found
 
 

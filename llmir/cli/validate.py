@@ -32,6 +32,7 @@ _SAID = 5  # unreadable rows that are named one by one
 )
 @click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
 @click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
+@click.option("--engine", metavar="NAME", help="Of chat logs: which engine.  [default: the device's first]")
 @click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
 @click.option(
     "--cost",
@@ -89,7 +90,8 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
     if given["model"]:
         if not given["hw"]:
             raise InputError("--model: chat logs also need --hw, the device that they ran on")
-        return {"program": inputs.lowered(given), "hw": given["hw"], "batch": given["batch"]}
+        own = {name: given[name] for name in ("hw", "batch", "engine")}
+        return {"program": inputs.lowered(given), **own}
     for name in ctx.params:
         if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(
             name
