@@ -71,6 +71,7 @@ BAD_CELLS = {
     "nan": "got nan",
     "inf": "got inf",
     "2.5": "n must be a whole number, got 2.5",
+    "1_000": "n must be a number",
 }
 
 
@@ -326,3 +327,9 @@ def test_rows_of_no_family_are_named(tmp_path: Path) -> None:
     good = "h100_sxm,bfloat16,1,128,64,3.5,ours,,test,\n"
     (tmp_path / "gemm.csv").write_text(HEADER + good + good.replace("bfloat16", "bogus16") * 3)
     assert unfitted("gemm.csv", tmp_path) == ("gemm.csv: dtype 'bogus16' is of no family: rows 2–4",)
+
+
+def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "gemm.csv").write_text("m,n,m\n1,2,3\n")
+    with pytest.raises(InputError, match=r"gemm\.csv: column m is there more than once"):
+        read(tmp_path / "gemm.csv", {"m": Column(), "n": Column()}, ())

@@ -72,6 +72,9 @@ def read(
             reader = csv.DictReader(file, restkey="")
             header = reader.fieldnames or []
             needed = [n for n, column in numbers.items() if column.empty is None]
+            twice = next((c for c in (*numbers, *words) if list(header).count(c) > 1), None)
+            if twice:
+                raise InputError(f"{path.name}: column {twice} is there more than once")
             missing = [c for c in (*needed, *words) if c not in header]
             if missing:
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
@@ -109,6 +112,8 @@ def _number(cell: str | None, name: str, column: Column) -> float:
             return column.empty
         raise ValueError(f"{name} is empty")
     try:
+        if "_" in text and column.reads is float:
+            raise ValueError(text)  # Python reads 1_000 as a number
         value = column.reads(text)
     except ValueError:
         raise ValueError(f"{name} must be {column.kind}, got {plain(text, 20)!r}") from None

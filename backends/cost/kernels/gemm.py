@@ -23,6 +23,7 @@ from .base import Array, Kernel, Shape, longer, missed, multiprocessors, paramet
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 SPLITS = (1, 2, 3, 4, 6, 8)
 K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
+# Three of our own, set once with the rows of A100, H100, B200 and L40S in view, and the same for all.
 TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles
 STORE = 2.5  # a byte of y costs as much as so many fetched: by way of shared memory, and not overlapped
 POWER_S = 1e-3  # how long a product has run when the power limit has lowered the clock halfway

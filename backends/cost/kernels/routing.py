@@ -8,8 +8,9 @@ from llmir.dim import Number
 
 from .base import Array
 
+# As AIConfigurator draws its loads (ai-dynamo/aiconfigurator, collector/helper.py).
 NARROWEST = 200.0  # ratio of the busiest expert's load to the idlest's where few tokens follow a power law
-WIDEST = 0.8  # share of the tokens that the busiest expert may get, in the published benchmarks' generator
+WIDEST = 0.8  # share of the tokens that the busiest expert may get
 
 
 def balanced(tokens: Number, top_k: Number, experts: Number, ranks: Number) -> tuple[Array, Array]:
