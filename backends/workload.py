@@ -161,7 +161,7 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, `schema_version` 1."""
-        program, decode = self.program, self.decode
+        program, decode, model = self.program, self.decode, self.prefill.plan.model
         return {
             "schema_version": 1,
             "model": {
@@ -177,6 +177,7 @@ class Workload:
             "parallel": parallel(program),
             "micro_batches": program.micro_batches,
             "cost_model": self.prefill.cost_model,
+            "engine": model.engine or getattr(model, "kernels", None),
             "fits": self.fits,
             "max_batch": self.max_batch,
             "ttft_s": self.ttft_s,

@@ -60,6 +60,7 @@ class Efficiency:
     shares: Mapping[str, float]
 
     name = "efficiency"
+    engine = None
     host = None
     host_error = None
 

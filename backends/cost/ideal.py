@@ -22,6 +22,7 @@ class Ideal:
     device: Device
 
     name = "ideal"
+    engine = None
     host = None
     host_error = None
 

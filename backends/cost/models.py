@@ -37,6 +37,10 @@ class Model(Protocol):
         """As reports call it."""
 
     @property
+    def engine(self) -> str | None:
+        """The engine that was asked for, of a model that knows engines."""
+
+    @property
     def host(self) -> Host | None:
         """What the engine adds to its kernels, where that is known."""
 
