@@ -29,6 +29,7 @@ class OpLine(NamedTuple):
     kind: str
     repeat: str
     time: str
+    error: str
     share: str
     flops: str
     bytes: str
@@ -39,10 +40,11 @@ class OpLine(NamedTuple):
 
 
 HEADINGS = OpLine(
-    "", "op", "kind", "×", "time", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
+    "", "op", "kind", "×", "time", "±", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
 )
 ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
-NUMERIC = frozenset({"repeat", "time", "share", "flops", "bytes", "intensity", "ideal"})
+BANDS = "± is the mean error of such kernels on shapes left out of their fit, ~ by another device's"
+NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "intensity", "ideal"})
 
 
 def plain(text: object) -> str:
@@ -63,6 +65,7 @@ def _line(op: OpCost) -> OpLine:
         op.kind,
         f"×{op.repeat}" if op.repeat > 1 else "",
         units.time(op.time_s),
+        _band(op),
         units.percent(op.share),
         units.flops(op.flops) if op.flops else _NONE,
         units.bytes(op.read_bytes + op.write_bytes),
@@ -71,6 +74,13 @@ def _line(op: OpCost) -> OpLine:
         _ideal(op.ideal_time_s, op.time_s),
         "×".join(str(n) for n in op.shape) or "scalar",
     )
+
+
+def _band(op: OpCost) -> str:
+    """The error of the op's time, `~` where it rests on another device; nothing is known of a datasheet's."""
+    if op.error is None:
+        return _NONE
+    return f"{'~' if op.basis.startswith('transferred') else ''}{100 * op.error:.0f}%"
 
 
 def _ideal(least: Number, time: Number) -> str:
@@ -86,6 +96,7 @@ def total_line(report: Report) -> OpLine:
         "",
         "",
         units.time(report.time_s),
+        _NONE if report.error is None else f"{100 * float(report.error):.0f}%",
         "100%",
         units.flops(report.flops),
         units.bytes(moved),
@@ -105,8 +116,14 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def fields(report: Report) -> list[str]:
-    """What a table says of an op: of a roofline, not its share of the roofline."""
-    return [f for f in OpLine._fields if f != "ideal" or report.cost_model != "ideal"]
+    """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
+    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    return [f for f in OpLine._fields if f not in hidden]
+
+
+def remarks(report: Report) -> tuple[str, ...]:
+    """What the columns of its ops mean."""
+    return (ONE_EXECUTION, BANDS) if "error" in fields(report) else (ONE_EXECUTION,)
 
 
 def bounds(report: Report) -> str:

@@ -87,7 +87,7 @@ def workload_markdown(workload: Workload) -> str:
         headings, rows, right = facts.flat(report)
         parts += [
             f"## {facts.TITLES[name].capitalize()}: {facts.step_title(report)}\n",
-            f"{facts.ONE_EXECUTION}.\n",
+            f"{'. '.join(facts.remarks(report))}.\n",
             to_markdown(headings, rows, right),
         ]
     return "\n".join(p for p in parts if p)

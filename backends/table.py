@@ -69,7 +69,7 @@ def workload(workload: Workload) -> Group:
     parts.append(_steps(steps))
     for name, report in steps:
         parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
-    parts += ["", facts.ONE_EXECUTION]
+    parts += ["", *facts.remarks(workload.prefill)]
     return Group(*parts)
 
 
