@@ -78,9 +78,11 @@ def _line(op: OpCost) -> OpLine:
 
 def _band(op: OpCost) -> str:
     """The error of the op's time, `~` where it rests on another device; nothing is known of a datasheet's."""
-    if op.error is None:
-        return _NONE
-    return f"{'~' if op.basis.startswith('transferred') else ''}{100 * op.error:.0f}%"
+    return f"{'~' if op.basis.startswith('transferred') else ''}{_error(op.error)}"
+
+
+def _error(error: Number | None) -> str:
+    return _NONE if error is None else f"{100 * float(error):.0f}%"
 
 
 def _ideal(least: Number, time: Number) -> str:
@@ -96,7 +98,7 @@ def total_line(report: Report) -> OpLine:
         "",
         "",
         units.time(report.time_s),
-        _NONE if report.error is None else f"{100 * float(report.error):.0f}%",
+        _error(report.error),
         "100%",
         units.flops(report.flops),
         units.bytes(moved),
@@ -209,7 +211,7 @@ def rests_on(workload: Workload) -> list[str]:
 
 def within(error: Number | None) -> str:
     """` ± 9%`, or nothing for a bound."""
-    return "" if error is None else f" ± {100 * float(error):.0f}%"
+    return "" if error is None else f" ± {_error(error)}"
 
 
 def subject(priced: Report | Workload) -> str:

@@ -283,7 +283,7 @@ class Report:
         time, bound = price.due(self.at)
         repeat = row.repeat * self.program.micro_batches
         read, write, flops = at(row.read), at(row.write), at(row.flops)
-        moved = read + write
+        moved, holding = read + write, price.of(self.at)
         return OpCost(
             name=row.name,
             stage=row.stage,
@@ -300,8 +300,8 @@ class Report:
             bound=bound,
             share=_over(repeat * time, self.busy_s),
             ideal_time_s=price.least(self.at),
-            basis=price.of(self.at).basis,
-            error=price.of(self.at).error,
+            basis=holding.basis,
+            error=holding.error,
             shape=tuple(at(n) for n in row.shape.shape),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,16 @@ def engines() -> list[str]:
     return sorted(path.stem for path in _ENGINES.glob("*.yaml"))
 
 
-def engine(name: str) -> Fitted:
-    """What an engine, bundled or of a YAML file, adds to its kernels; HardwareError for an unknown one."""
+def engine(name: str, kernels: Iterable[str] = ()) -> Fitted:
+    """What an engine, bundled or of a YAML file, adds to its kernels.
+
+    HardwareError for an unknown one, which may be meant for one of `kernels` too.
+    """
     path = _as_path(name)
     if path is not None:
         return schema.fitted(parse(path), path.name)
     if name not in engines():
-        near = suggest(name, engines()) or f", known are {', '.join(engines())}"
+        near = suggest(name, (*engines(), *kernels)) or f", known are {', '.join(engines())}"
         raise HardwareError(f"unknown engine {schema.show(name)}{near}")
     return _engine(name)
 

@@ -1,6 +1,6 @@
 """From measured times to the parameters of a device's kernels."""
 
-from .families import FAMILIES, Family, families
+from .families import FAMILIES, PEAKS, Family, families
 from .fit import fit
 from .folds import Errors, errors, group_folds
 from .judge import Case, block, cases, device_file, kept, unfitted
@@ -9,6 +9,7 @@ from .rows import Column, Table, read
 
 __all__ = [
     "FAMILIES",
+    "PEAKS",
     "Case",
     "Column",
     "Errors",

@@ -25,6 +25,8 @@ from llmir.hw import Device
 
 from .rows import LATENCY, MOST, Array, Column, Table
 
+# Elementwise ops that show what a memory can do, and are fitted to nothing.
+PEAKS = ("copy", "read")
 NCCL = ("NCCL", "nccl")
 CUSTOM = ("vLLM_custom", "SGLang_CustomAllReduce")  # all_reduce kernels that engines bring along
 TURNS = 5  # weights that the benchmarks of the tables use in turn, so that the L2 should hold none

@@ -18,14 +18,12 @@ from llmir.errors import HardwareError, InputError
 from llmir.hw import Calibration, Device, Fitted
 from llmir.names import plain, spans
 
-from .families import FAMILIES, Family
+from .families import FAMILIES, PEAKS, Family
 from .fit import fit
 from .folds import Errors, errors, group_folds
 from .machines import named
 from .rows import Array, Table, read
 
-# Elementwise ops of a machine of one's own that show what its memory can do, and are fitted to nothing.
-PEAKS = {"copy", "read"}
 Judgements = Sequence[tuple["Case", Errors]]
 NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 
@@ -129,7 +127,7 @@ def unfitted(file: str, folder: Path) -> tuple[str, ...]:
     own = [f for f in FAMILIES.values() if f.file == file]
     found = []
     for column in dict.fromkeys(c for f in own for c in f.where):
-        known = {word for f in own for word in f.where.get(column, ())} | PEAKS
+        known = {word for f in own for word in f.where.get(column, ())} | {*PEAKS}
         try:
             table = read(folder / file, {}, (column,))
         except InputError:  # the column is missing, which reading a family says

@@ -72,8 +72,8 @@ def model(
         raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
     if engine and cost == "ideal":
         raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
-    if engine is not None and engine not in engines(device):
-        hw.engine(engine)  # or a HardwareError
+    if engine is not None and engine not in (known := engines(device)):
+        hw.engine(engine, known)  # or a HardwareError
     return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from llmir.backends.calibrate import PEAKS
+
 from .machine import Point
 from .plan import Facts
 
@@ -59,7 +61,7 @@ def _streamed(timed: tuple[Point, float]) -> float:
     point, seconds = timed
     if point.file == "gemm":
         return point["n"] * point["k"] * point.size / seconds
-    return point.bytes / seconds if point.cells.get("op") in ("copy", "read") else 0.0
+    return point.bytes / seconds if point.cells.get("op") in PEAKS else 0.0
 
 
 def _sent(timed: tuple[Point, float]) -> float:

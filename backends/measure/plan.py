@@ -9,6 +9,8 @@ from itertools import product as each
 
 import numpy as np
 
+from llmir.backends.calibrate import PEAKS
+
 from .machine import BYTES, Point, attention, product, stream
 
 # (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
@@ -105,6 +107,6 @@ def _streams(facts: Facts) -> Iterator[Point]:
 
 def _bandwidth(facts: Facts) -> Iterator[Point]:
     """Copies and sums of what no cache holds."""
-    for op, times in each(("copy", "read"), (LARGE, 2 * LARGE)):
+    for op, times in each(PEAKS, (LARGE, 2 * LARGE)):
         rows = max(1, times * facts.cache_bytes // (1024 * BYTES[facts.dtypes[0]]))
         yield stream(op, facts.dtypes[0], rows, 1024)

@@ -25,10 +25,10 @@ class Loop(Workload):
         """The larger of a step that decodes all and of one that reads a prompt."""
         alone, sequences = replicas(self.program), batch // self.program.micro_batches
         reading = Binding(B=alone, T=self.prompt, C=0)
-        all, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (sequences, alone))
-        others = [all(m.caches) - one(m.caches) for m in memories(self.program)]
+        full, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (sequences, alone))
+        others = [full(m.caches) - one(m.caches) for m in memories(self.program)]
         steps = zip(memories(self.program), others, strict=True)
-        return int(max(max(m.peak(all), m.peak(reading) + more) for m, more in steps))
+        return int(max(max(m.peak(full), m.peak(reading) + more) for m, more in steps))
 
 
 class Seconds(NamedTuple):
