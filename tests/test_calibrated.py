@@ -157,6 +157,7 @@ def test_each_efficiency_acts(share: str) -> None:
         ({"cost": "exact"}, "cost: expected ideal or calibrated, got 'exact'"),
         ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': the ideal cost model knows no engines"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
+        ({"engine": "sglang-tritn"}, "unknown engine 'sglang-tritn'; did you mean sglang-triton"),
         ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),
         ({"efficiency": {"memory": 1.5}}, "efficiency: memory must be a number above 0 and up to 1, got 1.5"),
         ({"efficiency": {"memory": 0}}, "efficiency: memory must be a number above 0"),
