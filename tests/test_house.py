@@ -101,7 +101,9 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             start = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*start, *([node.module] if node.module else [])])
             # `from . import ops` names modules, `from .ops import x` names what is in one.
-            found = [f"{base}.{a.name}" for a in node.names] if base == "llmir" else [base]
+            found = (
+                [f"{base}.{a.name}" for a in node.names] if base in {"llmir", "llmir.backends"} else [base]
+            )
         for full in found:
             if full == "llmir" or full.startswith("llmir."):
                 yield node.lineno, full.removeprefix("llmir").lstrip(".")
