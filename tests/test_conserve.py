@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.conserve import conservation
+from llmir.backends.analysis.conserve import conservation
 from llmir.dim import Binding
 from llmir.errors import PassError
 from llmir.graph import Program

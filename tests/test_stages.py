@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.timing import Timing
+from llmir.backends.analysis.timing import Timing
 from llmir.dim import Binding
 from llmir.errors import InputError, ParseError, PassError, VerifyError
 from llmir.graph import Program
@@ -321,7 +321,7 @@ def test_a_diff_of_stages_is_what_they_send(micro: int) -> None:
 
 def test_an_op_of_a_stage_is_explained() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "stages{layers=(10, 22)}")
-    from llmir.backends.explain import explain
+    from llmir.backends.analysis.explain import explain
 
     found = explain(llmir.analyze(program, "h100", batch=1, new=1, context=9), "stage1.layer.o_proj")
     assert (found.layers, found.repeat) == ("layers 10…31", 22)
