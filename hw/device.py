@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
+from llmir.frozen import Record
 from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
 from llmir.hw.link import Link, Node
@@ -14,12 +15,12 @@ from llmir.names import suggest
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class Device(Record):
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Compared and hashed by
-    identity, so a device can key a cache.
+    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Equal by content, the
+    calibration included, and hashed once, so a device can key a cache.
     """
 
     name: str

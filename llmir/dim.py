@@ -15,7 +15,6 @@ the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ from typing import Any, SupportsIndex, Union
 import numpy as np
 
 from . import routing
-from .errors import InputError, ParseError, VerifyError
+from .errors import InputError, VerifyError
 from .frozen import FrozenDict, Immutable, read_only
 
 Size = Union[int, "Dim"]
@@ -69,7 +68,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "routed": lambda tokens, chosen, experts, skew: tokens * chosen,
     "busiest": routing.busiest,
 }
-_ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
+ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
 _POSITIVE = {"ceildiv": (1,), "distinct": (0, 1, 3), "routed": (1, 2), "busiest": (0, 1, 3)}
 _SKEW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a finite number
 
@@ -255,7 +254,7 @@ def at_most(a: Size, b: Size) -> bool:
 class Binding(Immutable):
     """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
 
-    Call it on a size to get the value: exact for integers, an array when a symbol is one. The arrays are copies.
+    Call it on a size to get the value: exact for integers, an array when a symbol is one. It copies arrays.
     """
 
     symbols: Mapping[str, Number]
@@ -363,45 +362,3 @@ class Mixed(Binding):
         """Each part at some of the points."""
         axes = len(self.shape)
         return Mixed(p.block(rows) if len(p.shape) == axes and p.shape[0] > 1 else p for p in self.parts)
-
-
-def parse(text: str) -> Size:
-    """The size that prints as `text`; `ParseError` if none does.
-
-    >>> print(parse("T*B*2 + ceildiv(B, 8)"))
-    2*B*T + ceildiv(B, 8)
-    """
-    try:
-        return _build(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
-        allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
-        raise ParseError(f"size {text!r}: expected {allowed}") from None
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-}
-
-
-def _argument(node: ast.expr) -> Argument:
-    number = isinstance(node, ast.Constant) and isinstance(node.value, float)
-    return float(ast.literal_eval(node)) if number else _build(node)
-
-
-def _build(node: ast.expr) -> Size:
-    match node:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            return Dim.symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -1 * _build(operand)
-        case ast.BinOp(left=left, op=how, right=right):
-            return _OPERATORS[type(how)](_build(left), _build(right))
-        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) not in _ARITY.get(function, (2,)):
-                raise ValueError(function)
-            return call(function, *map(_argument, arguments))
-    raise ValueError(ast.dump(node))

@@ -67,8 +67,8 @@ class Immutable:
 class Record(Immutable):
     """What a `@dataclass(frozen=True, eq=False)` inherits to be a value through and through.
 
-    Its fields are frozen with all that is inside them, it is equal by content, hashed once (so that it can key
-    a cache), and what it has computed of itself is not pickled with it.
+    Its fields are frozen with all that is inside them, it is equal by content and hashed once, so that it can
+    key a cache, and what it has computed of itself is not pickled with it.
     """
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ def read_only(figure: Array) -> Array:
     """
     if not isinstance(figure, np.ndarray):
         return figure
-    base = figure
+    base: Any = figure
     while isinstance(base, np.ndarray):  # a view of what can be written can be made writeable again
         base.setflags(write=False)
         base = base.base

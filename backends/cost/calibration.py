@@ -76,7 +76,7 @@ def relatives(device: Device) -> tuple[Device, ...]:
     if (device.multiprocessors or 0) < FEWEST:
         return ()
     known = (hw.load(name) for name in hw.names())
-    return tuple(sorted((d for d in known if d.calibration and d is not device), key=distance))
+    return tuple(sorted((d for d in known if d.calibration and d != device), key=distance))
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
