@@ -324,7 +324,7 @@ def test_an_op_of_a_stage_is_explained() -> None:
     from llmir.backends.explain import explain
 
     found = explain(llmir.analyze(program, "h100", batch=1, new=1, context=9), "stage1.layer.o_proj")
-    assert (found.layers, found.repeat) == ("layers 10…31", 22)
+    assert (found.layers, found.repeat) == ("layers 10–31", 22)
     sends = explain(llmir.analyze(program, "h100", batch=3, new=5), "send").limits
     assert {x.bound: x.amount for x in sends}["network"] == 3 * 5 * 4096 * 2
 
