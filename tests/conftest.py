@@ -2,5 +2,6 @@
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("llmir", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+BUSY = (HealthCheck.too_slow,)
+settings.register_profile("llmir", deadline=None, suppress_health_check=BUSY, print_blob=True)
 settings.load_profile("llmir")
