@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import llmir
-from llmir.backends.measure import Eager, steps
+from llmir.backends.silicon.measure import Eager, steps
 
 SIZES: tuple[dict[str, Any], ...] = (
     {"layers": 4, "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8},

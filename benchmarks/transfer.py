@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from llmir import hw
-from llmir.backends.calibrate import Case, cases, errors, families
 from llmir.backends.cost.calibration import basis
+from llmir.backends.silicon.calibrate import Case, cases, errors, families
 
 
 def mape(case: Case, name: str) -> str:

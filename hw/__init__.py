@@ -30,9 +30,7 @@ __all__ = [
     "names",
 ]
 
-_FOLDER = Path(__file__).parent
-_CLUSTERS = _FOLDER / "clusters"
-_ENGINES = _FOLDER / "engines"
+_DEVICES, _CLUSTERS, _ENGINES = (Path(__file__).parent / n for n in ("devices", "clusters", "engines"))
 
 # Other names of a device, besides its file's: what people type, and what drivers report.
 _ALIASES = {
@@ -106,7 +104,7 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
 
 def names() -> list[str]:
     """The names of the bundled devices, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in _DEVICES.glob("*.yaml"))
 
 
 def clusters() -> list[str]:
@@ -146,7 +144,7 @@ def _bundled(stem: str) -> Device:
 
 def _file(stem: str) -> Path:
     """The bundled file of this name."""
-    return next(p for folder in (_FOLDER, _CLUSTERS) if (p := folder / f"{stem}.yaml").exists())
+    return next(p for folder in (_DEVICES, _CLUSTERS) if (p := folder / f"{stem}.yaml").exists())
 
 
 @functools.cache
@@ -207,7 +205,7 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
         file = _as_path(base, path.parent)
         if file is None:
             file = _file(_stem(base))
-        in_box = file.parent in (_FOLDER, _CLUSTERS)
+        in_box = file.parent in (_DEVICES, _CLUSTERS)
         below, sources = _resolve(file, file.name if in_box else f"user file {file.name}", (*above, here))
     doc = merge(below, own)
     present = {schema.field_path(leaf) for leaf in leaves(doc)}

@@ -12,11 +12,11 @@ from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
 if TYPE_CHECKING:
+    from .backends.analysis.diff import StepDiff, WorkloadDiff
+    from .backends.analysis.report import Report
+    from .backends.analysis.workload import Workload
     from .backends.cost import Model
-    from .backends.diff import StepDiff, WorkloadDiff
-    from .backends.report import Report
-    from .backends.validate import Layout, Overheads, Validation
-    from .backends.workload import Workload
+    from .backends.silicon.validate import Layout, Overheads, Validation
 
 
 def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
@@ -70,7 +70,7 @@ def analyze(
     `cost` is the cost model, `ideal` or `calibrated` (the default where the device has a calibration), by the
     kernels of an `engine`; or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
     """
-    from .backends.report import Report
+    from .backends.analysis.report import Report
 
     model = _model(hw, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
@@ -94,7 +94,7 @@ def workload(
 
     `cost`, `engine` and `efficiency` are as in `analyze`.
     """
-    from .backends.workload import Workload
+    from .backends.analysis.workload import Workload
 
     model = _model(hw, cost, engine, efficiency)
     asked = batch, prompt, generate, memory_utilization, reserve_bytes
@@ -109,7 +109,7 @@ def diff(
     Also of two reports, or of two workloads, which know their device (so it may differ) and their step:
     then `hw` is left out.
     """
-    from .backends.diff import diff
+    from .backends.analysis.diff import diff
 
     if hw is not None:
         at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
@@ -134,8 +134,8 @@ def validate(
     hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
     """
     from .backends.cost import model
-    from .backends.validate import Chat, priced_by
-    from .backends.validate import validate as run_all
+    from .backends.silicon.validate import Chat, priced_by
+    from .backends.silicon.validate import validate as run_all
     from .hw import load as device
 
     if (program is None) != (hw is None):
@@ -150,7 +150,7 @@ def validate(
 
 def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
     """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
-    from .backends.validate import overheads
+    from .backends.silicon.validate import overheads
 
     return overheads(Path(path), _built)
 
@@ -176,7 +176,7 @@ def draw(
     `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
     written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
     """
-    from .backends.dot import draw
+    from .backends.export.dot import draw
 
     return draw(job, path, level=level, phase=phase)
 

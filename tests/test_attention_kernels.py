@@ -285,7 +285,7 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
 )
 def test_a_fit_finds_what_made_noisy_times(made: Kernel, shape: Any, found_again: tuple[str, ...]) -> None:
     pytest.importorskip("scipy")
-    from llmir.backends.calibrate import errors, fit
+    from llmir.backends.silicon.calibrate import errors, fit
 
     noise = np.random.default_rng(5).lognormal(0, 0.03, 400)
     times = np.asarray(made.seconds(H100, shape))
@@ -296,7 +296,7 @@ def test_a_fit_finds_what_made_noisy_times(made: Kernel, shape: Any, found_again
 
 
 def test_rows_of_attention_and_experts_are_read(tmp_path: Any) -> None:
-    from llmir.backends.calibrate import FAMILIES, cases
+    from llmir.backends.silicon.calibrate import FAMILIES, cases
 
     header = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,"
     row = "h100_sxm,bfloat16,fp8,2,1,{},{},8,128,{},99,vllm-0.24.0,vllm_{},test\n"

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.calibrate import (
+from llmir.backends.cost.calibration import to_yaml
+from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
+from llmir.backends.silicon.calibrate import (
     FAMILIES,
     Column,
     Machines,
@@ -24,8 +26,6 @@ from llmir.backends.calibrate import (
     read,
     unfitted,
 )
-from llmir.backends.cost.calibration import to_yaml
-from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
 from llmir.errors import HardwareError, InputError
 from llmir.hw import Calibration, Fitted, schema
 

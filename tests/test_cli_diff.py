@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import llmir
-from llmir.backends.diff import FIGURES
+from llmir.backends.analysis.diff import FIGURES
 from llmir.passes import PASSES
 
 from .commands import Run, config, runner

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
+from llmir.backends.analysis.explain import explain
 from llmir.backends.cost.nodes import check, split
-from llmir.backends.explain import explain
 from llmir.cli import cli
 from llmir.errors import HardwareError
 from llmir.hw import document

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.calibrate import FAMILIES, families
 from llmir.backends.cost.kernels import AttentionShape, CpuAttention, CpuGemm, GemmShape, Stream
+from llmir.backends.silicon.calibrate import FAMILIES, families
 
 CPU = hw.load("cpu")
 SHARES = st.floats(0.1, 1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.diff import FIGURES, StepDiff, WorkloadDiff, folded
+from llmir.backends.analysis.diff import FIGURES, StepDiff, WorkloadDiff, folded
 from llmir.errors import InputError
 from llmir.graph import Graph, Node, Value
 from llmir.op import OPS, Op

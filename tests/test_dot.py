@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends import units
-from llmir.backends.dot.label import fit, width
-from llmir.backends.dot.render import SUFFIXES
-from llmir.backends.report import Report
-from llmir.backends.workload import Workload
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.export import units
+from llmir.backends.export.dot.label import fit, width
+from llmir.backends.export.dot.render import SUFFIXES
 from llmir.build import Builder
 from llmir.cli import draw as cli_draw
 from llmir.errors import InputError, LlmirError, OutputError

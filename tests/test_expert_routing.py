@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
-from llmir.backends.calibrate import FAMILIES, Table
 from llmir.backends.cost.kernels import GroupedShape, Moe, MoeShape
 from llmir.backends.cost.kernels.routing import balanced, limited, power_law
+from llmir.backends.silicon.calibrate import FAMILIES, Table
 
 
 def drawn(tokens: int, top_k: int, experts: int, ranks: int, power: float) -> tuple[float, float]:

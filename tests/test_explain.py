@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.explain import Explanation, explain
-from llmir.backends.report import Report
+from llmir.backends.analysis.explain import Explanation, explain
+from llmir.backends.analysis.report import Report
 from llmir.cli import cli
 from llmir.dim import Binding, parse
 from llmir.errors import InputError

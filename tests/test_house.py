@@ -19,8 +19,17 @@ CORE = (
 OUTER = {
     "frontends": {*CORE, "frontends"},
     "passes": {*CORE, "passes"},
-    "backends": {*CORE, "backends", "hw"},
+    "backends": {*CORE, "backends", "hw"},  # and among its rooms as `ROOMS` says
     "hw": {"errors", "names", "strict_yaml", "hw"},
+}
+# Rooms of `backends`, and which of them each may import. The meaning of a program sees the core alone.
+ROOMS = {
+    "interpret": set(),
+    "cost": {"hw"},
+    "analysis": {"cost", "hw", "export"},  # of export only what notebooks show
+    "serving": {"cost", "analysis", "hw"},
+    "export": {"cost", "analysis", "hw"},
+    "silicon": {"cost", "analysis", "serving", "export", "hw"},
 }
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
@@ -92,7 +101,9 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             start = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*start, *([node.module] if node.module else [])])
             # `from . import ops` names modules, `from .ops import x` names what is in one.
-            found = [f"{base}.{a.name}" for a in node.names] if base == "llmir" else [base]
+            found = (
+                [f"{base}.{a.name}" for a in node.names] if base in {"llmir", "llmir.backends"} else [base]
+            )
         for full in found:
             if full == "llmir" or full.startswith("llmir."):
                 yield node.lineno, full.removeprefix("llmir").lstrip(".")
@@ -109,13 +120,25 @@ def may(importer: str, imported: str) -> bool:
     return CORE.index(imported) < CORE.index(importer) or importer == imported == "ops"
 
 
+def may_enter(path: Path, target: str) -> bool:
+    """Whether a file in a room of `backends` may import this room, or `hw`; others are asked elsewhere."""
+    _, part, *inner = path.relative_to(ROOT).with_suffix("").parts
+    outer, _, rest = target.partition(".")
+    if part != "backends" or outer not in {"backends", "hw"} or inner == ["__init__"]:
+        return True
+    entered = outer if outer == "hw" else rest.partition(".")[0]
+    return entered == inner[0] or entered in ROOMS[inner[0]]
+
+
 def test_imports_point_down() -> None:
     wrong = []
+    rooms = {f.name for f in (ROOT / "backends").iterdir() if f.is_dir() and f.name != "__pycache__"}
+    assert rooms == set(ROOMS)
     for path in SOURCES:
         part = path.relative_to(ROOT / "llmir").with_suffix("").parts[0]
         assert part in {*CORE, *OUTER, *SEES_ALL}, f"{name(path)}: give the new module its place in CORE"
         for line, target in imports(path):
-            if not may(part, target.partition(".")[0]):
+            if not may(part, target.partition(".")[0]) or not may_enter(path, target):
                 wrong.append(f"{name(path)}:{line} imports {target or 'llmir'}")
     assert wrong == []
 

@@ -15,7 +15,7 @@ from llmir.errors import HardwareError
 from llmir.hw import device, document, dtypes, link, schema
 from llmir.names import normalize
 
-HW = Path(hw.__file__).parent
+HW = Path(hw.__file__).parent / "devices"
 
 
 def exactly(number: float, unit: str = "e12") -> float:

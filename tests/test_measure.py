@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
-from llmir.backends import calibrate, measure
-from llmir.backends.calibrate import FAMILIES, Machines, cases
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import (
@@ -30,9 +28,11 @@ from llmir.backends.cost.kernels import (
     StreamShape,
 )
 from llmir.backends.cost.models import model
-from llmir.backends.measure import Facts, Point, plan, record, steps, write
-from llmir.backends.measure.machine import product, stream
-from llmir.backends.measure.peaks import device_text
+from llmir.backends.silicon import calibrate, measure
+from llmir.backends.silicon.calibrate import FAMILIES, Machines, cases
+from llmir.backends.silicon.measure import Facts, Point, plan, record, steps, write
+from llmir.backends.silicon.measure.machine import product, stream
+from llmir.backends.silicon.measure.peaks import device_text
 from llmir.errors import InputError
 
 from .commands import Run, runner
@@ -85,7 +85,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 # --- the plan ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(1e9, 1e15), st.floats(1e9, 1e13), st.integers(2**20, 2**27), st.floats(10, 600))
 def test_no_call_takes_longer_than_a_share_of_the_time(
     flops: float, bandwidth: float, cache: int, budget: float
@@ -349,7 +349,7 @@ def test_pytorch_times_each_kind_of_point() -> None:
 
 def test_collectives_run_in_a_process_each() -> None:
     pytest.importorskip("torch")
-    from llmir.backends.measure.collectives import collectives
+    from llmir.backends.silicon.measure.collectives import collectives
 
     ops = ("all_reduce", "all_gather")
     found = collectives(2, "gloo", sizes=(4096, 65536), ops=ops)

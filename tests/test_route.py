@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import routing
-from llmir.backends.conserve import conservation
+from llmir.backends.analysis.conserve import conservation
 from llmir.backends.interpret import interpret
 from llmir.dim import B, Binding, T, distinct, parse
 from llmir.errors import ParseError, PassError, VerifyError

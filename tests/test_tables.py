@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import llmir
-from llmir.backends import facts, table, units
-from llmir.backends.jsonio import workload_markdown
+from llmir.backends.export import facts, table, units
+from llmir.backends.export.jsonio import workload_markdown
 from llmir.build import Builder
 from llmir.cli.output import render
 from llmir.graph import Program

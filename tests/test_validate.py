@@ -16,7 +16,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import AttentionShape
-from llmir.backends.validate import Judged, Validation, bounds
+from llmir.backends.silicon.validate import Judged, Validation, bounds
 
 H100, B200 = hw.load("h100-sxm"), hw.load("b200")
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"

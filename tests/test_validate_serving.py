@@ -8,8 +8,8 @@ import pytest
 
 import llmir
 from llmir import hw
-from llmir.backends.validate.serving import Loop, steady_step
-from llmir.backends.workload import Workload
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.serving.loop import Loop, steady_step
 from llmir.graph import Program
 
 H100 = hw.load("h100-sxm")

@@ -11,7 +11,7 @@ from .ending import line
 from .kinds import Number
 
 if TYPE_CHECKING:
-    from llmir.backends.workload import Workload
+    from llmir.backends.analysis.workload import Workload
 
 
 @click.command("analyze", short_help="Time and memory of a request.")
@@ -50,7 +50,7 @@ def command(**given: Any) -> int:
 
 
 def _emit(job: Workload, form: str, target: str | None) -> None:
-    from llmir.backends import jsonio, table
+    from llmir.backends.export import jsonio, table
 
     if form == "table":
         output.emit_table(table.workload(job), target)
@@ -61,7 +61,7 @@ def _emit(job: Workload, form: str, target: str | None) -> None:
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
     """The limits that the user set and the workload exceeds."""
-    from llmir.backends import units
+    from llmir.backends.export import units
 
     found = []
     for name, seconds, limit in (("ttft", job.ttft_s, ttft_ms), ("tpot", job.tpot_s, tpot_ms)):

@@ -47,7 +47,7 @@ def command(
     """
     from pathlib import Path
 
-    from llmir.backends import calibrate
+    from llmir.backends.silicon import calibrate
 
     if run:
         given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}

@@ -69,7 +69,7 @@ def _compared(model: str, index: str, form: str, output_file: str | None, *, len
     found = checkpoint.read(index)
     compared = weights.compare(program, found)
     if form == "json":
-        from llmir.backends.jsonio import to_json
+        from llmir.backends.export.jsonio import to_json
 
         where = {"model": program.name, "checkpoint": found.path}
         output.emit(to_json(where | compared.to_dict()), output_file)
@@ -81,9 +81,9 @@ def _compared(model: str, index: str, form: str, output_file: str | None, *, len
 
 def _conserved(given: dict[str, Any], form: str) -> int:
     """The verdict on ranks, as an exit code."""
-    from llmir.backends.conserve import conservation
-    from llmir.backends.jsonio import to_json
-    from llmir.backends.workload import parallel
+    from llmir.backends.analysis.conserve import conservation
+    from llmir.backends.analysis.workload import parallel
+    from llmir.backends.export.jsonio import to_json
 
     before, after = inputs.halves(given)
     if before.devices > 1:
@@ -112,7 +112,7 @@ def _conserved(given: dict[str, Any], form: str) -> int:
 
 
 def _shown(model: str, path: str, c: Comparison) -> Any:
-    from llmir.backends import table, units
+    from llmir.backends.export import table, units
 
     size = f"{units.bytes(c.bytes)} ({c.bytes:,})"
     known = "names, shapes, element types" if c.shapes_known else "names (an index does not know shapes)"

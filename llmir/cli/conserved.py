@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from llmir.backends import table, units
-from llmir.backends.conserve import Conservation, Total
+from llmir.backends.analysis.conserve import Conservation, Total
+from llmir.backends.export import table, units
 
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
 

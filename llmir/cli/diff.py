@@ -9,7 +9,7 @@ import click
 from . import inputs, options, output
 
 if TYPE_CHECKING:
-    from llmir.backends.diff import WorkloadDiff
+    from llmir.backends.analysis.diff import WorkloadDiff
 
 
 @click.command("diff", short_help="What passes, another model or another device change.")
@@ -47,7 +47,7 @@ def command(**given: Any) -> None:
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
     from llmir import api
-    from llmir.backends.diff import WorkloadDiff
+    from llmir.backends.analysis.diff import WorkloadDiff
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
@@ -96,7 +96,7 @@ def _around(step: str, pipeline: str) -> tuple[str, str]:
 
 
 def _emit(diff: WorkloadDiff, pipelines: tuple[str, str], form: str, target: str | None) -> None:
-    from llmir.backends import difftext, diffview, jsonio
+    from llmir.backends.export import difftext, diffview, jsonio
 
     if form == "table":
         output.emit_table(diffview.workload(diff, pipelines), target)

@@ -28,7 +28,7 @@ def command() -> int:
     \b
     llmir doctor
     """
-    from llmir.backends import table
+    from llmir.backends.export import table
 
     findings = [_python(), _location(), *map(_package, PACKAGES), _dot(), *map(_checked, (_counts, _prices))]
     output.emit_table(table.pairs(findings))
@@ -87,7 +87,7 @@ def _counts() -> Finding:
 
 def _prices() -> Finding:
     from llmir import DEFAULT_PIPELINE, api
-    from llmir.backends import units
+    from llmir.backends.export import units
 
     program = api.run(api.load("Llama-3.1-8B"), DEFAULT_PIPELINE)
     seconds = float(api.analyze(program, "h100-sxm", batch=1, new=1, context=2048, cost="ideal").time_s)

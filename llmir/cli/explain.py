@@ -42,8 +42,8 @@ def command(**given: Any) -> None:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
-    from llmir.backends.explain import explain
-    from llmir.backends.jsonio import to_json
+    from llmir.backends.analysis.explain import explain
+    from llmir.backends.export.jsonio import to_json
 
     from .explanation import shown
 
@@ -62,7 +62,7 @@ def command(**given: Any) -> None:
 
 def _hint(given: dict[str, Any]) -> str:
     """Where an op is that the passes have merged into another."""
-    from llmir.backends.explain import find
+    from llmir.backends.analysis.explain import find
 
     try:
         find(inputs.read(given["model"], given["logits"], lenient=given["lenient"]), given["op"])

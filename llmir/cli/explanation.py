@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from llmir.backends import facts, table, units
-from llmir.backends.explain import Amount, Explanation, Kernel, Route
+from llmir.backends.analysis.explain import Amount, Explanation, Kernel, Route
+from llmir.backends.export import facts, table, units
 
 _ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
     "distinct(": "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected "

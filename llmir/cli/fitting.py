@@ -12,12 +12,12 @@ from . import output
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from llmir.backends.calibrate import Case, Errors, Family, Machines
+    from llmir.backends.silicon.calibrate import Case, Errors, Family, Machines
 
 
 def cases(families: Sequence[Family], folder: Path, machines: Machines) -> list[Case]:
     """The cases of these families, as far as the folder has their files; bad rows become notes."""
-    from llmir.backends import calibrate
+    from llmir.backends.silicon import calibrate
 
     found = []
     files = dict.fromkeys(family.file for family in families)
@@ -62,7 +62,7 @@ def _row(case: Case, errors: Errors) -> dict[str, Any]:
 def _shown(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends import table
+    from llmir.backends.export import table
 
     headings = ("device", "engine", "family", "parameters", "rows", "groups", "set apart")
     errors = ("mean", "median", "bias", "p90", "ideal")

@@ -10,7 +10,7 @@ from llmir.errors import InputError
 from . import output
 
 if TYPE_CHECKING:
-    from llmir.backends.validate import Overheads
+    from llmir.backends.silicon.validate import Overheads
 
 TABLE = "e2e.csv"
 
@@ -40,8 +40,8 @@ def _row(o: Overheads) -> dict[str, Any]:
 def _shown(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends import table
     from llmir.backends.cost.kernels import Host, parameters
+    from llmir.backends.export import table
 
     known = parameters(Host)
     headings = ("engine", "models", "rows", "mean", "median", "bias", "p90", *(p.name for p in known))

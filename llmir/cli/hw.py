@@ -72,7 +72,7 @@ def _bundled(rows: list[dict[str, Any]]) -> Any:
 def _clusters(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends import table, units
+    from llmir.backends.export import table, units
 
     def rate(value: float | None) -> str:
         return f"{units.bytes(value)}/s" if value else "–"
@@ -88,7 +88,7 @@ def _clusters(rows: list[dict[str, Any]]) -> Any:
 def _devices(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends import table, units
+    from llmir.backends.export import table, units
 
     peaks = [key for key in rows[0] if key.endswith("_flops")]
     names = [key.removesuffix("_flops").removesuffix("_fp32") for key in peaks]
@@ -147,7 +147,7 @@ def _called(path: str) -> str:
 
 
 def _human(value: Any, unit: str) -> str:
-    from llmir.backends import units
+    from llmir.backends.export import units
 
     if unit == "FLOP/s":
         return f"{units.flops(value)}/s"
@@ -164,7 +164,7 @@ def _human(value: Any, unit: str) -> str:
 
 
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
-    from llmir.backends import table
+    from llmir.backends.export import table
 
     made = " ".join(filter(None, (device.vendor, device.architecture)))
     made += f", {device.node.devices} in a {device.node.name}" if device.node else ""

@@ -13,7 +13,7 @@ from . import precision
 
 if TYPE_CHECKING:
     from llmir import Pass, Program
-    from llmir.backends.workload import Workload
+    from llmir.backends.analysis.workload import Workload
     from llmir.hw import Device
 
 _LARGEST_IR = 2**26
@@ -152,7 +152,7 @@ def workload(program: Program, given: Mapping[str, Any], hw: str | Device | None
         reserve_bytes=reserve,
     )
     if job.capacity_bytes <= 0:
-        from llmir.backends import units
+        from llmir.backends.export import units
 
         usable = units.bytes(job.device.memory_bytes * utilization)
         left = f"leaves nothing of the {usable} usable on {job.device.name}"

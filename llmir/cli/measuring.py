@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llmir import Program
-    from llmir.backends.measure import Eager, Point
-    from llmir.backends.measure.peaks import Timed
+    from llmir.backends.silicon.measure import Eager, Point
+    from llmir.backends.silicon.measure.peaks import Timed
     from llmir.hw import Device, Fitted
 
 SECONDS, QUICK = 300.0, 45.0
@@ -29,8 +29,8 @@ def measure(folder: str | None, device: str | None, form: str, seconds: float | 
     if folder is None:
         raise InputError("--run: -o must name the folder that the measured times go to")
     from llmir import hw
-    from llmir.backends import calibrate
-    from llmir.backends.measure import Eager, device_text, write
+    from llmir.backends.silicon import calibrate
+    from llmir.backends.silicon.measure import Eager, device_text, write
 
     budget = seconds or (QUICK if quick else SECONDS)
     named = hw.load(device) if device else None
@@ -69,8 +69,8 @@ def _timed(machine: Eager, budget: float, *, quick: bool) -> Timed:
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
-    from llmir.backends.measure import plan, record
-    from llmir.backends.measure.collectives import collectives
+    from llmir.backends.silicon.measure import plan, record
+    from llmir.backends.silicon.measure.collectives import collectives
 
     points = plan(machine.facts, budget, quick=quick)
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True)) as bar:
@@ -109,7 +109,7 @@ def _plain(name: str) -> str:
 
 def _hosts(machine: Eager, folder: Path, name: str, device: Device) -> Mapping[str, Mapping[str, Fitted]]:
     """The host of eager transformers as a family of the device, if transformers is there."""
-    from llmir.backends.measure import FRAMEWORK, steps, write
+    from llmir.backends.silicon.measure import FRAMEWORK, steps, write
     from llmir.hw import Fitted
 
     timed = steps.measure(machine)

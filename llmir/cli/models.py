@@ -83,7 +83,7 @@ def _sizes(program: Program) -> dict[str, int]:
 
 
 def _shown(rows: list[dict[str, Any]]) -> Any:
-    from llmir.backends import table, units
+    from llmir.backends.export import table, units
 
     numeric = ("params", "active", "layers", "hidden", "heads/kv", "head_dim", "KV/token")
     shown = table.columns(("model", *numeric, "Hugging Face id"), numeric)

@@ -27,7 +27,7 @@ def choose(output: str | None, form: str | None, suffixes: Mapping[str, str] = S
     """
     if output is None or output == "-":
         return form or next(iter(suffixes.values()))
-    from llmir.backends.files import check_writable
+    from llmir.backends.export.files import check_writable
 
     suffix = os.path.splitext(output)[1].lower()
     if form and not suffix:
@@ -47,7 +47,7 @@ def emit(text: str, output: str | None = None) -> None:
     if output is None or output == "-":
         click.echo(text, nl=not text.endswith("\n"))
         return
-    from llmir.backends.files import write
+    from llmir.backends.export.files import write
 
     write(output, text)
     line("wrote", output)
@@ -91,7 +91,7 @@ def emit_rows(
     rows: Sequence[Mapping[str, object]], form: str, output: str | None, table: RenderableType
 ) -> None:
     """Some rows in one of the four formats; `table` is what a person sees, with units."""
-    from llmir.backends import jsonio
+    from llmir.backends.export import jsonio
 
     if form == "table":
         emit_table(table, output)

@@ -34,7 +34,7 @@ def command(form: str | None, output_file: str | None) -> None:
         for name, kind in PASSES.items()
     ]
     if form == "json":
-        from llmir.backends.jsonio import to_json
+        from llmir.backends.export.jsonio import to_json
 
         output.emit(to_json({"default": DEFAULT_PIPELINE, "passes": found}), output_file)
     else:
@@ -65,7 +65,7 @@ def _stated(option: dict[str, Any]) -> str:
 def _shown(found: list[dict[str, Any]], default: str) -> Any:
     from rich.console import Group
 
-    from llmir.backends import table
+    from llmir.backends.export import table
 
     shown = table.columns(("pass", "what it does"))
     for p in found:

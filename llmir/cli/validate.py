@@ -19,7 +19,7 @@ from . import inputs, options, output
 from .kinds import Count
 
 if TYPE_CHECKING:
-    from llmir.backends.validate import Validation
+    from llmir.backends.silicon.validate import Validation
 
 _OWN = ("files", "by", "cost", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
@@ -64,12 +64,12 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """
     form = output.choose(given["output_file"], given["form"])
     from llmir import api
-    from llmir.backends.validate import BY
+    from llmir.backends.silicon.validate import BY
 
     by = [k.strip() for k in given["by"].split(",")] if given["by"] else list(BY)
     _check_keys(by)
     if given["plot"]:
-        from llmir.backends.validate import plots
+        from llmir.backends.silicon.validate import plots
 
         plots.check(given["plot"])
     found = api.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _check_keys(by: list[str]) -> None:
-    from llmir.backends.validate import Validation
+    from llmir.backends.silicon.validate import Validation
 
     Validation("").groups(by)
 
@@ -102,8 +102,8 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _emit(found: Validation, by: list[str], form: str, target: str | None, logs: tuple[str, ...]) -> None:
-    from llmir.backends import jsonio
-    from llmir.backends.validate import chat, show
+    from llmir.backends.export import jsonio
+    from llmir.backends.silicon.validate import chat, show
 
     if form == "json":
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
@@ -125,7 +125,7 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
 
 def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
     """The tables below the first: rows faster than their bound, rows refused."""
-    from llmir.backends.validate import show
+    from llmir.backends.silicon.validate import show
 
     exceeds = [[*words, f"{n:,}"] for *words, n in show.exceeds(found)]
     refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
@@ -140,8 +140,8 @@ def _shown(found: Validation, by: list[str]) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    from llmir.backends import table
-    from llmir.backends.validate import show
+    from llmir.backends.export import table
+    from llmir.backends.silicon.validate import show
 
     first = table.columns([*by, *show.HEADINGS], show.HEADINGS)
     for line in show.group_lines(found, by):

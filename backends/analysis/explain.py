@@ -1,0 +1,354 @@
+"""One op explained: its equation, its costs in symbols and in numbers, and why it takes the time it takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.cost.calibrated import Measured, Phases
+from llmir.backends.cost.kernels import parameters
+from llmir.backends.cost.network import Way
+from llmir.dim import Mixed, Number, Size
+from llmir.errors import InputError
+from llmir.graph import Instance, Program
+from llmir.names import suggest
+from llmir.ops.collective import Collective
+from llmir.ops.region import Repeat
+from llmir.ops.source import Source
+from llmir.tensor import Tensor
+from llmir.text import print_node
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of the equation, its role and its size."""
+
+    name: str
+    role: str
+    expression: str
+    size: Number
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Something counted: what, whose, in symbols and as a number."""
+
+    what: str
+    role: str
+    expression: str
+    value: Number
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit on the time: `latency_s`, and `amount` at `rate` per second, a constant of the device."""
+
+    bound: str
+    what: str
+    expression: str
+    amount: Number
+    latency_s: float
+    rate: float
+    time_s: float
+    decides: bool
+    constant: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that a rank sends over one link, at `rate` per second."""
+
+    link: str
+    bytes: Number
+    rate: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to send, and what it would take; links are busy at once."""
+
+    name: str
+    latency_s: float
+    sends: tuple[Sent, ...]
+    time_s: float
+    fastest: bool
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A parameter of a calibrated kernel: its value, unit ("" for a ratio) and meaning."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
+
+    `hidden` is the share of its launch that the engine hides.
+    """
+
+    family: str
+    engine: str
+    device: str
+    origin: str
+    rows: int
+    error: float
+    hidden: float
+    given: dict[str, Any]
+    parameters: tuple[Constant, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of one op in one step; sizes and costs are of one execution on one rank.
+
+    `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
+    """
+
+    model: str
+    device: str
+    cost_model: str
+    name: str
+    opcode: str
+    kind: str
+    block: str
+    repeat: int
+    layers: str
+    ir: str
+    equation: str
+    axes: tuple[Axis, ...]
+    binding: dict[str, Number]
+    flops: tuple[Amount, ...]
+    gemms: tuple[dict[str, str], ...]
+    reads: tuple[Amount, ...]
+    writes: tuple[Amount, ...]
+    sends: tuple[Amount, ...]
+    routes: tuple[Route, ...]
+    results: tuple[Amount, ...]
+    limits: tuple[Bound, ...]
+    basis: str
+    error: float | None
+    ideal_time_s: float
+    kernel: Kernel | None
+    time_s: float
+    total_time_s: float
+    share: float
+    stages: int
+    busy_s: float
+    step_time_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def find(program: Program, name: str) -> Instance:
+    """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
+    ops = [i for i in program.instances() if not isinstance(i.node.op, (Source, Repeat))]
+    wanted = name.removeprefix("%")
+    exact = [i for i in ops if i.path == wanted]
+    found = exact or [i for i in ops if i.path.endswith(f".{wanted}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"op {name!r} is ambiguous: {_some([i.path for i in found])}")
+    others = {i.path: i.node.op.opcode for i in program.instances()}
+    for path, opcode in others.items():
+        if wanted and (path == wanted or path.endswith(f".{wanted}")):
+            known = f"explain takes one of {_some(_short(ops))}"
+            raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
+    near = suggest(wanted, _short(ops)) or f"; there are {_some(_short(ops))}"
+    raise InputError(f"unknown op {name!r}{near}")
+
+
+def _short(ops: list[Instance]) -> list[str]:
+    return list(dict.fromkeys(i.path.rsplit(".", 1)[-1] for i in ops))
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def explain(report: Report, name: str) -> Explanation:
+    """The op called `name` in the step that `report` prices, at one point."""
+    if report.shape:
+        raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
+    at = find(report.program, name)
+    priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
+    row, price, cost = next(found for found in priced if found[0].name == at.path)
+    return Explanation(
+        model=report.program.name,
+        device=report.device.name,
+        cost_model=report.cost_model,
+        name=row.name,
+        opcode=row.node.op.opcode,
+        kind=row.kind,
+        block=row.block,
+        repeat=cost.repeat,
+        layers="" if at.graph.name in report.program.entries else str(at.layers),
+        ir=print_node(row.node),
+        equation=str(_equation(at)),
+        axes=_axes(report, at),
+        binding=dict(report.at.symbols),
+        flops=_flops(report, row),
+        gemms=tuple({k: str(v) for k, v in g._asdict().items()} for g in row.work.gemms),
+        reads=_amounts(report, row.reads, [str(v) for v in at.node.operands]),
+        writes=_amounts(report, row.writes, [str(v) for v in at.node.values]),
+        sends=_sends(report, row),
+        routes=_routes(report, row),
+        results=_results(report, at),
+        limits=_limits(report, row, cost),
+        basis=cost.basis,
+        error=cost.error,
+        ideal_time_s=cost.ideal_time_s,
+        kernel=_kernel(report, price),
+        time_s=cost.time_s,
+        total_time_s=cost.time_s * cost.repeat,
+        share=cost.share,
+        stages=len(report.program.entries),
+        busy_s=report.busy_s,
+        step_time_s=report.time_s,
+    )
+
+
+def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
+    """What is sent: in a ring, which `comm_bytes` counts, and over each link in the way that is fastest."""
+    op, done = row.node.op, row.work
+    if not done.wire:
+        return ()
+    found = []
+    if isinstance(op, Collective):
+        found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
+    if limit := _exchange(report, row):
+        way = limit.fastest(report.at)
+        sent = [(leg.span.name, leg.bytes(limit.amount)) for leg in way.legs]
+        found += [_amount(report, f"over {name}", f"{way.name},", size) for name, size in sent]
+    return tuple(found)
+
+
+def _exchange(report: Report, row: Row) -> Exchange | None:
+    limits = report.plan.model.limits(row)
+    return next((limit for limit in limits if isinstance(limit, Exchange)), None)
+
+
+def _routes(report: Report, row: Row) -> tuple[Route, ...]:
+    """The ways to send that are fastest at some size, from small to large."""
+    limit = _exchange(report, row)
+    if limit is None:
+        return ()
+    best, payload = limit.fastest(report.at), report.at(limit.amount)
+
+    def route(way: Way) -> Route:
+        legs = ((leg.span, report.at(leg.bytes(limit.amount))) for leg in way.legs)
+        sends = tuple(Sent(span.name, size, span.link.Bps) for span, size in legs)
+        return Route(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
+
+    return tuple(map(route, limit.ways))
+
+
+def _local(report: Report, at: Instance) -> tuple[Tensor, ...]:
+    return tuple(t.local(report.program.mesh) for t in at.graph.operand_types(at.node))
+
+
+def _equation(at: Instance) -> Any:
+    return at.node.op.equation(at.graph.operand_types(at.node))
+
+
+def _axes(report: Report, at: Instance) -> tuple[Axis, ...]:
+    rule, operands = _equation(at), _local(report, at)
+    # A rank's rows need not be its tokens times k, so sizes are those of axes that stand alone.
+    sizes = at.node.op.new_axes(operands)
+    for term, operand in zip(rule.operands, operands, strict=True):
+        sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
+    names = rule.axes([*rule.operands, *rule.results])
+    return tuple(Axis(n, rule.role(n), str(sizes[n]), report.at(sizes[n])) for n in names)
+
+
+def _amount(report: Report, what: str, role: str, size: Size) -> Amount:
+    return Amount(what, role, str(size), report.at(size))
+
+
+def _flops(report: Report, row: Row) -> tuple[Amount, ...]:
+    dtype = row.work.dtype.name
+    pairs = (("matrix", row.work.matrix), ("vector", row.work.vector))
+    return tuple(_amount(report, f"{unit} FLOPs", dtype, size) for unit, size in pairs)
+
+
+def _amounts(report: Report, sizes: tuple[tuple[str, Size], ...], names: list[str]) -> tuple[Amount, ...]:
+    return tuple(_amount(report, name, role, n) for name, (role, n) in zip(names, sizes, strict=True))
+
+
+def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
+    """The memory of each result, and where that memory is another value's."""
+    found = []
+    for value, type in zip(at.node.values, at.node.results, strict=True):
+        slot = at.node.op.aliases.get(value.result)
+        where = "new" if slot is None else f"in the place of {at.node.operands[slot]}"
+        found.append(_amount(report, str(value), where, type.local(report.program.mesh).bytes))
+    return tuple(found)
+
+
+def _kernel(report: Report, price: Price) -> Kernel | None:
+    """What a calibrated price is made of, of attention that of the kernel which holds."""
+    if isinstance(price, Phases) and not isinstance(report.at, Mixed):
+        price = price.of(report.at) or price
+    if not isinstance(price, Measured):
+        return None
+    fit = price.fit
+    constants = (
+        Constant(p.name, getattr(fit.kernel, p.name), p.unit, p.meaning) for p in parameters(type(fit.kernel))
+    )
+    return Kernel(
+        family=fit.family,
+        engine=fit.engine,
+        device=fit.device.name,
+        origin=fit.fitted.origin,
+        rows=fit.fitted.rows,
+        error=fit.fitted.error,
+        hidden=price.hidden,
+        given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
+        parameters=tuple(constants),
+    )
+
+
+def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
+    limits = report.plan.model.limits(row)
+    times = [float(x.time(report.at)) for x in limits]
+    # Of limits that tie, the one that the report names.
+    first = max(range(len(limits)), key=lambda i: (times[i], limits[i].bound == cost.bound))
+    return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(limits, times, strict=True)))
+
+
+def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
+    what, amount, rate, constant, latency = limit.what, limit.amount, limit.rate, limit.constant, 0.0
+    if isinstance(limit, Exchange):
+        way = limit.fastest(report.at)
+        leg, latency = way.slowest, way.latency_s
+        span = leg.span
+        what, amount = f"{way.name}, bytes over {span.name}", leg.bytes(limit.amount)
+        rate, constant = span.link.Bps, span.constant
+    return Bound(
+        bound=limit.bound,
+        what=what,
+        expression=str(amount),
+        amount=report.at(amount),
+        latency_s=latency,
+        rate=rate,
+        time_s=time,
+        decides=decides,
+        constant=constant,
+        source=_source(report, constant),
+    )
+
+
+def _source(report: Report, constant: str) -> str:
+    """Where a constant comes from; a device made in Python need not say."""
+    return report.device.source(constant) if report.device.sources else "not stated"

@@ -1,0 +1,131 @@
+"""A program on a device, ready to be priced at any point: rows with their limits, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.timing import Timing
+from llmir.backends.cost import Model, Price, Row, rows
+from llmir.backends.cost.nodes import check
+from llmir.dim import Binding, Dim, Number, maximum
+from llmir.graph import Program
+from llmir.hw.dtypes import unit_of
+
+# Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
+BLOCK = 1 << 16
+# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+BOX = 8
+_SEQUENCES = Dim.symbol("B")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is computed once for a program on a device; every figure is then a function of a binding."""
+
+    program: Program
+    model: Model
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The ops."""
+        return rows(self.program)
+
+    @cached_property
+    def memories(self) -> tuple[Memory, ...]:
+        """What each stage must hold."""
+        return memories(self.program)
+
+    @cached_property
+    def prices(self) -> tuple[Price, ...]:
+        """The price of each row."""
+        return tuple(map(self.model.price, self.rows))
+
+    @cached_property
+    def _timed(self) -> dict[Price, tuple[int, ...]]:
+        # Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        merged: dict[Price, list[int]] = {}
+        for row, price in zip(self.rows, self.prices, strict=True):
+            merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return {price: tuple(repeats) for price, repeats in merged.items()}
+
+    def timing(self, at: Binding) -> Timing:
+        """What each stage takes for a micro-batch."""
+        stages: list[Number] = [0.0] * len(self.program.entries)
+        for price, repeats in self._timed.items():
+            time = price.time(at)
+            for stage, repeat in enumerate(repeats):
+                if repeat:
+                    stages[stage] = stages[stage] + repeat * time
+        if host := self.model.host:
+            stages = [host.launched(t, n) for t, n in zip(stages, self._kernels, strict=True)]
+            stages[0] = stages[0] + host.beside(at(_SEQUENCES))
+        return Timing(tuple(stages), self.program.micro_batches)
+
+    @cached_property
+    def _kernels(self) -> list[int]:
+        """How many kernels a micro-batch launches on each stage."""
+        counts = [0] * len(self.program.entries)
+        for row in self.rows:
+            counts[row.stage] += row.repeat
+        return counts
+
+    def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
+        """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
+        first, *others = self.memories
+        found = figure(first)
+        most = first.peak(at) if others else 0
+        for memory in others:
+            peak, other = memory.peak(at), figure(memory)
+            more = peak > most
+            found = np.where(more, other, found) if np.ndim(more) else other if more else found
+            most = maximum(most, peak)
+        return found
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Where the device computes in another type than the program says, and links that would reach far."""
+        device = self.model.device
+        found: dict[str, None] = {}
+        for row in self.rows:
+            if not row.work.matrix:
+                continue
+            name = unit_of(row.work.dtype.name)
+            unit = device.matrix_peak(name)[1]
+            if unit != name:
+                found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
+        ranks = self.program.devices
+        if device.node is None and ranks > BOX and any(row.work.wire for row in self.rows):
+            name, link = device.link(ranks)
+            joined = (
+                f"{ranks} ranks are taken to be joined by {name}, {link.Bps / 1e9:g} GB/s each way for each"
+            )
+            found[f"{joined}; a cluster has a network between nodes"] = None
+        return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def plan(program: Program, model: Model) -> Plan:
+    """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
+    check(program, model.device)
+    return Plan(program, model)
+
+
+def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
+    """`figure(at)`, evaluated block by block when `at` holds large arrays."""
+    shape = at.shape
+    if not shape:
+        return figure(at)
+    size = int(np.prod(shape))
+    if size <= 2 * BLOCK:
+        return np.broadcast_to(figure(at), shape).astype(np.float64)
+    step = max(1, BLOCK * shape[0] // size)
+    result = np.empty(shape)
+    for start in range(0, shape[0], step):
+        rows = slice(start, start + step)
+        result[rows] = figure(at.block(rows))
+    return result

@@ -1,0 +1,213 @@
+"""A request from prompt to last token: one prefill step, then one decode step for each further token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.analysis.asked import count
+from llmir.backends.analysis.liveness import memories
+from llmir.backends.analysis.precision import precision
+from llmir.backends.analysis.report import Report
+from llmir.backends.cost import Model
+from llmir.backends.cost.nodes import hardware
+from llmir.dim import Binding
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+
+_MOST = 1 << 40
+LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
+_STEPS = 1 << 20  # decode steps priced at once
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """`batch` requests together, each of `prompt` tokens in and `generate` out.
+
+    Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
+    last of them, and None when one token is all there is. Memory may be used up to
+    `memory_utilization` of the device, less `reserve_bytes`.
+    """
+
+    program: Program
+    device: Device
+    batch: int
+    prompt: int
+    generate: int
+    memory_utilization: float = 0.9
+    reserve_bytes: int = 0
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("batch", 1, _MOST),
+            ("prompt", 1, LONGEST),
+            ("generate", 1, LONGEST),
+            ("reserve_bytes", 0, 1 << 60),
+        ):
+            value = count(name, getattr(self, name), least, most)
+            if np.ndim(value):
+                raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
+            object.__setattr__(self, name, value)
+        share = self.memory_utilization
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
+
+    def _step(self, new: Any, context: Any) -> Report:
+        at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
+        return Report(self.program, self.device, **at, model=self.model)
+
+    @cached_property
+    def prefill(self) -> Report:
+        """The step that reads the prompt."""
+        return self._step(self.prompt, 0)
+
+    @cached_property
+    def decode(self) -> Report | None:
+        """The last decode step, the longest."""
+        return self._step(1, self.prompt + self.generate - 2) if self.generate > 1 else None
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token."""
+        return float(self.prefill.time_s)
+
+    @cached_property
+    def tpot_s(self) -> float | None:
+        """Mean time of a token after the first."""
+        if self.generate == 1:
+            return None
+        return self._decoding(lambda step: step.period_s) / (self.generate - 1)
+
+    def _decoding(self, seconds: Callable[[Report], Any]) -> float:
+        """The sum over all decode steps."""
+        steps = range(self.prompt, self.prompt + self.generate - 1)
+        parts = (steps[i : i + _STEPS] for i in range(0, len(steps), _STEPS))
+        return sum(float(np.sum(seconds(self._step(1, np.arange(p.start, p.stop))))) for p in parts)
+
+    @property
+    def e2e_s(self) -> float:
+        """Time to the last token."""
+        return self.ttft_s + (self.generate - 1) * (self.tpot_s or 0.0)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that come out, over all requests and the whole time."""
+        return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
+
+    @cached_property
+    def busy_output_tokens_per_s(self) -> float:
+        """The same when other batches like this one keep all pipeline stages busy."""
+        stage = float(self.prefill.interval_s) + self._decoding(lambda step: step.interval_s)
+        return self.batch * self.generate / stage if stage else float("inf")
+
+    @property
+    def capacity_bytes(self) -> float:
+        """The memory that may be used."""
+        return self.device.memory_bytes * self.memory_utilization - self.reserve_bytes
+
+    def peak_bytes(self, batch: int) -> int:
+        """The highest peak of any step on any stage, with another batch.
+
+        Caches only grow, so the ends are enough.
+        """
+        sequences = batch // self.program.micro_batches
+        ends = [Binding(B=sequences, T=self.prompt, C=0)]
+        if self.generate > 1:
+            ends.append(Binding(B=sequences, T=1, C=self.prompt + self.generate - 2))
+        return int(max(m.peak(at) for m in memories(self.program) for at in ends))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every step stays within `capacity_bytes`."""
+        return self.peak_bytes(self.batch) <= self.capacity_bytes
+
+    @cached_property
+    def max_batch(self) -> int:
+        """The largest batch that fits, of as many sequences in each micro-batch.
+
+        0 if none does, and at most 2⁴⁰ (where batch takes no memory).
+        """
+        parts = self.program.micro_batches
+
+        def fits(sequences: int) -> bool:
+            return self.peak_bytes(sequences * parts) <= self.capacity_bytes
+
+        low, high = 0, 1
+        while high < _MOST and fits(high):
+            low, high = high, 2 * high
+        if high >= _MOST:
+            return _MOST
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low * parts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: the steps' notes, and a request longer than the model's positions."""
+        positions = self.program.facts.get("positions")
+        notes = list(self.prefill.notes)
+        length = self.prompt + self.generate - 1
+        if isinstance(positions, int) and length > positions:
+            asked = f"prompt {self.prompt} + generate {self.generate}"
+            notes.append(f"{asked} reaches beyond the model's {positions} positions")
+        return tuple(notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, `schema_version` 1."""
+        program, decode, model = self.program, self.decode, self.prefill.plan.model
+        return {
+            "schema_version": 1,
+            "model": {
+                "name": program.name,
+                "architecture": program.facts.get("architecture"),
+                "layers": program.facts.get("layers"),
+                "parameters": program.parameters,
+                "active_parameters": program.active_parameters,
+            },
+            "hardware": hardware(program, self.device),
+            "precision": precision(program),
+            "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
+            "parallel": parallel(program),
+            "micro_batches": program.micro_batches,
+            "cost_model": self.prefill.cost_model,
+            "engine": model.engine or getattr(model, "kernels", None),
+            "fits": self.fits,
+            "max_batch": self.max_batch,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
+            "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
+            "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s else None,
+            "notes": list(self.notes),
+            "phases": {"prefill": self.prefill.to_dict(), "decode": decode.to_dict() if decode else None},
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Workload {self.program.name} on {self.device.name}: "
+            f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from llmir.backends.export.table import workload_html
+
+        return workload_html(self)
+
+
+def parallel(program: Program) -> dict[str, int | bool]:
+    """How many ways each kind of parallelism splits the program; sp is on or off."""
+    mesh, facts = program.mesh, program.facts
+    return {
+        "tp": mesh.degree("tp"),
+        "pp": len(program.entries),
+        "ep": int(facts.get("ep", 1)),
+        "dp": mesh.degree("dp"),
+        "sp": bool(facts.get("sp", 0)),
+    }

@@ -1,0 +1,1 @@
+"""How figures are shown: tables, JSON, CSV, Markdown, HTML and Graphviz pictures."""

@@ -1,0 +1,42 @@
+"""A difference as Markdown and as rows of CSV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmir.backends.analysis.diff import FIGURES, Change, WorkloadDiff
+from llmir.backends.export import diffview, jsonio
+
+
+def to_markdown(diff: WorkloadDiff, pipelines: diffview.Pipelines | None = None) -> str:
+    """Two workloads to read."""
+    parts = ["# Difference\n", jsonio.to_markdown(("", ""), diffview.head(diff, pipelines))]
+    parts.append(jsonio.to_markdown(diffview.ANSWERS, diffview.answers(diff), range(1, 5)))
+    for name, step in diff.phases:
+        title = diffview.titled(name, step)
+        parts += [
+            f"## {title[:1].upper()}{title[1:]}\n",
+            jsonio.to_markdown(*diffview.flat(step)),
+            f"{jsonio.md(diffview.memory(step))}.\n",
+        ]
+    return "\n".join([*parts, f"{' '.join(diffview.LEGEND)}\n"])
+
+
+def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:
+    """One flat row for each change of each phase, and a total for each phase, in SI units."""
+    found = []
+    for phase, step in diff.phases:
+        lines: list[tuple[dict[str, Any], Any]] = [(_said(c), c.figure) for c in step.changes]
+        for said, figure in [*lines, (_said(Change((), ())) | {"what": "total"}, step.total)]:
+            pairs = {name: figure(name).to_dict() for name in FIGURES}
+            found.append(
+                {"phase": phase} | said | {f"{n}_{k}": v for n, p in pairs.items() for k, v in p.items()}
+            )
+    return found
+
+
+def _said(change: Change) -> dict[str, Any]:
+    sides = {"before": change.before, "after": change.after}
+    names = {name: " ".join(p.name for p in parts) for name, parts in sides.items()}
+    times = {f"repeat_{name}": diffview.times(parts).replace("×", "") for name, parts in sides.items()}
+    return {"what": change.what, **names, **times}

@@ -1,0 +1,227 @@
+"""A difference as people read it, in terminals and in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.analysis.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.export import facts, table, units
+from llmir.dim import Number
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+HEADINGS = ("op", "time before", "after", "change", "FLOPs", "read", "written")
+NUMERIC = HEADINGS[1:]
+ANSWERS = ("", "before", "after", "change", "relative")
+LEGEND = (
+    "All repeats together, the largest change of time first. FLOPs, read and written are changes too.",
+    "–: it is not there. =: it is as before.",
+)
+_WIDTH = 31  # of the names; the columns beside them are about 65 wide
+
+
+def signed(pair: Pair, unit: Any) -> str:
+    """By how much a figure grew, with its sign."""
+    grown = pair.delta
+    if grown is None:
+        return "–"
+    return f"+{unit(grown)}" if grown > 0 else unit(grown) if grown else "="
+
+
+def share(pair: Pair) -> str:
+    """How much of the figure before that is.
+
+    >>> share(Pair(4, 1)), share(Pair(2, 2)), share(Pair(1, 1.5)), share(Pair(2, 9))
+    ('-75%', '=', '+50%', '4.50×')
+    """
+    grown = pair.delta
+    if not grown or not pair.before or pair.after is None:
+        return "=" if grown == 0 else ""
+    part = grown / pair.before
+    if part > 1:
+        return f"{units.digits(pair.after / pair.before)}×"
+    sign = "" if abs(part) < 0.001 else "+" if part > 0 else "-"
+    return f"{sign}{units.percent(abs(part))}"
+
+
+def names(parts: tuple[Part, ...]) -> str:
+    """The ops without their bodies."""
+    return ", ".join(p.name.rpartition(".")[2] for p in parts)
+
+
+def times(parts: tuple[Part, ...]) -> str:
+    """How often ops run; mostly one number."""
+    return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
+
+
+def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
+    """The bodies that repeat the ops of a change, and how often."""
+    shown = dict.fromkeys(times(side) for side in (change.before, change.after) if side)
+    first, *more = bodies
+    inside = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(bodies)
+    often = " → ".join(shown)
+    return inside, "" if often == "×1" else often
+
+
+def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
+    """The changes by bodies, the largest change of time first."""
+    found: dict[tuple[str, str], list[Change]] = {}
+    for bodies, change in sorted(folded(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
+        found.setdefault(body(bodies, change), []).append(change)
+    return list(found.items())
+
+
+def cells(change: Change) -> tuple[str, ...]:
+    """The figures of a change, as `HEADINGS` has them."""
+    time = change.figure("time_s")
+    shown = [
+        units.time(t) if parts else "–" for t, parts in zip(time, (change.before, change.after), strict=True)
+    ]
+    return (*shown, *_deltas(change.figure))
+
+
+def _deltas(figure: Any) -> Iterator[str]:
+    yield signed(figure("time_s"), units.time)
+    yield signed(figure("flops"), units.flops)
+    yield signed(figure("read_bytes"), units.bytes)
+    yield signed(figure("write_bytes"), units.bytes)
+
+
+def same(step: StepDiff) -> tuple[str, ...]:
+    """The line of what is as it was."""
+    time = units.time(sum(float(p.time_s) for p in step.same))
+    ops = f"{len(step.same)} {'op' if len(step.same) == 1 else 'ops'} as before"
+    return (ops, time, time, *("=",) * 4)
+
+
+def total(step: StepDiff) -> tuple[str, ...]:
+    """The line of the whole steps."""
+    return ("total", *map(units.time, step.total("time_s")), *_deltas(step.total))
+
+
+def _figure(label: str, pair: Pair, unit: Any) -> tuple[str, ...]:
+    def shown(value: Number | None) -> str:
+        return "–" if value is None else unit(value)
+
+    return label, shown(pair.before), shown(pair.after), signed(pair, unit), share(pair)
+
+
+def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
+    """What a user sees of two workloads: before, after, by how much."""
+    rate = diff.total("output_tokens_per_s")
+    return [
+        _figure("TTFT", diff.total("ttft_s"), units.time),
+        _figure("TPOT (mean)", diff.total("tpot_s"), units.time),
+        _figure("end to end", diff.total("e2e_s"), units.time),
+        _figure("output tokens/s", rate, units.digits),
+        _figure("peak memory", diff.peak_memory_bytes, units.bytes),
+        _figure("largest batch", diff.total("max_batch"), lambda n: f"{n:,}"),
+    ]
+
+
+Pipelines = tuple[str, str]
+
+
+def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[str, str]]:
+    """What is compared."""
+    sides = (("before", diff.before), ("after", diff.after))
+    passes = [f", {p}" if p else ", no passes" for p in pipelines] if pipelines else ["", ""]
+    on = [facts.subject(w) for _, w in sides]
+    loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
+    shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
+    return [*shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+
+
+def memory(step: StepDiff) -> str:
+    """What the whole steps hold at their fullest."""
+    peak, transient = step.total("peak_memory_bytes"), step.total("activation_peak_bytes")
+
+    def both(pair: Pair) -> str:
+        sizes = dict.fromkeys(map(units.bytes, pair))
+        return " → ".join(sizes) + (f" ({share(pair)})" if len(sizes) > 1 else "")
+
+    return f"peak memory {both(peak)}, of it activations {both(transient)}"
+
+
+def titled(name: str, step: StepDiff) -> str:
+    """What a phase does."""
+    does = dict.fromkeys(facts.step_title(r) for r in (step.before, step.after))
+    return f"{facts.TITLES[name]}: {' → '.join(does)}"
+
+
+def workload(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> Group:
+    """The whole difference: what it gives a user, and where it comes from."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [table.pairs(head(diff, pipelines)), ""]
+    shown = table.columns(ANSWERS, ANSWERS[1:])
+    for row in answers(diff):
+        table.add(shown, row, styles=["bold"])
+    parts.append(shown)
+    for name, step in diff.phases:
+        parts += ["", Text(titled(name, step), style="bold"), _table(step), memory(step)]
+    return Group(*parts, "", *LEGEND)
+
+
+def _table(step: StepDiff) -> Table:
+    shown = table.columns(HEADINGS, NUMERIC)
+    for (inside, often), changes in ordered(step):
+        if inside or often:
+            table.add(shown, (f"{inside} {often}".strip(),), style="bold")
+        for change in changes:
+            _rows(shown, change, " " if inside else "")
+    if step.same:
+        table.add(shown, same(step), style="dim")
+    shown.add_section()
+    table.add(shown, total(step), style="bold")
+    return shown
+
+
+def _rows(shown: Table, change: Change, indent: str) -> None:
+    """A change, under it what was there before if other ops did its work."""
+    time = change.figure("time_s").delta or 0
+    style = "green" if time < 0 else "red" if time > 0 else ""
+    first, *further = wrap(names(change.after or change.before), _WIDTH)
+    table.add(shown, (indent + first, *cells(change)), styles=["", "", "", style])
+    for line in further:
+        table.add(shown, (indent + line,))
+    if change.before and change.after and change.what != "changed":
+        for i, line in enumerate(wrap(names(change.before), _WIDTH - 5)):
+            table.add(shown, (f"{indent}  {'was' if not i else '   '} {line}",), style="dim")
+
+
+def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:
+    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    rows = []
+    for (inside, often), changes in ordered(step):
+        for c in changes:
+            was = names(c.before) if c.what != "changed" else ""
+            now = names(c.after)
+            rows.append((c.what, inside, now, was, often, *cells(c)))
+    rows += [("same", "", name, "", "", *rest) for name, *rest in (same(step),) if step.same]
+    name, *rest = total(step)
+    rows.append((name, "", "", "", "", *rest))
+    return ("what", "in", "op", "was", "×", *NUMERIC), rows, range(5, 5 + len(NUMERIC))
+
+
+def step_html(step: StepDiff) -> str:
+    """One step as HTML."""
+    does = dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
+    return table.caption(" → ".join(does)) + table.html(*flat(step)) + table.caption(memory(step), "small")
+
+
+def workload_html(diff: WorkloadDiff) -> str:
+    """Two workloads as HTML."""
+    parts = [table.html(("", ""), head(diff)), table.html(ANSWERS, answers(diff), range(1, 5))]
+    for name, step in diff.phases:
+        parts += [
+            table.caption(titled(name, step)),
+            table.html(*flat(step)),
+            table.caption(memory(step), "small"),
+        ]
+    return "".join(parts)

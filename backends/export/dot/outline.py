@@ -1,0 +1,300 @@
+"""What a picture shows of a report: its ops as boxes in sections, and the dataflow between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import networkx as nx
+
+from llmir.backends.analysis.report import OpCost, Report
+from llmir.dim import Binding
+from llmir.graph import Node, Program
+from llmir.ops.moe import GroupedLinear
+from llmir.tensor import Tensor
+
+from .scope import Scope, scopes
+
+_GROUPS = {
+    "attention_core": "attention",
+    "router": "experts",
+    "routed_experts": "experts",
+    "shared_experts": "experts",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """An op as drawn. A step runs it `times` times, each `cost.time_s`."""
+
+    id: str
+    path: str
+    node: Node
+    cost: OpCost
+    times: int
+    group: str
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all its runs."""
+        return self.times * float(self.cost.time_s)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that one run reads and writes."""
+        return float(self.cost.read_bytes + self.cost.write_bytes)
+
+    @property
+    def likeness(self) -> object:
+        """Equal for ops that do the same at the same cost in another layer."""
+        return (self.name, self.node.op, self.node.results, self.cost.time_s, self.bytes, self.cost.repeat)
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
+
+    `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them.
+    """
+
+    prefix: str
+    boxes: tuple[Box, ...]
+    folded: tuple[str, ...]
+    micro_batches: int = 1
+    stages: int = 1
+
+    @property
+    def id(self) -> str:
+        """Its name among all sections: that of its first op."""
+        return self.boxes[0].id
+
+    @property
+    def times(self) -> int:
+        """How often a step runs it."""
+        return min(b.times for b in self.boxes)
+
+    @property
+    def title(self) -> str:
+        """Its name, with `layer` said if the name doesn't."""
+        words = self.prefix.split(".")
+        if len(self.folded) > 1 and words[-1].isdigit():
+            words.pop()
+        name = " ".join(words)
+        return name if "layer" in name else f"{name} layer"
+
+    @property
+    def count(self) -> str:
+        """How often a micro-batch runs it, and on how many stages."""
+        stages = f" on {self.stages} stages" if self.stages > 1 else ""
+        return f"× {self.times // self.micro_batches}{stages}"
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all its runs."""
+        return sum(b.total_s for b in self.boxes)
+
+    @property
+    def groups(self) -> dict[str, tuple[Box, ...]]:
+        """Its ops by part of the layer, in order of first appearance."""
+        names = dict.fromkeys(b.group for b in self.boxes)
+        return {name: tuple(b for b in self.boxes if b.group == name) for name in names}
+
+
+@dataclass(frozen=True)
+class Inlet:
+    """A value that enters a layer from outside."""
+
+    id: str
+    section: str
+    name: str
+    type: Tensor
+
+
+@dataclass(frozen=True)
+class Link:
+    """Dataflow from one box or inlet to another. `like` says that the head's result has the value's type."""
+
+    tail: str
+    head: str
+    like: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """All that is drawn of one step."""
+
+    report: Report
+    sections: tuple[Section, ...]
+    inlets: tuple[Inlet, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def boxes(self) -> Iterator[Box]:
+        """All ops."""
+        return (b for s in self.sections for b in s.boxes)
+
+    @cached_property
+    def longest_s(self) -> float:
+        """The most seconds that an op takes, all its runs together."""
+        return max((b.total_s for b in self.boxes), default=0.0)
+
+    @cached_property
+    def _homes(self) -> dict[str, str]:
+        inlets = {i.id: i.section for i in self.inlets}
+        return inlets | {b.id: s.id for s in self.sections for b in s.boxes}
+
+    def section_of(self, name: str) -> str:
+        """The id of the section that a box or inlet lies in."""
+        return self._homes[name]
+
+    def share(self, seconds: float) -> float:
+        """The part of the step that `seconds` are."""
+        total = float(self.report.busy_s)
+        return seconds / total if total else 0.0
+
+    @cached_property
+    def spine(self) -> dict[str, int]:
+        """The nodes on the longest path, with their places on it."""
+        flow = nx.DiGraph()
+        flow.add_nodes_from(b.id for b in self.boxes)
+        flow.add_edges_from((x.tail, x.head) for x in self.links)
+        return {name: i for i, name in enumerate(nx.dag_longest_path(flow))}
+
+    def role(self, link: Link) -> str:
+        """`spine`, `residual` (jumps over ops of the spine to be merged unchanged in kind), or `side`."""
+        gap = self.spine.get(link.head, -1) - self.spine.get(link.tail, len(self.spine))
+        if gap == 1:
+            return "spine"
+        return "residual" if gap > 1 and link.like else "side"
+
+
+def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
+    """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
+    program = report.program
+    costs = {op.name: op for op in report.ops}
+    entries = scopes(program, unrolled=unrolled)
+    places = [place for entry in entries for place in entry.ops()]
+    boxes = [
+        _box(f"{ids}{i}", scope, node, costs[scope.key + node.name], unrolled)
+        for i, (scope, node) in enumerate(places)
+    ]
+    runs = [
+        _section(path, tuple(run), program)
+        for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
+    ]
+    sections = tuple(runs) if unrolled else tuple(_over_stages(_folded(runs)))
+    inlets, links = _links(sections, places, ids)
+    return Outline(report, sections, inlets, links)
+
+
+def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
+    note = ""
+    if isinstance(node.op, GroupedLinear):
+        experts = Binding()(scope.graph.operand_types(node)[1].shape[0])
+        note = f"{experts} experts, {node.op.top_k} per token"
+    block = node.op.block
+    group = _GROUPS.get(block, block)
+    return Box(name, scope.path + node.name, node, cost, 1 if unrolled else cost.repeat, group, note)
+
+
+def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
+    stage, _, inside = path.partition(".")
+    prefix = path if len(program.entries) == 1 or stage not in program.entries else inside
+    return Section(prefix, _grouped(boxes) if prefix else boxes, (path,), program.micro_batches)
+
+
+def _grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
+    """The boxes with each norm put to the part of the layer that it prepares."""
+    found: list[Box] = []
+    following = ""
+    for box in reversed(list(boxes)):
+        own = "" if box.group == "norm" else box.group
+        following = own or following
+        found.append(replace(box, group=following or box.group))
+    return tuple(reversed(found))
+
+
+def _folded(sections: Iterable[Section]) -> Iterator[Section]:
+    """Runs of equal layers as one section each."""
+
+    def likeness(section: Section) -> object:
+        stem = re.sub(r"(^|\.)\d+$", r"\1", section.prefix)
+        return (stem, *(b.likeness for b in section.boxes))
+
+    for _, run in groupby(sections, likeness):
+        first, *others = run
+        folds = 1 + len(others)
+        boxes = tuple(replace(b, times=b.times * folds) for b in first.boxes)
+        yield replace(first, boxes=boxes, folded=(*first.folded, *(p for s in others for p in s.folded)))
+
+
+def _over_stages(sections: Iterable[Section]) -> list[Section]:
+    """What several pipeline stages do alike, as one section where the first does it."""
+    found: dict[object, Section] = {}
+    for section in sections:
+        ops = ((b.name, b.node.op.opcode, b.node.results, b.cost.time_s, b.bytes) for b in section.boxes)
+        stage = section.boxes[0].cost.stage
+        same = found.get(likeness := (section.prefix, *ops))
+        if same is None or stage == same.boxes[0].cost.stage:
+            found[likeness if same is None else section] = section
+            continue
+        boxes = tuple(
+            replace(a, times=a.times + b.times) for a, b in zip(same.boxes, section.boxes, strict=True)
+        )
+        folded = (*same.folded, *section.folded)
+        found[likeness] = replace(same, boxes=boxes, folded=folded, stages=same.stages + 1)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An operand of a drawn op: the path of its producer, and what the op's graph calls it."""
+
+    head: Box
+    origin: str
+    name: str
+    type: Tensor
+
+
+def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterator[_Use]:
+    """All operands but weights and caches, without those of layers that are folded away."""
+    for scope, node in places:
+        path = scope.path + node.name
+        if drawn[path].path == path:
+            for value in node.operands:
+                if origin := scope.origin(value):
+                    yield _Use(drawn[path], *origin, scope.graph.type(value))
+
+
+def _links(
+    sections: tuple[Section, ...], places: list[tuple[Scope, Node]], ids: str
+) -> tuple[tuple[Inlet, ...], tuple[Link, ...]]:
+    """Dataflow; what enters a layer from outside goes through an inlet."""
+    drawn = {f"{p}.{b.name}" if p else b.path: b for s in sections for b in s.boxes for p in s.folded}
+    home = {b.id: s for s in sections for b in s.boxes}
+    inlets: dict[tuple[str, str], Inlet] = {}
+    links: dict[tuple[str, str], bool] = {}  # (tail, head) -> whether some value is like the result
+
+    for use in _uses(places, drawn):
+        section, tail = home[use.head.id], drawn.get(use.origin)
+        source = tail.id if tail else None
+        if section.prefix and (tail is None or home[tail.id] is not section):
+            new = Inlet(f"{ids}in{len(inlets)}", section.id, use.name, use.type)
+            inlet = inlets.setdefault((section.id, use.origin), new)
+            if tail:
+                links[tail.id, inlet.id] = False
+            source = inlet.id
+        if source:
+            like = use.type == use.head.node.results[0]
+            links[source, use.head.id] = links.get((source, use.head.id), False) or like
+    found = tuple(Link(tail, head, like) for (tail, head), like in links.items())
+    return tuple(inlets.values()), found

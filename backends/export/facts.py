@@ -1,0 +1,321 @@
+"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llmir.backends.analysis import precision
+from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import nodes
+from llmir.backends.cost.calibration import relatives
+from llmir.backends.export import units
+from llmir.dim import Number
+from llmir.graph import Program
+from llmir.hw import Device
+
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
+
+_NONE = "–"
+
+
+class OpLine(NamedTuple):
+    """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
+
+    group: str
+    name: str
+    kind: str
+    repeat: str
+    time: str
+    error: str
+    share: str
+    flops: str
+    bytes: str
+    intensity: str
+    bound: str
+    ideal: str
+    shape: str
+
+
+HEADINGS = OpLine(
+    "", "op", "kind", "×", "time", "±", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
+)
+ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
+BANDS = "± is the mean error of such kernels on shapes left out of their fit, ~ by another device's"
+NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "intensity", "ideal"})
+
+
+def plain(text: object) -> str:
+    """`text` on one line, without control characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def op_lines(report: Report) -> list[OpLine]:
+    """The ops of one point, in schedule order."""
+    return [_line(op) for op in report.ops]
+
+
+def _line(op: OpCost) -> OpLine:
+    group, _, name = op.name.rpartition(".")
+    return OpLine(
+        plain(group),
+        plain(name),
+        op.kind,
+        f"×{op.repeat}" if op.repeat > 1 else "",
+        units.time(op.time_s),
+        _band(op),
+        units.percent(op.share),
+        units.flops(op.flops) if op.flops else _NONE,
+        units.bytes(op.read_bytes + op.write_bytes),
+        units.digits(op.intensity) if op.flops else _NONE,
+        op.bound,
+        _ideal(op.ideal_time_s, op.time_s),
+        "×".join(str(n) for n in op.shape) or "scalar",
+    )
+
+
+def _band(op: OpCost) -> str:
+    """The error of the op's time, `~` where it rests on another device; nothing is known of a datasheet's."""
+    return f"{'~' if op.basis.startswith('transferred') else ''}{_error(op.error)}"
+
+
+def _error(error: Number | None) -> str:
+    return _NONE if error is None else f"{100 * float(error):.0f}%"
+
+
+def _ideal(least: Number, time: Number) -> str:
+    return units.percent(least / time) if time else _NONE
+
+
+def total_line(report: Report) -> OpLine:
+    """The step: every op times its repeats."""
+    moved = report.read_bytes + report.write_bytes
+    return OpLine(
+        "",
+        "total",
+        "",
+        "",
+        units.time(report.time_s),
+        _error(report.error),
+        "100%",
+        units.flops(report.flops),
+        units.bytes(moved),
+        units.digits(report.flops / moved) if moved else _NONE,
+        max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
+        _ideal(report.ideal_time_s, report.time_s),
+        "",
+    )
+
+
+def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
+    chosen = [f for f in fields(report) if f != "group"]
+    rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
+    return [getattr(HEADINGS, f) for f in chosen], rows, [i for i, f in enumerate(chosen) if f in NUMERIC]
+
+
+def fields(report: Report) -> list[str]:
+    """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
+    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    return [f for f in OpLine._fields if f not in hidden]
+
+
+def remarks(report: Report) -> tuple[str, ...]:
+    """What the columns of its ops mean."""
+    return (ONE_EXECUTION, BANDS) if "error" in fields(report) else (ONE_EXECUTION,)
+
+
+def bounds(report: Report) -> str:
+    """What the time goes to, largest share first."""
+    shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
+    return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
+
+
+def step_title(report: Report) -> str:
+    """What one step does."""
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
+
+
+def _number(value: Number) -> str:
+    if np.ndim(value):
+        low, high = (f"{int(f(value)):,}" for f in (np.min, np.max))
+        return low if low == high else f"{low}…{high}"
+    return f"{int(value):,}"
+
+
+def head(workload: Workload) -> list[tuple[str, str]]:
+    """What was priced, on what, and how."""
+    program, device = workload.program, workload.device
+    facts = program.facts
+    total, active = program.parameters, program.active_parameters
+    about = [plain(facts["architecture"])] if "architecture" in facts else []
+    about += [f"{facts['layers']} layers"] if "layers" in facts else []
+    of_model = f" ({', '.join(about)})" if about else ""
+    parameters = f"{units.count(total)} ({total:,})"
+    parameters += f", {units.count(active)} active for a token" if active != total else ""
+    memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
+    rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
+    return [
+        ("model", plain(program.name) + of_model),
+        ("parameters", parameters),
+        ("precision", ", ".join(precision.words(program)) or "–"),
+        ("device", f"{devices(program, device)}, {rates}"),
+        ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
+        ("cost model", cost_model(workload)),
+        *[("times rest on", words) for words in rests_on(workload)],
+    ]
+
+
+def cost_model(workload: Workload) -> str:
+    """The cost model in words."""
+    report = workload.prefill
+    model = report.plan.model
+    if report.cost_model == "calibrated":
+        return f"calibrated, {_whose(model)}; ideal: the roofline"
+    if report.cost_model == "efficiency":
+        shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
+        return f"roofline at these shares of its rates: {shares}"
+    own, kin = workload.device.calibration, relatives(workload.device)
+    more = f"; --cost calibrated: by {kin[0].name}'s kernels" if kin and not own else ""
+    return COST_MODELS[report.cost_model] + more
+
+
+def _whose(model: Any) -> str:
+    """Whose kernels, and whose host where that is another engine's."""
+    engine, kernels = model.engine, f"{model.kernels} kernels"
+    return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
+
+
+def rests_on(workload: Workload) -> list[str]:
+    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
+    if workload.prefill.cost_model != "calibrated":
+        return []
+    found: dict[str, dict[str, float]] = {}
+    for _, report in phases(workload):
+        for op in report.ops:
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+    order = sorted(found, key=lambda basis: -sum(found[basis].values()))
+    return [f"{basis}: {', '.join(sorted(found[basis], key=lambda k: -found[basis][k]))}" for basis in order]
+
+
+def within(error: Number | None) -> str:
+    """` ± 9%`, or nothing for a bound."""
+    return "" if error is None else f" ± {_error(error)}"
+
+
+def subject(priced: Report | Workload) -> str:
+    """`Llama-3.1-405B on 16 × H100-SXM in 2 × DGX-H100`."""
+    return f"{plain(priced.program.name)} on {devices(priced.program, priced.device)}"
+
+
+def devices(program: Program, device: Device) -> str:
+    """`16 × H100-SXM in 2 × DGX-H100`."""
+    ranks, boxes = program.devices, nodes.nodes(program, device)
+    count = f"{ranks} × " if ranks > 1 else ""
+    found = f"{count}{plain(device.name)}"
+    if device.node is None or boxes is None:
+        return found
+    return f"{found} in {f'{boxes} × ' if boxes > 1 else ''}{plain(device.node.name)}"
+
+
+def _peaks(report: Report) -> str:
+    """The matrix rates that the program's types run at."""
+    dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
+    rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
+    return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
+
+
+def result(workload: Workload) -> list[tuple[str, str]]:
+    """The answers: times, throughput, and whether it fits."""
+    w, tpot = workload, workload.tpot_s
+    later = "–, one token is all there is"
+    if tpot is not None and w.decode:
+        later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
+    peak = w.peak_bytes(w.batch)
+    limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
+    verdict = "yes" if w.fits else "NO"
+    busy = ""
+    if len(w.program.entries) > 1:
+        busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
+    return [
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token"),
+        ("TPOT", later),
+        ("end to end", units.time(w.e2e_s)),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
+        ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
+        ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
+    ]
+
+
+def _share(workload: Workload) -> str:
+    reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
+    return f"{100 * workload.memory_utilization:g}% of the device's memory{reserve}"
+
+
+def step_lines(report: Report) -> list[tuple[str, str]]:
+    """The figures of one step of one point."""
+    return [
+        ("time", units.time(report.time_s) + within(report.error)),
+        *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *pipeline_lines(report),
+        ("bound by", bounds(report)),
+        ("FLOPs", units.flops(report.flops)),
+        ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
+        ("weights", units.bytes(report.weight_bytes)),
+        ("KV cache", units.bytes(report.kv_cache_bytes)),
+        ("activations", units.bytes(report.activation_peak_bytes)),
+        ("peak memory", units.bytes(report.peak_memory_bytes)),
+        ("peak at", plain(report.peak_at)),
+    ]
+
+
+def ideal_time(report: Report) -> str:
+    """The roofline's time, and its share of what is expected."""
+    ideal, time = report.ideal_time_s, report.time_s
+    return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
+
+
+def pipeline_lines(report: Report) -> list[tuple[str, str]]:
+    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    stages, parts = len(report.stages), report.program.micro_batches
+    if stages * parts == 1:
+        return []
+    cut = f"{stages} stage{'s' if stages > 1 else ''}, {parts} micro-batch{'es' if parts > 1 else ''}"
+    return [
+        ("pipeline", cut),
+        ("stages wait", f"{units.percent(report.bubble)} of this time"),
+        ("next step", f"after {units.time(report.period_s)}"),
+    ]
+
+
+def ranges(report: Report) -> list[tuple[str, str, str]]:
+    """What the figures of a grid are, at least and at most."""
+    figures = (
+        ("time", report.time_s, units.time),
+        ("FLOPs", report.flops, units.flops),
+        ("read", report.read_bytes, units.bytes),
+        ("written", report.write_bytes, units.bytes),
+        ("peak memory", report.peak_memory_bytes, units.bytes),
+    )
+    return [(name, shown(np.min(at)), shown(np.max(at))) for name, at, shown in figures]
+
+
+TITLES = {"prefill": "prefill", "decode": "last decode step"}
+
+
+def phases(workload: Workload) -> list[tuple[str, Report]]:
+    """The steps that a report shows, by phase."""
+    found = [("prefill", workload.prefill)]
+    return [*found, ("decode", workload.decode)] if workload.decode else found

@@ -1,0 +1,93 @@
+"""Reports as JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.export import facts
+
+
+def to_json(data: object) -> str:
+    """`data` as JSON text that any parser reads: no NaN, no infinities."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows with equal keys as CSV, under a line of those keys; None is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_markdown(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> str:
+    """A Markdown table; columns `right` hold numbers. Cells are text, whatever is in them."""
+    numeric = set(right)
+    lines = [[md(c) for c in row] for row in (headings, *rows)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(headings))]
+    rule = ["-" * (w - 1) + ":" if i in numeric else "-" * w for i, w in enumerate(widths)]
+
+    def line(cells: Sequence[str]) -> str:
+        sized = enumerate(zip(cells, widths, strict=True))
+        return f"| {' | '.join(c.rjust(w) if i in numeric else c.ljust(w) for i, (c, w) in sized)} |"
+
+    return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])]) + "\n"
+
+
+def md(text: object) -> str:
+    """`text` as Markdown that shows it literally.
+
+    >>> print(md("[a](b) <b>*x*</b> q_proj | &"))
+    \\[a\\](b) \\<b>\\*x\\*\\</b> q_proj \\| \\&
+    """
+    kept = re.sub(r"([\\`*\[\]|~#<&])", r"\\\1", facts.plain(text))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word marks nothing
+
+
+def workload_json(workload: Workload) -> str:
+    """`Workload.to_dict()` as text."""
+    return to_json(workload.to_dict())
+
+
+def workload_rows(workload: Workload) -> list[dict[str, Any]]:
+    """One flat row for each op of each phase, in SI units."""
+    found = []
+    for phase, report in facts.phases(workload):
+        where = {"model": workload.program.name, "hardware": workload.device.name, "phase": phase}
+        for op in report.to_dict()["ops"]:
+            found.append(where | op | {"shape": "x".join(map(str, op["shape"]))})
+    return found
+
+
+def workload_csv(workload: Workload) -> str:
+    """One line for each op of each phase."""
+    return to_csv(workload_rows(workload))
+
+
+def workload_markdown(workload: Workload) -> str:
+    """A report to read."""
+    steps = facts.phases(workload)
+    figures = [facts.step_lines(report) for _, report in steps]
+    compared = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
+    parts = [
+        f"# {md(facts.subject(workload))}\n",
+        to_markdown(("", ""), [*facts.head(workload), *facts.result(workload)]),
+        "".join(f"- Note: {md(note)}\n" for note in workload.notes),
+        "## Steps\n",
+        to_markdown(("", *(facts.TITLES[name] for name, _ in steps)), compared),
+    ]
+    for name, report in steps:
+        headings, rows, right = facts.flat(report)
+        parts += [
+            f"## {facts.TITLES[name].capitalize()}: {facts.step_title(report)}\n",
+            f"{'. '.join(facts.remarks(report))}.\n",
+            to_markdown(headings, rows, right),
+        ]
+    return "\n".join(p for p in parts if p)

@@ -1,0 +1,157 @@
+"""Reports as tables: for terminals with rich, for notebooks as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import chain, groupby, repeat
+from typing import TYPE_CHECKING
+
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.export import facts, units
+from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "launch": "bright_black"}
+
+EMPTY = OpLine(*[""] * len(OpLine._fields))
+
+
+def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
+    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+    )
+    right = set(numeric)
+    for heading in headings:
+        table.add_column(
+            Text(facts.plain(heading)), justify="right" if heading in right else "left", no_wrap=True
+        )
+    return table
+
+
+def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[str] = ()) -> None:
+    """A row of plain text; brackets in it stay brackets."""
+    from rich.text import Text
+
+    of_each = chain(styles, repeat(""))
+    table.add_row(*(Text(facts.plain(c), style=next(of_each)) for c in cells), style=style)
+
+
+def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
+    """Labels and what they say."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows:
+        if not table.columns:
+            for _ in row:
+                table.add_column(no_wrap=True)
+        add(table, row, styles=["bold"])
+    return table
+
+
+def workload(workload: Workload) -> Group:
+    """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
+    from rich.console import Group
+    from rich.text import Text
+
+    steps = facts.phases(workload)
+    parts: list[RenderableType] = [pairs(facts.head(workload)), "", pairs(facts.result(workload)), ""]
+    parts.append(_steps(steps))
+    for name, report in steps:
+        parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
+    parts += ["", *facts.remarks(workload.prefill)]
+    return Group(*parts)
+
+
+def _steps(steps: list[tuple[str, Report]]) -> Table:
+    table = columns(["", *(facts.TITLES[name] for name, _ in steps)])
+    figures = [facts.step_lines(report) for _, report in steps]
+    for row in zip(*figures, strict=True):
+        add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
+    return table
+
+
+def ops(report: Report) -> Table:
+    """The ops of a step, grouped by the body that repeats them."""
+    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
+    fields = facts.fields(report)
+    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    chosen = [f for f in fields if f not in left_out]
+    numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+
+    def put(line: OpLine, style: str = "") -> None:
+        styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
+        add(table, [getattr(line, f) for f in chosen], style, styles)
+
+    lines = zip(facts.op_lines(report), report.ops, strict=True)
+    shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
+    for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
+        inside = list(members)
+        if group:
+            share = units.percent(sum(float(cost.share) for _, cost in inside))
+            alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
+            first = shown.setdefault(alike, group) if len(alike) > 2 else group
+            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
+            put(EMPTY._replace(name=name, share=share), "bold")
+            if first != group:
+                continue
+        for row, _ in inside:
+            put(row._replace(name=f" {row.name}") if group else row)
+    table.add_section()
+    put(facts.total_line(report), "bold")
+    return table
+
+
+def report_html(report: Report) -> str:
+    """One step as HTML; on a grid, its ranges."""
+    title = f"{facts.subject(report)}: {facts.step_title(report)}"
+    if report.shape:
+        table = html(("figure", "least", "most"), facts.ranges(report))
+        return caption(f"{title}, grid {report.shape}") + table
+    return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
+
+
+def workload_html(workload: Workload) -> str:
+    """A workload as HTML."""
+    parts = [caption(facts.subject(workload))]
+    parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
+    for name, report in facts.phases(workload):
+        parts += [
+            caption(f"{facts.TITLES[name]}: {facts.step_title(report)}"),
+            html(("", ""), facts.step_lines(report)),
+        ]
+        parts.append(_ops_html(report))
+    return "".join(parts)
+
+
+def _ops_html(report: Report) -> str:
+    return html(*facts.flat(report))
+
+
+def caption(text: str, tag: str = "b") -> str:
+    """A line above a table, as HTML."""
+    return f"<p><{tag}>{escape(facts.plain(text))}</{tag}></p>"
+
+
+def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A table as HTML; columns `right` hold numbers."""
+    numeric = set(right)
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        styles = ("text-align:right" if i in numeric else "text-align:left" for i in range(len(cells)))
+        pairs = zip(styles, cells, strict=True)
+        return f"<tr>{''.join(f'<{tag} style={s!r}>{escape(c)}</{tag}>' for s, c in pairs)}</tr>"
+
+    head = f"<thead>{row(headings, 'th')}</thead>" if any(headings) else ""
+    return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in rows)}</tbody></table>"

@@ -1,0 +1,5 @@
+"""What a program means: its ops in numpy, on one rank or on all in lockstep."""
+
+from .program import interpret
+
+__all__ = ["interpret"]

@@ -1,0 +1,183 @@
+"""The meaning of a program: run it in numpy, in float64, on small sizes and on all ranks in lockstep.
+
+This is how passes are proved: sharded = unsharded, fused = unfused, rolled = unrolled, one piece = in chunks,
+and the program of a config = the transformers model with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from llmir.backends.interpret.ranks import Ranks, Spread
+from llmir.dim import Binding
+from llmir.errors import InputError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
+from llmir.op import Array, Place
+from llmir.ops.collective import Collective
+from llmir.ops.region import Repeat
+from llmir.ops.rounding import rounded
+from llmir.ops.source import Cache, Weight
+from llmir.tensor import Tensor
+
+Weights = Callable[[str, Tensor], Array]
+
+
+@dataclass
+class _Run:
+    program: Program
+    weights: Weights
+    caches: Mapping[str, Spread]
+    at: Binding
+    written: dict[str, Spread] = field(default_factory=dict)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return Ranks(self.program.mesh)
+
+    def step(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs, whole, of one micro-batch that goes through every stage."""
+        handed: list[Spread] = []
+        for entry in self.program.entries:
+            graph = self.program[entry]
+            received, asked = graph.inputs[: len(handed)], graph.inputs[len(handed) :]
+            given = {n.name: self.ranks.spread(inputs[n.name], n.results[0]) for n in asked}
+            given |= {n.name: x for n, x in zip(received, handed, strict=True)}
+            handed = self.graph(graph, "", 0, given)
+        types = [graph.type(v) for v in graph.outputs]
+        shapes = [tuple(map(self.at, t.shape)) for t in types]
+        return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
+
+    def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
+        """The outputs of one execution of `graph`, which is `layer` or begins there."""
+        loops = self.program.iterations(graph, Layers(layer))
+        held: dict[Value, Spread] = {}
+        for node in graph.nodes:
+            op, path = node.op, prefix + node.name
+            operands = [held[v] for v in node.operands]
+            if op.opcode == "input":
+                results = [inputs[node.name]]
+            elif isinstance(op, Weight):
+                name = op.param.replace("{layer}", str(layer)) or path
+                results = [self.weight(name, node.results[0])]
+            elif isinstance(op, Cache):
+                results = [self.cache(path, node.results[0])]
+            elif isinstance(op, Repeat):
+                results = self.repeat(op, path, operands, loops[node.name])
+            elif isinstance(op, Collective):
+                results = [self.ranks.run(op, operands[0], int(self.at.symbols["T"]))]
+            else:
+                results = self.compute(graph, node, operands)
+            for value, result in zip(node.values, results, strict=True):
+                held[value] = result
+                origin = graph.origin(value)
+                if isinstance(origin.op, Cache):
+                    self.written[prefix + origin.name] = result
+        return [held[v] for v in graph.outputs]
+
+    def compute(self, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
+        """An ordinary op, rank by rank."""
+        types = graph.operand_types(node)
+        each = [
+            node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
+            for i, rank in enumerate(self.ranks.all)
+        ]
+        return [list(result) for result in zip(*each, strict=True)]
+
+    def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> Place:
+        """Where the local axes of `node` begin on a rank."""
+        origins = {
+            d.axes[0]: self.ranks.piece(self.at(size), rank, placement).start
+            for term, type in zip(node.op.equation(types).operands, types, strict=True)
+            for d, size, placement in zip(term, type.shape, type.placements, strict=True)
+            if placement
+        }
+        leads = self.ranks.index(rank, node.results[0].partial) == 0
+        return Place(int(self.at.symbols["C"]), origins, leads)
+
+    def repeat(self, op: Repeat, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
+        """The body, once for each iteration."""
+        body = self.program[op.body]
+        for layer in layers:
+            inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
+            operands[: op.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
+        return operands[: op.carried]
+
+    def weight(self, name: str, type: Tensor) -> Spread:
+        """What the caller gives for a weight; `InputError` if it has another shape."""
+        found, shape = self.weights(name, type), tuple(map(self.at, type.shape))
+        if found.shape != shape:
+            raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
+        return self.ranks.spread(rounded(found, type.dtype), type)
+
+    def cache(self, path: str, type: Tensor) -> Spread:
+        """What the caller gave, or a cache before the first step."""
+        shape = tuple(map(self.at, type.shape))
+        if path not in self.caches and 0 not in shape:
+            raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
+        return self.caches.get(path) or self.ranks.spread(np.zeros(shape), type)
+
+
+def interpret(
+    program: Program,
+    inputs: Mapping[str, Array],
+    weights: Weights,
+    caches: Mapping[str, Spread] | None = None,
+) -> tuple[list[Array], dict[str, Spread]]:
+    """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
+
+    Each micro-batch goes through the entries one after another, on the ranks of each.
+
+    `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
+    how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
+    weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
+    heads apart.
+    """
+    symbols = {"B": 1, "T": 1, "C": 0}
+    for node in _asked(program):
+        if node.name not in inputs:
+            raise InputError(f"input %{node.name} is not given")
+        shape = inputs[node.name].shape
+        if len(shape) != len(node.results[0].shape):
+            raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
+        for size, length in zip(node.results[0].shape, shape, strict=True):
+            symbols |= {str(size): length} if str(size) in symbols else {}
+    for cache in (caches or {}).values():
+        symbols["C"] = cache[0].shape[1]
+    parts = program.micro_batches
+    if symbols["B"] % parts:
+        raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")
+    symbols["B"] //= parts
+    found: list[list[Array]] = []
+    written: dict[str, Spread] = {}
+    for part in range(parts):
+        key = f"{part}/" if parts > 1 else ""
+        ours = {k.removeprefix(key): v for k, v in (caches or {}).items() if k.startswith(key)}
+        run = _Run(program, weights, ours, Binding(**symbols))
+        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in _asked(program)}))
+        written |= {key + k: v for k, v in run.written.items()}
+    types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
+    whole = zip(types, zip(*found, strict=True), strict=True)
+    return [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole], written
+
+
+def _asked(program: Program) -> list[Node]:
+    """The inputs that the caller gives: those of each entry but what the entry before hands over."""
+    handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
+    pairs = zip(program.entries, handed, strict=True)
+    return [node for entry, count in pairs for node in program[entry].inputs[count:]]
+
+
+def _batch(type: Tensor) -> int:
+    """The dimension that counts sequences."""
+    return [str(size) for size in type.shape].index("B")
+
+
+def _part(x: Array, node: Node, part: int, parts: int) -> Array:
+    """A micro-batch of an input; the whole of one that has no sequences."""
+    type = node.results[0]
+    return np.split(x, parts, axis=_batch(type))[part] if parts > 1 and "B" in map(str, type.shape) else x

@@ -1,0 +1,1 @@
+"""Times measured on real devices: their tables, fits to them, and predictions beside them."""

@@ -1,0 +1,148 @@
+"""A row of a whole model's timings as a layout to build and figures to compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from llmir.backends.silicon.calibrate import Table, engine
+from llmir.errors import InputError
+
+from . import spelling
+
+KINDS = (
+    "static_batch_latency",
+    "static_batch_throughput",
+    "single_stream",
+    "serving_closed_loop",
+    "serving_max_throughput",
+)
+
+
+class Layout(NamedTuple):
+    """A model over ranks and in types: what a program is built from; empty types are the model's own."""
+
+    model: str
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    weights: str = ""
+    activations: str = ""
+    kv: str = ""
+
+
+class Request(NamedTuple):
+    """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit."""
+
+    layout: Layout
+    batch: int
+    prompt: int
+    generate: int
+    figures: Mapping[str, float]
+    serving: bool = False
+
+
+def request(t: Table, i: int) -> Request:
+    """Row `i` of a table of whole models; InputError says why it cannot be priced."""
+    kind = t["kind"][i]
+    if kind not in KINDS:
+        raise InputError(f"kind {kind!r}; known are {', '.join(KINDS)}")
+    if t["mode"][i] == "disagg":
+        raise InputError("prefill and decode on GPUs of their own (disagg)")
+    if "spec-decode" in t["flag"][i]:
+        raise InputError("speculative decoding may be on")
+    layout = _layout(t, i)
+    batch = (
+        0
+        if kind == "serving_max_throughput"
+        else _count(t["batch_or_concurrency"][i], "batch_or_concurrency")
+    )
+    prompt = _count(t["isl"][i], "isl")
+    osl = t["osl"][i].strip()
+    generate = _count(osl, "osl") if osl else 0
+    lengths, _ = _campaign(t, i)
+    prompt, generate = (round(tokens * lengths) for tokens in (prompt, generate))
+    devices = layout.tp * layout.pp * layout.dp
+    figures = _figures(t, i, kind, batch, prompt, generate, devices)
+    if not figures:
+        raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
+    return Request(layout, batch, prompt, generate or 1, figures, serving=kind == "serving_closed_loop")
+
+
+def _figures(
+    t: Table, i: int, kind: str, batch: int, prompt: int, generate: int, devices: int
+) -> dict[str, float]:
+    """The figures by metric, the one to judge by first; without those that follow from it or are queueing."""
+    ttft, tpot, e2e = (t[c][i] * 1e-3 for c in ("ttft_ms", "tpot_ms", "e2e_latency_ms"))
+    rate = t["throughput_tok_s"][i]
+    said = t["throughput_kind"][i]
+    if "per GPU" in said:
+        rate = rate * devices
+    if kind == "serving_closed_loop":
+        found = {"tpot": tpot}
+    elif kind == "serving_max_throughput":
+        found = {"token": 1 / rate}
+    elif kind in ("single_stream", "static_batch_throughput"):
+        tokens = batch * (prompt + generate if "input+output" in said else generate)
+        found = {"e2e": tokens / rate if generate else math.nan}
+    else:
+        found = {"tpot": tpot} if math.isnan(e2e) else {"e2e": e2e}
+        found["ttft"] = ttft
+    if not generate:
+        found = {m: s for m, s in found.items() if m == "ttft"}
+    elif generate == 1:
+        found = {m: s for m, s in found.items() if m != "tpot"}
+    return {m: float(s) for m, s in found.items() if not math.isnan(s)}
+
+
+def _layout(t: Table, i: int) -> Layout:
+    """Degrees that are not said follow from the number of GPUs where only one is missing."""
+    gpus = t["num_gpus"][i]
+    said = {name: t[name][i] for name in ("tp", "pp", "dp")}
+    degrees = {name: int(n) or 1 for name, n in said.items() if not math.isnan(n)}
+    missing = [name for name in said if name not in degrees]
+    stated = math.prod(degrees.values())
+    if missing:
+        left = 1 if math.isnan(gpus) else gpus / stated
+        if left % 1 or (left > 1 and len(missing) > 1):
+            raise InputError(f"{', '.join(missing)}: how {gpus:g} GPUs are used is not said")
+        degrees |= dict.fromkeys(missing, 1) | {missing[0]: int(left)}
+    elif not math.isnan(gpus) and gpus != stated:
+        raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
+    ep = 1 if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
+    weights, activations = _type(t["weight_dtype"][i], spelling.WEIGHTS, "weight_dtype")
+    _, usual = _campaign(t, i)
+    kv = usual if _unsaid(t["kv_dtype"][i]) else _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype")
+    if weights == "fp32":
+        kv = kv or "fp32"
+    name = spelling.model(t["model"][i])
+    return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
+
+
+def _campaign(t: Table, i: int) -> tuple[float, str]:
+    said = t["model"][i], t["weight_dtype"][i]
+    return spelling.campaign(t["source"][i], engine(t["framework"][i]), *said)
+
+
+def _unsaid(word: str) -> bool:
+    return word.strip().lower() in ("", "nan", "none", "auto")
+
+
+def _type(word: str, known: Mapping[str, Any], column: str) -> Any:
+    spelled = "" if _unsaid(word) else word.strip().lower()
+    if spelled not in known:
+        raise InputError(f"{column} {word!r}; known are {', '.join(k for k in known if k)}")
+    return known[spelled]
+
+
+def _count(text: str, column: str) -> int:
+    """A whole number; `~10` is about 10."""
+    try:
+        value = float(text.strip().removeprefix("~"))
+    except ValueError:
+        raise InputError(f"{column} must be a number, got {text!r}") from None
+    if not 1 <= value <= 1e7 or value % 1:
+        raise InputError(f"{column} must be a whole number from 1 to 10,000,000, got {text!r}")
+    return int(value)

@@ -1,0 +1,87 @@
+"""A validation as JSON, rows, and short strings for tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from llmir.backends.export import units
+
+from .judged import BY, Group, Judged, Validation
+
+HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
+
+
+def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
+    """The JSON of `llmir validate`; shares of one, None where there is nothing to judge."""
+    return {
+        "schema_version": 1,
+        "cost_model": found.cost_model,
+        "groups": [group_row(g) for g in found.groups(by)],
+        "exceeds": [
+            {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
+        ],
+        "rows": [judged_row(r) for r in found.rows],
+        "refused": [r._asdict() for r in found.refused],
+        "problems": list(found.problems),
+    }
+
+
+def group_row(group: Group) -> dict[str, Any]:
+    """A group as a flat row."""
+    return {**group.keys, **{f: _known(v) for f, v in group._asdict().items() if f != "keys"}}
+
+
+def judged_row(row: Judged) -> dict[str, Any]:
+    """A row with its error."""
+    return {f: _known(v) for f, v in row._asdict().items()} | {"error": _known(row.error)}
+
+
+def every_row(found: Validation) -> list[dict[str, Any]]:
+    """Rows in the order of their files, those that were refused with the reason in `refused`."""
+    rows = [judged_row(r) | {"refused": ""} for r in found.rows]
+    blank = dict.fromkeys([*Judged._fields, "error"])
+    for one in found.refused:
+        said = one._asdict()
+        rows.append(blank | {"exceeds": "", "refused": said.pop("reason")} | said)
+    files = list(dict.fromkeys(row["file"] for row in rows))
+    return sorted(rows, key=lambda row: (files.index(row["file"]), row["row"]))
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def group_lines(found: Validation, by: Sequence[str]) -> list[list[str]]:
+    """Cells of the table of groups."""
+    lines = []
+    for group in found.groups(by):
+        shares = (group.mape, group.median, group.bias, group.p90)
+        figures = [_share(x) for x in shares]
+        more = [str(group.refused) if group.refused else "", _share(group.all_mape) if group.refused else ""]
+        lines.append([*group.keys.values(), f"{group.n:,}", *figures, *more])
+    return lines
+
+
+def _share(x: float) -> str:
+    return "–" if math.isnan(x) else units.percent(x) if x >= 0 else f"-{units.percent(-x)}"
+
+
+def exceeds(found: Validation) -> list[tuple[str, str, str, int]]:
+    """Kind, device, rule, and how many rows are faster than their lower bound by it; most first."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for row in found.exceeding:
+        key = (row.kind, row.device, row.exceeds)
+        counts[key] = counts.get(key, 0) + 1
+    return sorted(((*k, n) for k, n in counts.items()), key=lambda x: (-x[3], x[:3]))
+
+
+def scope(found: Validation) -> str:
+    """How much of the tables was priced, in a line."""
+    rows = {(r.file, r.row) for r in found.rows}
+    total = len(rows) + len(found.refused) + len(found.problems)
+    said = [f"{len(rows):,} of {total:,} rows priced"]
+    said += [f"{len(found.refused):,} refused"] if found.refused else []
+    said += [f"{len(found.problems):,} unreadable"] if found.problems else []
+    return ", ".join(said)
