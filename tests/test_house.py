@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 CORE = (
     *("errors", "names", "frozen", "strict_yaml"),
     *("routing", "dim", "dim_text", "ragged", "dtype", "mesh", "tensor", "equation"),
-    *("op", "ops"),
+    *("op", "ops", "layers"),
     *("graph", "build", "text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
