@@ -1,9 +1,13 @@
-"""What a device file says of measured kernels: their parameters by engine and family, with an origin."""
+"""What kernels were measured to take on a device: their parameters by engine and family, with an origin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+# The order in which engines are asked: the first that a device was measured with is its default, and what an
+# engine lacks it takes from the next. Others follow by name.
+ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
 
 
 @dataclass(frozen=True)
@@ -25,3 +29,12 @@ class Calibration:
 
     engine: str
     engines: Mapping[str, Mapping[str, Fitted]]
+
+
+def rank(engine: str) -> tuple[int, str]:
+    """Where an engine stands in the order in which they are asked.
+
+    >>> sorted(["ours", "trtllm", "sglang-triton", "vllm"], key=rank)
+    ['vllm', 'trtllm', 'ours', 'sglang-triton']
+    """
+    return ENGINES.index(engine) if engine in ENGINES else len(ENGINES), engine
