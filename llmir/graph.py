@@ -14,6 +14,7 @@ import networkx as nx
 
 from .dim import Binding
 from .errors import VerifyError
+from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops.moe import GroupedLinear
@@ -132,17 +133,21 @@ class Graph:
 
 
 class Instance(NamedTuple):
-    """A node where it runs: `path` is unique in the program, `repeat` how often a micro-batch runs it.
+    """A node where it runs: `path` is unique in the program, `stage` is the pipeline stage.
 
-    In a body it runs as the layers from `first` on; `stage` is the pipeline stage.
+    In a body it runs as `layers`, of which each run of the body is one, or begins at one.
     """
 
     path: str
     graph: Graph
     node: Node
-    repeat: int
-    first: int
+    layers: Layers
     stage: int
+
+    @property
+    def repeat(self) -> int:
+        """How often a micro-batch runs it."""
+        return self.layers.count
 
 
 @dataclass(frozen=True)
@@ -176,16 +181,43 @@ class Program:
     def instances(self) -> Iterator[Instance]:
         """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
 
-        def walk(name: str, path: str, repeat: int, first: int, stage: int) -> Iterator[Instance]:
+        def walk(name: str, path: str, layers: Layers, stage: int) -> Iterator[Instance]:
             graph = self[name]
+            inner = self.iterations(graph, layers)
             for node in graph.nodes:
-                yield Instance(path + node.name, graph, node, repeat, first, stage)
+                yield Instance(path + node.name, graph, node, layers, stage)
                 if isinstance(node.op, Repeat):
-                    op = node.op
-                    yield from walk(op.body, f"{path}{node.name}.", repeat * op.times, op.first, stage)
+                    yield from walk(node.op.body, f"{path}{node.name}.", inner[node.name], stage)
 
         for stage, entry in enumerate(self.entries):
-            yield from walk(entry, self.prefix(entry), 1, 0, stage)
+            yield from walk(entry, self.prefix(entry), Layers(), stage)
+
+    def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
+        """By the name of each `repeat` of `graph`, which begins at `start`, where its iterations begin.
+
+        A `repeat` begins after the layers before it in its graph, unless it states its `first`; an iteration
+        has as many layers as its body (`depth`).
+        """
+        found: dict[str, Layers] = {}
+        before = 0
+        for node in graph.nodes:
+            if isinstance(node.op, Repeat):
+                op, size = node.op, self.depth(node.op.body)
+                before = before if op.first is None else op.first
+                found[node.name] = start.inside(before, op.times, size)
+                before += op.times * size
+        return found
+
+    def depth(self, name: str) -> int:
+        """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
+        if name not in self._depths:
+            inner = (n.op for n in self[name].nodes if isinstance(n.op, Repeat))
+            self._depths[name] = sum(op.times * self.depth(op.body) for op in inner) or 1
+        return self._depths[name]
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        return {}
 
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""

@@ -85,7 +85,7 @@ def test_a_projection_by_hand() -> None:
         ("g", "mapped", "8"),
         ("d", "mapped", "128"),
     ]
-    assert (e.repeat, e.layers, e.binding) == (32, "layers 0…31", {"B": 3, "T": 100, "C": 0})
+    assert (e.repeat, e.layers, e.binding) == (32, "layers 0–31", {"B": 3, "T": 100, "C": 0})
     assert e.flops[0].value == 2 * 3 * 100 * 4096 * 1024
     assert [(a.role, a.value) for a in e.reads] == [
         ("activation", 3 * 100 * 4096 * 2),

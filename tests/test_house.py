@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
     *("errors", "names", "strict_yaml", "routing", "dim", "ragged", "dtype", "mesh", "tensor", "equation"),
-    *("op", "ops"),
+    *("op", "ops", "layers"),
     *("graph", "build", "text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
