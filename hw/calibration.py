@@ -1,4 +1,4 @@
-"""What a device file says of measured kernels: their parameters by engine and family, with an origin."""
+"""What kernels were measured to take on a device: their parameters by engine and family, with an origin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmir.frozen import Record
+
+# The order in which engines are asked: the first that a device was measured with is its default, and what an
+# engine lacks it takes from the next. Others follow by name.
+ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +31,12 @@ class Calibration(Record):
 
     engine: str
     engines: Mapping[str, Mapping[str, Fitted]]
+
+
+def rank(engine: str) -> tuple[int, str]:
+    """Where an engine stands in the order in which they are asked.
+
+    >>> sorted(["ours", "trtllm", "sglang-triton", "vllm"], key=rank)
+    ['vllm', 'trtllm', 'ours', 'sglang-triton']
+    """
+    return ENGINES.index(engine) if engine in ENGINES else len(ENGINES), engine
