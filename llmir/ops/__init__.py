@@ -31,6 +31,7 @@ __all__ = [
 
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "int | None": (int, type(None)),
     "float": (float, int),
     "str": (str,),
     "bool": (bool,),
