@@ -76,7 +76,7 @@ def relatives(device: Device) -> tuple[Device, ...]:
     if (device.multiprocessors or 0) < FEWEST:
         return ()
     known = (hw.load(name) for name in hw.measured())
-    return tuple(sorted((d for d in known if d is not device), key=distance))
+    return tuple(sorted((d for d in known if d != device), key=distance))
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
