@@ -15,6 +15,7 @@ from llmir.ops.linear import Linear
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
+from .experts import Experts
 from .kernels import (
     AttentionShape,
     CollectiveShape,
@@ -167,19 +168,19 @@ def decoding(prefill: Call) -> Call:
     return replace(prefill, families=tuple(f.replace("prefill", "decode") for f in prefill.families))
 
 
-def _experts(row: Row) -> Call | None:
+def _grouped(row: Row) -> Call | None:
     """A grouped product, of several results as one wider one."""
     first, *others = row.work.gemms
     x, w = row.operands[:2]
-    rows, op = x.shape[0], row.node.op
+    op = row.node.op
     if not isinstance(op, GroupedLinear):
         return None
     shape = GroupedShape(
-        rows=rows,
+        rows=x.shape[0],
         experts=op.touched(x, w),
         n=sum((g.n for g in others), start=first.n),
         k=first.k,
-        away=op.routed(x, w) - rows,
+        away=row.experts.away if row.experts else 0,
         x_bits=bits(x.dtype),
         w_bits=bits(w.dtype),
         y_bits=row.shape.dtype.bits,
@@ -188,33 +189,34 @@ def _experts(row: Row) -> Call | None:
     return Call(_moe_families(x.dtype, w.dtype), shape, "product")
 
 
-def _moe_families(x: DType, weights: DType | None = None) -> tuple[str, ...]:
-    """Kernels of a layer whose rows are of this type, as the activations of its products are."""
+def _moe_families(x: DType, weights: DType) -> tuple[str, ...]:
+    """Kernels of a layer whose products are of rows and weights of these types."""
     narrow: tuple[str, ...] = ()
     if x.bits == 4:
         narrow = ("moe_nvfp4",)
     elif x.bits == 8:
         blocks = x.block[1] > 0
         narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
-        if weights and weights.bits == 4:
+        if weights.bits == 4:
             narrow = ("moe_mxfp4", *narrow)
-    elif weights and weights.bits == 4:
+    elif weights.bits == 4:
         narrow = ("moe_mxfp4_weights", "moe_int4_weights")
+        narrow = narrow[::-1] if weights.kind == "int" else narrow
     return (*narrow, "moe_bf16")
 
 
 def _routed(part: str) -> Callable[[Row], Call]:
-    """What is done to rows before, between and after grouped products."""
+    """What is done to rows before, between and after grouped products: a kernel of the layer's family."""
 
     def made(row: Row) -> Call:
         x, *_ = row.operands
+        of = row.experts or Experts(x.dtype, x.dtype, 0)
         many, few = (row.shape, x) if part == "dispatch" else (x, row.shape)
-        alone = part == "activation"  # of the tokens it knows no more than the rows
-        tokens = many.shape[0] if alone else product(few.shape[:-1])
-        top_k = 1 if alone else row.operands[1].shape[-1]
+        between = part == "activation"  # which knows no tokens
+        tokens = many.shape[0] + of.away if between else product(few.shape[:-1])
         shape = MoeShape(
             tokens=tokens,
-            top_k=top_k,
+            top_k=1 if between else row.operands[1].shape[-1],
             rows=many.shape[0],
             experts=1,
             hidden=few.shape[-1],
@@ -222,14 +224,14 @@ def _routed(part: str) -> Callable[[Row], Call]:
             x_bits=bits(x.dtype),
             dtype=row.work.dtype.name,
         )
-        return Call(_moe_families(x.dtype), shape, part)
+        return Call(_moe_families(of.rows, of.weights), shape, part)
 
     return made
 
 
 def _activation(row: Row) -> Call:
     """Between grouped products it is a kernel of theirs."""
-    return (_routed("activation") if row.block == "routed_experts" else _stream("activation"))(row)
+    return (_routed("activation") if row.experts else _stream("activation"))(row)
 
 
 _BY_OP: dict[str, Callable[[Row], Call | None]] = {
@@ -240,7 +242,7 @@ _BY_OP: dict[str, Callable[[Row], Call | None]] = {
     "silu_mul": _activation,
     "flash_attention": _attention,
     "causal_flash_attention": _attention,
-    "grouped_linear": _experts,
+    "grouped_linear": _grouped,
     "dispatch": _routed("dispatch"),
     "combine": _routed("combine"),
     "append": _append,
