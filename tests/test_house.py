@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
-    *("errors", "names", "strict_yaml", "routing", "dim", "ragged", "dtype", "mesh", "tensor", "equation"),
-    *("op", "ops"),
+    *("errors", "plugins", "names", "strict_yaml", "routing", "dim", "ragged", "dtype", "mesh"),
+    *("tensor", "equation", "op", "ops"),
     *("graph", "build", "text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
