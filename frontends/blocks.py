@@ -8,6 +8,7 @@ transformers' eager code runs them, so that live memory is that code's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from llmir.build import Builder
 from llmir.dim import B, C, Size, T
@@ -216,16 +217,16 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
     b = Builder("main")
     blocks = Blocks(b, model)
     runs = _runs(model.moe)
-    mixed = len({moe for moe, _, _ in runs}) > 1
+    mixed = len({moe for moe, _ in runs}) > 1
     tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
     with b.block("embedding"):
         table = blocks.weight("v h", "embed.weight", "model.embed_tokens.weight")
         x = b.embedding(table, tokens)
     bodies: dict[str, Graph] = {}
-    for moe, first, times in runs:
+    for moe, times in runs:
         body = ("moe_layer" if moe else "dense_layer") if mixed else "layer"
         bodies.setdefault(body, layer(body, model, moe=moe))
-        x = b.repeat(x, body=body, times=times, first=first, name=body)
+        x = b.repeat(x, body=body, times=times, name=body)
     x = blocks.norm(x, "final_norm", "model.norm.weight")
     with b.block("lm_head"):
         head = table if model.tied else blocks.weight("v h", "lm_head.weight", "lm_head.weight")
@@ -245,12 +246,6 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
     )
 
 
-def _runs(kinds: tuple[bool, ...]) -> list[tuple[bool, int, int]]:
-    """Runs of equal layers as (kind, first, length)."""
-    runs: list[tuple[bool, int, int]] = []
-    for i, kind in enumerate(kinds):
-        if runs and runs[-1][0] == kind:
-            runs[-1] = (kind, runs[-1][1], runs[-1][2] + 1)
-        else:
-            runs.append((kind, i, 1))
-    return runs
+def _runs(kinds: tuple[bool, ...]) -> list[tuple[bool, int]]:
+    """Runs of equal layers as (kind, length)."""
+    return [(kind, len(list(run))) for kind, run in groupby(kinds)]

@@ -218,10 +218,7 @@ def _kept(config: Config, program: Program, entries: tuple[str, ...]) -> str:
         if not isinstance(op, Weight) or "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
             continue
         module = op.param.removesuffix(".weight")
-        layers = [
-            module.replace("{layer}", str(i)).replace("{expert}", "0")
-            for i in range(at.first, at.first + at.repeat)
-        ]
+        layers = [module.replace("{layer}", str(i)).replace("{expert}", "0") for i in at.layers]
         kept = sum(any(_covers(e, name) for e in entries) for name in layers)
         plain = module.replace("{layer}", "*").replace("{expert}", "*")
         if kept == len(layers):

@@ -90,7 +90,7 @@ def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
     sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
-    layers = range(at.first, at.first + at.repeat) if "{layer}" in op.param else [at.first]
+    layers = at.layers if "{layer}" in op.param else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
     shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     stored = Stored(shape, type.dtype.name, Binding()(type.dtype.bytes_of(math.prod(shape))))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from llmir.build import Builder
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
 from llmir.ops.region import Repeat
-from llmir.ops.source import Input, Source
+from llmir.ops.source import Source
 from llmir.pipeline import Pass
+from llmir.tensor import Tensor
+
+from .unroll import iteration
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,9 @@ def _staged(program: Program, sizes: tuple[int, ...], pp: int) -> Program:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
     (entry,) = program.entries
     graph = program[entry]
-    layers = sum(n.op.times for n in graph.nodes if isinstance(n.op, Repeat))
-    if not layers:
+    if not any(isinstance(n.op, Repeat) for n in graph.nodes):
         raise PassError(f"stages: {program.name} has no repeated layers to split; stages go before unroll")
+    layers = program.depth(entry)
     stages = len(sizes) or pp
     if stages > layers:
         raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
@@ -102,8 +106,18 @@ class _Cut:
     """An entry in pieces: which op runs on which stage, and what crosses from each stage to the next."""
 
     def __init__(self, program: Program, graph: Graph, sizes: tuple[int, ...]) -> None:
-        self.program, self.graph, self.last = program, graph, len(sizes) - 1
-        self.pieces = list(_pieces(graph, sizes))
+        self.program, self.last = program, len(sizes) - 1
+        self.types: dict[Value, Tensor] = {}
+        self.axes: dict[Value, tuple[str, ...]] = {}  # the logical axes of what a `repeat` takes and gives
+        self.sources: list[Node] = []
+        self.pieces: list[tuple[int, Node]] = []
+        self.rooms = list(sizes)  # how many layers this stage and those after it have yet to take
+        self.layer = 0  # which one would follow in the graph of this stage
+        self.renamed: dict[Value, Value] = {}
+        self._cut(graph.nodes, program.iterations(graph, Layers()))
+        self.outputs = tuple(self.renamed.get(v, v) for v in graph.outputs)
+        self.used = {v.node for _, node in self.pieces for v in node.operands}
+        self.used |= {v.node for v in self.outputs}
         made: dict[Value, int] = {}  # the stage that gave a value last
         self.crossing: list[dict[Value, None]] = [{} for _ in sizes]
 
@@ -115,23 +129,69 @@ class _Cut:
             for value in node.operands:
                 need(value, stage)
             made |= dict.fromkeys(node.values, stage)
-        for value in graph.outputs:
+        for value in self.outputs:
             need(value, self.last)
+
+    @property
+    def _now(self) -> int:
+        """The stage that the next op runs on."""
+        return self.last + 1 - len(self.rooms)
+
+    def _cut(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
+        """Hand out ops to stages in schedule order."""
+        for node in nodes:
+            operands = tuple(self.renamed.get(v, v) for v in node.operands)
+            self.types |= zip(node.values, node.results, strict=True)
+            if isinstance(node.op, Repeat):
+                given = self._split(node, node.op, loops[node.name], operands)
+                self.renamed |= zip(node.values, given, strict=True)
+            elif isinstance(node.op, Source):
+                self.sources.append(node)
+            else:
+                self.pieces.append((self._now, Node(node.name, node.op, operands, node.results)))
+
+    def _split(
+        self, node: Node, op: Repeat, layers: Layers, operands: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """What a `repeat` gives after each stage's piece; an iteration in two stages is written out."""
+        size, done = self.program.depth(op.body), 0
+        inputs: list[Any] = [source.op for source in self.program[op.body].inputs]
+        axes = [source.axes for source in inputs]
+        while done < op.times:
+            if not self.rooms[0]:
+                self.rooms.pop(0)
+                self.layer = 0
+            self.axes |= zip(operands, axes, strict=True)
+            first, times = layers.first + done * size, min(self.rooms[0] // size, op.times - done)
+            if times:
+                part = replace(op, times=times, first=None if first == self.layer else first)
+                self.pieces.append((self._now, Node(node.name, part, operands, node.results)))
+                self.rooms[0] -= times * size
+                self.layer = first + times * size
+                given = node.values
+            else:
+                inner = iteration(self.program, node, first, operands)
+                self._cut(inner.nodes, inner.loops)
+                times, given = 1, tuple(self.renamed.get(v, v) for v in inner.outputs)
+            done += times
+            operands = (*given, *operands[op.carried :])
+            self.axes |= zip(given, axes, strict=False)
+        return operands[: op.carried]
 
     def stage(self, number: int) -> Graph:
         """The graph of one stage."""
         b = Builder(f"stage{number}")
         new: dict[Value, Value] = {}
         for value in self.crossing[number - 1] if number else ():
-            axes = self._axes(value)
-            new[value] = b.recv(b.input(self.graph.type(value), name="received", axes=axes), block="pipeline")
+            axes = self.axes.get(value, ())
+            new[value] = b.recv(b.input(self.types[value], name="received", axes=axes), block="pipeline")
         for node in self._sources(number):
             new |= zip(node.values, b.insert(node), strict=True)
         for node in self._mine(number):
             values = b.apply(node.op, *(new[v] for v in node.operands), name=node.name)
             new |= zip(node.values, values, strict=True)
         if number == self.last:
-            b.output(*(new[v] for v in self.graph.outputs))
+            b.output(*(new[v] for v in self.outputs))
         else:
             b.output(*(b.send(new[v], to=number + 1, block="pipeline") for v in self.crossing[number]))
         return b.graph()
@@ -144,39 +204,5 @@ class _Cut:
         """The sources that a stage uses; the first has those that nothing uses, too."""
         used = {v.node for node in self._mine(number) for v in node.operands}
         if number == self.last:
-            used |= {v.node for v in self.graph.outputs}
-        for node in self.graph.nodes:
-            idle = not number and not self.graph.nx.out_degree(node.name)
-            if isinstance(node.op, Source) and (node.name in used or idle):
-                yield node
-
-    def _axes(self, value: Value) -> tuple[str, ...]:
-        """The logical axes of a computed value, as the body of a `repeat` that gives or takes it says."""
-        uses = [(value.node, value.result)]
-        uses += [(user, slot) for _, user, slot in self.graph.nx.out_edges(value.node, keys=True)]
-        for name, slot in uses:
-            op = self.graph[name].op
-            if isinstance(op, Repeat):
-                source = self.program[op.body].inputs[slot].op
-                return source.axes if isinstance(source, Input) else ()
-        return ()
-
-
-def _pieces(graph: Graph, sizes: tuple[int, ...]) -> Iterator[tuple[int, Node]]:
-    """Each op with its stage; a `repeat` in as many pieces as it has stages."""
-    stage, room = 0, sizes[0]
-    for node in graph.nodes:
-        if not isinstance(node.op, Repeat):
-            if not isinstance(node.op, Source):
-                yield stage, node
-            continue
-        op, done = node.op, 0
-        operands = node.operands
-        while done < op.times:
-            if not room:
-                stage, room = stage + 1, sizes[stage + 1]
-            times = min(room, op.times - done)
-            part = replace(op, times=times, first=op.first + done)
-            yield stage, Node(node.name, part, operands, node.results)
-            operands = (*node.values, *operands[op.carried :])
-            done, room = done + times, room - times
+            used |= {v.node for v in self.outputs}
+        return (n for n in self.sources if n.name in used or (not number and n.name not in self.used))

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
 from llmir.op import Op
 from llmir.ops.region import Repeat
 from llmir.ops.source import Source, Weight
 from llmir.pipeline import Pass
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of a `repeat`, to be written out in the graph around it."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    loops: dict[str, Layers]  # of each `repeat` among the nodes: where its iterations begin
+
+
+def iteration(program: Program, node: Node, layer: int, operands: Sequence[Value]) -> Iteration:
+    """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
+
+    Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
+    """
+    op: Any = node.op
+    body, prefix = program[op.body], f"{node.name}.{layer}."
+    given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}
+
+    def value(inner: Value) -> Value:
+        return given.get(inner, Value(prefix + inner.node, inner.result))
+
+    nodes = (
+        Node(prefix + n.name, _numbered(n.op, layer), tuple(map(value, n.operands)), n.results)
+        for n in body.nodes
+        if n.op.opcode != "input"
+    )
+    loops = program.iterations(body, Layers(layer))
+    return Iteration(
+        tuple(nodes), tuple(map(value, body.outputs)), {prefix + name: found for name, found in loops.items()}
+    )
 
 
 def _numbered(op: Op, layer: int) -> Op:
@@ -20,34 +54,26 @@ def _numbered(op: Op, layer: int) -> Op:
 
 
 def _flatten(program: Program, graph: Graph) -> Graph:
-    nodes: list[Node] = []
+    flat: list[Node] = []
     renamed: dict[Value, Value] = {}
 
-    def place(node: Node, prefix: str, layer: int, names: dict[Value, Value]) -> None:
-        operands = tuple(names.get(v, v) for v in node.operands)
-        if isinstance(node.op, Repeat):
-            for value, carried in zip(node.values, expand(node, node.op, prefix, operands), strict=True):
-                names[value] = carried
-            return
-        copy = Node(prefix + node.name, _numbered(node.op, layer), operands, node.results)
-        names.update(zip(node.values, copy.values, strict=True))
-        nodes.append(copy)
+    def place(nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
+        for node in nodes:
+            operands = tuple(renamed.get(v, v) for v in node.operands)
+            if not isinstance(node.op, Repeat):
+                flat.append(Node(node.name, node.op, operands, node.results))
+                continue
+            carried = node.op.carried
+            for layer in loops[node.name]:
+                inner = iteration(program, node, layer, operands)
+                place(inner.nodes, inner.loops)
+                operands = (*(renamed.get(v, v) for v in inner.outputs), *operands[carried:])
+            renamed.update(zip(node.values, operands, strict=False))
 
-    def expand(node: Node, op: Repeat, prefix: str, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        body = program[op.body]
-        for i in range(op.times):
-            names = {n.values[0]: v for n, v in zip(body.inputs, operands, strict=True)}
-            for inner in body.nodes:
-                if inner.op.opcode != "input":
-                    place(inner, f"{prefix}{node.name}.{op.first + i}.", op.first + i, names)
-            operands = (*(names[v] for v in body.outputs), *operands[op.carried :])
-        return operands[: op.carried]
-
-    for node in graph.nodes:
-        place(node, "", 0, renamed)
+    place(graph.nodes, program.iterations(graph, Layers()))
     # Sources first, as everywhere.
-    nodes.sort(key=lambda n: not isinstance(n.op, Source))
-    return Graph(graph.name, nodes, (renamed.get(v, v) for v in graph.outputs))
+    flat.sort(key=lambda n: not isinstance(n.op, Source))
+    return Graph(graph.name, flat, (renamed.get(v, v) for v in graph.outputs))
 
 
 @dataclass(frozen=True)

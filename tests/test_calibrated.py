@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 @given(configs(), LOGITS, PIPELINES, points(), DEVICES, ENGINES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_no_time_is_below_the_rooflines(
     config: dict[str, Any],
     logits: str,

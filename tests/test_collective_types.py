@@ -69,7 +69,6 @@ def run(program: Program, x: Array, w: Array) -> Array:
 
 
 @given(operands(), NARROW)
-@settings(deadline=None)
 def test_a_narrow_sum_is_within_the_bounds_of_its_two_roundings(
     given_: tuple[Array, Array, int], name: str
 ) -> None:
@@ -87,7 +86,6 @@ def test_a_narrow_sum_is_within_the_bounds_of_its_two_roundings(
 
 
 @given(operands(), NARROW)
-@settings(deadline=None)
 def test_a_narrow_gather_is_within_the_bound_of_its_rounding(
     given_: tuple[Array, Array, int], name: str
 ) -> None:
@@ -106,7 +104,7 @@ def test_a_narrow_gather_is_within_the_bound_of_its_rounding(
 
 
 @given(configs(), LOGITS, st.sampled_from(("fp32", "bf16", "fp16")), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_wide_collectives_change_no_value(
     config: dict[str, Any], which: str, name: str, data: st.DataObject
 ) -> None:
@@ -135,7 +133,7 @@ def laid(config: dict[str, Any], which: str, data: st.DataObject) -> tuple[dict[
 
 
 @given(configs(), LOGITS, NARROW, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_narrow_collectives_keep_what_they_must(
     config: dict[str, Any], which: str, name: str, data: st.DataObject
 ) -> None:

@@ -38,7 +38,6 @@ def laid(config: dict[str, Any], program: Program, data: st.DataObject) -> Progr
 
 
 @given(configs(), BEFORE, st.data(), st.integers(1, 3), st.integers(1, 5))
-@settings(deadline=None)
 def test_all_ranks_are_one_device_and_what_is_named(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int
 ) -> None:
@@ -78,7 +77,7 @@ def test_all_ranks_are_one_device_and_what_is_named(
 
 
 @given(configs(DENSE), st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_weights_are_named_by_closed_form(config: dict[str, Any], data: st.DataObject) -> None:
     """Of a dense model without dp: norms and biases of sums tp times, key/value heads beyond their number."""
     config = wide(config, 12)
@@ -105,7 +104,7 @@ def test_weights_are_named_by_closed_form(config: dict[str, Any], data: st.DataO
 
 
 @given(configs(), st.data(), st.integers(1, 2), st.integers(1, 3))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_stages_hold_a_tied_embedding_twice_and_nothing_else(
     config: dict[str, Any], data: st.DataObject, parts: int, new: int
 ) -> None:
@@ -139,7 +138,6 @@ def allowed(program: Program, tp: int) -> bool:
 
 
 @given(configs(), BEFORE, st.data(), st.integers(1, 6), st.integers(1, 6))
-@settings(deadline=None)
 def test_each_collective_sends_its_share_of_its_payload(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int
 ) -> None:
@@ -160,7 +158,7 @@ def test_each_collective_sends_its_share_of_its_payload(
 
 
 @given(configs(DENSE), BEFORE, st.data(), st.integers(1, 3), st.integers(1, 5))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_sequence_parallelism_sends_the_bytes_of_the_sums_it_replaces(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int
 ) -> None:
@@ -181,7 +179,7 @@ def test_sequence_parallelism_sends_the_bytes_of_the_sums_it_replaces(
 
 
 @given(configs(), BEFORE, st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_sharding_in_two_steps_is_sharding_in_one(
     config: dict[str, Any], before: str, data: st.DataObject
 ) -> None:
@@ -206,7 +204,7 @@ def try_run(program: Program, how: str) -> Program | None:
 
 
 @given(configs(), BEFORE)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_bytes_of_a_rank_never_rise_with_tp(config: dict[str, Any], before: str) -> None:
     config = wide(config, 12)
     program = llmir.run(llmir.load(config), before)

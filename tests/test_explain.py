@@ -12,7 +12,8 @@ import llmir
 from llmir.backends.analysis.explain import Explanation, explain
 from llmir.backends.analysis.report import Report
 from llmir.cli import cli
-from llmir.dim import Binding, parse
+from llmir.dim import Binding
+from llmir.dim_text import parse
 from llmir.errors import InputError
 
 
@@ -85,7 +86,7 @@ def test_a_projection_by_hand() -> None:
         ("g", "mapped", "8"),
         ("d", "mapped", "128"),
     ]
-    assert (e.repeat, e.layers, e.binding) == (32, "layers 0…31", {"B": 3, "T": 100, "C": 0})
+    assert (e.repeat, e.layers, e.binding) == (32, "layers 0–31", {"B": 3, "T": 100, "C": 0})
     assert e.flops[0].value == 2 * 3 * 100 * 4096 * 1024
     assert [(a.role, a.value) for a in e.reads] == [
         ("activation", 3 * 100 * 4096 * 2),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
@@ -47,7 +47,6 @@ def same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 
 
 @given(configs(), LOGITS, st.sampled_from(PIPELINES), st.integers(1, 3), st.integers(1, 6))
-@settings(deadline=None)
 def test_passes_keep_the_meaning(
     config: dict[str, Any], which: str, pipeline: str, batch: int, new: int
 ) -> None:
@@ -57,7 +56,6 @@ def test_passes_keep_the_meaning(
 
 
 @given(configs(), st.sampled_from(PIPELINES), st.lists(st.integers(1, 4), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_one_piece_is_chunks_is_token_by_token(
     config: dict[str, Any], pipeline: str, pieces: list[int]
 ) -> None:

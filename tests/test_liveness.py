@@ -60,7 +60,6 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
 
 
 @given(configs(), LOGITS, PIPELINES, points())
-@settings(deadline=None)
 def test_models(config: dict[str, object], logits: str, pipeline: str, point: dict[str, int]) -> None:
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
     report = llmir.analyze(program, "h100", **point)
@@ -103,7 +102,7 @@ def bodies(draw: st.DrawFn, name: str, inputs: int, carried: int, repeats: dict[
 
 
 @given(st.data(), points())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_program(data: st.DataObject, point: dict[str, int]) -> None:
     inner = data.draw(bodies("inner", 3, data.draw(st.integers(1, 2)), {}))
     outer = data.draw(bodies("outer", 3, data.draw(st.integers(1, 2)), {"inner": inner}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import llmir
 from llmir.errors import LlmirError, PassError, VerifyError
@@ -39,7 +39,6 @@ def test_an_engine_has_eight_kernels_a_llama_layer() -> None:
 
 
 @given(configs())
-@settings(deadline=None)
 def test_fusion_finds_every_layer_and_leaves_no_eager_op(config: dict[str, object]) -> None:
     program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
     for name in program.graphs.keys() - {"main"}:

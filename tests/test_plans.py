@@ -43,7 +43,7 @@ def modules(program: Program, *opcodes: str) -> list[str]:
 
 
 @given(configs(), FUSIONS, st.sampled_from((("fp8", "fp8"), ("int8", "int8"), ("int4_g4", "fp8"))))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_to_say_it_of_each_module_is_to_say_it_of_all(
     config: dict[str, Any], pipeline: str, formats: tuple[str, str]
 ) -> None:
@@ -59,7 +59,7 @@ def test_to_say_it_of_each_module_is_to_say_it_of_all(
 
 
 @given(configs(), FUSIONS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_what_is_kept_is_as_before(config: dict[str, Any], pipeline: str) -> None:
     """`keep` takes a module out of what is said of all; activations of wide weights are wide anyway."""
     program = llmir.run(llmir.load(config), pipeline)

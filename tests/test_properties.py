@@ -41,7 +41,6 @@ def close(a: Mapping[str, float], b: Mapping[str, float], relative: float = 1e-1
 
 
 @given(configs(), LOGITS, PIPELINES)
-@settings(deadline=None)
 def test_print_then_parse_is_the_identity(config: dict[str, object], logits: str, pipeline: str) -> None:
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
     text = llmir.print_program(program)
@@ -52,7 +51,6 @@ def test_print_then_parse_is_the_identity(config: dict[str, object], logits: str
 
 
 @given(configs(), LOGITS, PIPELINES, points())
-@settings(deadline=None)
 def test_unrolled_costs_what_rolled_costs(
     config: dict[str, object], logits: str, pipeline: str, point: dict[str, int]
 ) -> None:
@@ -68,7 +66,6 @@ def test_unrolled_costs_what_rolled_costs(
 
 
 @given(configs(), PIPELINES, st.lists(points(), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_a_grid_is_its_points(config: dict[str, object], pipeline: str, at: list[dict[str, int]]) -> None:
     program = llmir.run(llmir.load(config), pipeline)
     batch = np.array([p["batch"] for p in at])[:, None]
@@ -95,7 +92,6 @@ def test_a_large_grid_is_its_points_across_block_borders() -> None:
 
 
 @given(configs(), LOGITS, points())
-@settings(deadline=None)
 def test_fusion_keeps_what_it_must(config: dict[str, object], logits: str, point: dict[str, int]) -> None:
     """Weights, caches and matmul FLOPs outside the attention core; the causal half inside it."""
     program = llmir.load(config, logits=logits)
@@ -113,7 +109,6 @@ def test_fusion_keeps_what_it_must(config: dict[str, object], logits: str, point
 
 
 @given(configs(), points())
-@settings(deadline=None)
 def test_fusing_unmasked_attention_keeps_its_matmul_flops(
     config: dict[str, object], point: dict[str, int]
 ) -> None:
@@ -140,7 +135,6 @@ def test_fusion_never_raises_the_peak_of_a_preset(name: str, new: int, context: 
 
 
 @given(configs(("Qwen3MoeForCausalLM",)), st.integers(1, 64))
-@settings(deadline=None)
 def test_expert_traffic_is_that_of_the_distinct_experts(config: dict[str, Any], batch: int) -> None:
     program = llmir.load(config)
     report = llmir.analyze(program, "h100", batch=batch)
@@ -164,7 +158,6 @@ def test_distinct_experts_match_a_random_draw() -> None:
 
 
 @given(configs(), PIPELINES, points())
-@settings(deadline=None)
 def test_costs_never_fall_as_work_grows(
     config: dict[str, object], pipeline: str, point: dict[str, int]
 ) -> None:
@@ -176,7 +169,6 @@ def test_costs_never_fall_as_work_grows(
 
 
 @given(configs(), points())
-@settings(deadline=None)
 def test_chunks_do_the_work_of_one_piece(config: dict[str, object], point: dict[str, int]) -> None:
     """A prompt in two chunks has the matmul FLOPs of the prompt at once, but for the logits."""
     program = llmir.run(llmir.load(config, logits="all"), llmir.DEFAULT_PIPELINE)
@@ -191,7 +183,7 @@ def test_chunks_do_the_work_of_one_piece(config: dict[str, object], point: dict[
 
 
 @given(configs(), LOGITS, PIPELINES, points(), st.lists(points(), max_size=2))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_mixed_step_merges_its_parts(
     config: dict[str, Any], logits: str, pipeline: str, point: dict[str, int], beside: list[dict[str, int]]
 ) -> None:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import llmir
 from llmir.errors import ParseError, PassError
@@ -279,7 +279,6 @@ def test_another_wide_type_is_that_of_the_whole_model() -> None:
 
 
 @given(configs(), LOGITS, quantizations(), FUSIONS, points())
-@settings(deadline=None)
 def test_before_fusion_is_after_fusion(
     config: dict[str, object], logits: str, step: Quantize, pipeline: str, point: dict[str, int]
 ) -> None:
@@ -298,7 +297,6 @@ def test_before_fusion_is_after_fusion(
 
 
 @given(configs(), LOGITS, quantizations(), FUSIONS, points())
-@settings(deadline=None)
 def test_matmul_flops_never_change(
     config: dict[str, object], logits: str, step: Quantize, pipeline: str, point: dict[str, int]
 ) -> None:
@@ -315,7 +313,6 @@ def test_matmul_flops_never_change(
 
 
 @given(configs(), quantizations(), quantizations(), FUSIONS)
-@settings(deadline=None)
 def test_twice_is_once_and_the_last_one_counts(
     config: dict[str, object], first: Quantize, last: Quantize, pipeline: str
 ) -> None:
@@ -331,7 +328,6 @@ def test_twice_is_once_and_the_last_one_counts(
 
 
 @given(configs(), FUSIONS)
-@settings(deadline=None)
 def test_to_the_types_that_it_has_leaves_a_program_as_it_is(config: dict[str, Any], pipeline: str) -> None:
     own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[config["torch_dtype"]]
     program = llmir.run(llmir.load(config), pipeline)

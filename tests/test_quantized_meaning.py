@@ -35,7 +35,6 @@ EXPERTS = CONFIG | {
 
 
 @given(configs(), LOGITS, quantizations(), st.integers(1, 3), st.integers(1, 6))
-@settings(deadline=None)
 def test_fused_is_unfused_and_unrolled_is_rolled(
     config: dict[str, Any], which: str, step: Quantize, batch: int, new: int
 ) -> None:
@@ -48,7 +47,6 @@ def test_fused_is_unfused_and_unrolled_is_rolled(
 
 
 @given(configs(), FUSIONS, st.lists(st.integers(1, 4), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_a_narrow_cache_is_the_same_in_pieces(
     config: dict[str, Any], pipeline: str, pieces: list[int]
 ) -> None:
@@ -59,7 +57,7 @@ def test_a_narrow_cache_is_the_same_in_pieces(
 
 
 @given(configs(), LOGITS, FUSIONS, st.sampled_from(("fp32", "tf32", "bf16", "fp16")))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_wide_types_change_no_value(config: dict[str, Any], which: str, pipeline: str, wide: str) -> None:
     program = llmir.run(llmir.load(config, logits=which), pipeline)
     kv = "" if wide == "tf32" else wide

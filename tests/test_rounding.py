@@ -36,7 +36,7 @@ def values_of(name: str) -> Array:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @given(st.lists(st.floats(-1e5, 1e5), min_size=1, max_size=20), st.integers(-30, 5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_format_gives_the_nearest_of_its_values(name: str, numbers: list[float], power: int) -> None:
     known = values_of(name)
     assert np.array_equal(to_format(known, name), known)
@@ -104,7 +104,7 @@ MATRICES = arrays.arrays(
 
 @pytest.mark.parametrize("name", NAMES)
 @given(MATRICES)
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_the_error_is_within_the_bound_of_the_format(name: str, x: Array) -> None:
     error = np.abs(rounded(x, dtype(name)) - x)
     assert (error <= bound(x, name) * (1 + 1e-9)).all()
@@ -112,7 +112,7 @@ def test_the_error_is_within_the_bound_of_the_format(name: str, x: Array) -> Non
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "mxfp4.nk"])
 @given(MATRICES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_what_a_format_gives_it_keeps(name: str, x: Array) -> None:
     """Twice is once, as long as the largest value of a tile has a code of its own."""
     once = rounded(x, dtype(name))
@@ -128,7 +128,7 @@ def test_wide_types_keep_values(x: Array, name: str) -> None:
 
 
 @given(MATRICES, st.sampled_from([n for n in NAMES if "_t" not in n and n[:5] != "nvfp4" and "_b" not in n]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_place_of_the_contracted_axis_does_not_matter(x: Array, name: str) -> None:
     across = rounded(x.T, dtype(name.replace(".nk", ".kn"))).T
     split = rounded(x[:, None, :, None], dtype(name.replace(".nk", ".bnkk")))[:, 0, :, 0]

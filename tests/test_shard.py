@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import llmir
@@ -45,7 +45,6 @@ def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:
     st.lists(st.integers(1, 3), min_size=1, max_size=2),
     st.data(),
 )
-@settings(deadline=None)
 def test_sharded_is_unsharded(
     config: dict[str, Any], which: str, before: str, batch: int, pieces: list[int], data: st.DataObject
 ) -> None:
@@ -130,7 +129,6 @@ def test_bytes_of_a_rank_by_closed_form(name: str, how: str, ranks: int) -> None
 
 
 @given(configs(), BEFORE, st.data(), st.integers(1, 3), st.integers(1, 5))
-@settings(deadline=None)
 def test_work_is_conserved(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int
 ) -> None:
@@ -158,7 +156,6 @@ def test_work_is_conserved(
 
 
 @given(configs(), BEFORE)
-@settings(deadline=None)
 def test_one_rank_changes_nothing(config: dict[str, Any], before: str) -> None:
     program = llmir.run(llmir.load(config), before)
     assert llmir.run(program, "shard{tp=1, dp=1, ep=1}") is program
@@ -219,7 +216,6 @@ def test_degrees_that_do_not_divide(name: str, how: str, says: str) -> None:
 
 
 @given(configs(), BEFORE, st.data())
-@settings(deadline=None)
 def test_text_and_unrolling_keep_a_sharded_program(
     config: dict[str, Any], before: str, data: st.DataObject
 ) -> None:

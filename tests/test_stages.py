@@ -45,7 +45,6 @@ def cuts(draw: st.DrawFn, layers: int) -> Stages:
 
 
 @given(configs(), LOGITS, FUSIONS, st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=3))
-@settings(deadline=None)
 def test_staged_is_unstaged(
     config: dict[str, Any], which: str, before: str, data: st.DataObject, pieces: list[int]
 ) -> None:
@@ -58,7 +57,7 @@ def test_staged_is_unstaged(
 
 
 @given(configs(), FUSIONS, st.data(), st.integers(1, 3))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_staged_and_sharded_is_neither(
     config: dict[str, Any], before: str, data: st.DataObject, new: int
 ) -> None:
@@ -76,7 +75,6 @@ def test_staged_and_sharded_is_neither(
 
 
 @given(configs(), FUSIONS, st.data(), st.integers(1, 9), st.integers(1, 20), st.integers(0, 20))
-@settings(deadline=None)
 def test_stages_conserve_work_and_bytes(
     config: dict[str, Any], before: str, data: st.DataObject, batch: int, new: int, context: int
 ) -> None:
@@ -158,7 +156,7 @@ def test_even_stages(layers: int, data: st.DataObject) -> None:
 
 
 @given(configs(), FUSIONS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_one_stage_changes_nothing(config: dict[str, Any], before: str) -> None:
     program = llmir.run(llmir.load(config), before)
     assert llmir.run(program, "stages{pp=1}") is program
@@ -324,7 +322,7 @@ def test_an_op_of_a_stage_is_explained() -> None:
     from llmir.backends.analysis.explain import explain
 
     found = explain(llmir.analyze(program, "h100", batch=1, new=1, context=9), "stage1.layer.o_proj")
-    assert (found.layers, found.repeat) == ("layers 10…31", 22)
+    assert (found.layers, found.repeat) == ("layers 10–31", 22)
     sends = explain(llmir.analyze(program, "h100", batch=3, new=5), "send").limits
     assert {x.bound: x.amount for x in sends}["network"] == 3 * 5 * 4096 * 2
 

@@ -184,7 +184,6 @@ def explain(report: Report, name: str) -> Explanation:
     at = find(report.program, name)
     priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
     row, price, cost = next(found for found in priced if found[0].name == at.path)
-    layers = f"layer {at.first}" if at.repeat == 1 else f"layers {at.first}…{at.first + at.repeat - 1}"
     return Explanation(
         model=report.program.name,
         device=report.device.name,
@@ -194,7 +193,7 @@ def explain(report: Report, name: str) -> Explanation:
         kind=row.kind,
         block=row.block,
         repeat=cost.repeat,
-        layers="" if at.graph.name in report.program.entries else layers,
+        layers="" if at.graph.name in report.program.entries else str(at.layers),
         ir=print_node(row.node),
         equation=str(_equation(at)),
         axes=_axes(report, at),

@@ -16,6 +16,7 @@ from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
 from llmir.op import Array, Place
 from llmir.ops.collective import Collective
 from llmir.ops.region import Repeat
@@ -52,7 +53,8 @@ class _Run:
         return [self.ranks.whole(*each) for each in zip(handed, types, shapes, strict=True)]
 
     def graph(self, graph: Graph, prefix: str, layer: int, inputs: Mapping[str, Spread]) -> list[Spread]:
-        """The outputs of one execution of `graph`."""
+        """The outputs of one execution of `graph`, which is `layer` or begins there."""
+        loops = self.program.iterations(graph, Layers(layer))
         held: dict[Value, Spread] = {}
         for node in graph.nodes:
             op, path = node.op, prefix + node.name
@@ -65,7 +67,7 @@ class _Run:
             elif isinstance(op, Cache):
                 results = [self.cache(path, node.results[0])]
             elif isinstance(op, Repeat):
-                results = self.repeat(op, path, operands)
+                results = self.repeat(op, path, operands, loops[node.name])
             elif isinstance(op, Collective):
                 results = [self.ranks.run(op, operands[0], int(self.at.symbols["T"]))]
             else:
@@ -97,10 +99,10 @@ class _Run:
         leads = self.ranks.index(rank, node.results[0].partial) == 0
         return Place(int(self.at.symbols["C"]), origins, leads)
 
-    def repeat(self, op: Repeat, path: str, operands: list[Spread]) -> list[Spread]:
+    def repeat(self, op: Repeat, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
         """The body, once for each iteration."""
         body = self.program[op.body]
-        for layer in range(op.first, op.first + op.times):
+        for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
             operands[: op.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
         return operands[: op.carried]

@@ -11,6 +11,7 @@ __all__ = ["OPS", "Cache", "Source", "Weight", "make"]
 
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "int | None": (int, type(None)),
     "float": (float, int),
     "str": (str,),
     "bool": (bool,),

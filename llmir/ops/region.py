@@ -17,7 +17,8 @@ from ..tensor import Tensor
 class Repeat(Op):
     """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
-    Weights and caches of the body are per iteration; `first` is the layer number of the first one.
+    Weights and caches of the body are per iteration. `first` is the number of the first layer, counted from
+    where its graph begins; by default it follows the layers before it (`Program.iterations`).
     """
 
     opcode = "repeat"
@@ -25,11 +26,11 @@ class Repeat(Op):
 
     body: str
     times: int
-    first: int = 0
+    first: int | None = None
     carried: int = 1
 
     def __post_init__(self) -> None:
-        if self.times < 1 or self.carried < 1 or self.first < 0:
+        if self.times < 1 or self.carried < 1 or (self.first or 0) < 0:
             got = f"times={self.times}, carried={self.carried}, first={self.first}"
             raise VerifyError(f"repeat @{self.body}: expected positive numbers, got {got}")
 

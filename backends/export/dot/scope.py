@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
 from llmir.ops.region import Repeat
 from llmir.ops.source import Input, Source
 
@@ -19,6 +20,7 @@ class Scope:
     unrolled: bool
     path: str = ""
     key: str = ""
+    layer: int = 0
     outer: tuple[Scope, Node] | None = None
     previous: Scope | None = None
     runs: dict[str, list[Scope]] = field(default_factory=dict)
@@ -27,12 +29,13 @@ class Scope:
         """One scope, or one for each iteration if unrolled."""
         if node.name not in self.runs:
             runs: list[Scope] = []
-            for i in range(op.times if self.unrolled else 1):
-                path = f"{self.path}{node.name}.{f'{op.first + i}.' if self.unrolled else ''}"
-                key = f"{self.key}{node.name}."
+            body, inside = self.program[op.body], f"{node.name}."
+            layers = self.program.iterations(self.graph, Layers(self.layer))[node.name]
+            for layer in layers if self.unrolled else [layers.first]:
+                path = f"{self.path}{inside}{f'{layer}.' if self.unrolled else ''}"
                 before = runs[-1] if runs else None
-                body = self.program[op.body]
-                runs.append(Scope(self.program, body, self.unrolled, path, key, (self, node), before))
+                key, outer = self.key + inside, (self, node)
+                runs.append(Scope(self.program, body, self.unrolled, path, key, layer, outer, before))
             self.runs[node.name] = runs
         return self.runs[node.name]
 
