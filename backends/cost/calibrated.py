@@ -44,7 +44,7 @@ class Measured:
     @property
     def basis(self) -> str:
         """calibrated, or transferred from another device; for another engine, where that is borrowed from."""
-        if self.fit.device is not self.device:
+        if self.fit.device != self.device:
             return f"transferred from {self.fit.device.name}"
         own = self.fit.engine in (self.engine, owner(self.engine))
         return "calibrated" if own else f"calibrated for {self.fit.engine}"
@@ -52,7 +52,7 @@ class Measured:
     @property
     def error(self) -> float:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
-        if self.fit.device is self.device:
+        if self.fit.device == self.device:
             return self.fit.fitted.error
         return self.fit.fitted.error + (TRANSFER if self.fit.device.vendor == self.device.vendor else ABROAD)
 
