@@ -12,7 +12,7 @@ from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
 
-from .experts import Experts, experts
+from .routed import Experts, experts
 
 ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
 
