@@ -3,8 +3,8 @@
 The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
 cached. All symbols are non-negative. Besides symbols, a polynomial may hold the atoms
 `ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(held, k, n, E)`, how many of `held` experts are
-expected to be touched by `n` tokens that each choose `k` of `E`. Where experts are not equally popular, by
-the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `busiest` for rows (`ragged`).
+expected to be touched by `n` tokens that each choose `k` of `E` at random. Under another law of `routing`,
+the last argument, there are `distinct(held, k, n, E, law)`, and `routed` and `busiest` for rows (`ragged`).
 
 >>> B, T = Dim.symbol("B"), Dim.symbol("T")
 >>> print(2 * T * (B + 3))
@@ -15,7 +15,6 @@ the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
@@ -26,9 +25,10 @@ import numpy as np
 from . import routing
 from .errors import InputError, VerifyError
 from .frozen import FrozenDict, Immutable, read_only
+from .routing import CHANCE, Law
 
 Size = Union[int, "Dim"]
-Argument = Union[int, float, "Dim"]
+Argument = Union[int, Law, "Dim"]
 Atom = Union[str, "Call"]
 Monomial = tuple[Atom, ...]
 Number = routing.Number  # an int, a float, or a float64 array
@@ -48,16 +48,12 @@ def maximum(a: Number, b: Number) -> Number:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-def _distinct(held: int, chosen: int, tokens: Number, experts: int, skew: float = 0.0) -> Number:
-    if skew:
-        return routing.distinct(held, chosen, tokens, experts, skew)
-    # held·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
-    if chosen >= experts:
-        return held * (tokens > 0)
-    miss = math.log1p(-chosen / experts)
-    if isinstance(tokens, np.ndarray):
-        return -held * np.expm1(tokens * miss)
-    return -held * math.expm1(tokens * miss)
+def _distinct(held: int, chosen: int, tokens: Number, experts: int, by: Law = CHANCE) -> Number:
+    return by.distinct(held, chosen, tokens, experts)
+
+
+def _busiest(ranks: int, chosen: int, tokens: Number, experts: int, by: Law) -> Number:
+    return by.busiest(ranks, chosen, tokens, experts)
 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -65,12 +61,12 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "min": minimum,
     "max": maximum,
     "distinct": _distinct,
-    "routed": lambda tokens, chosen, experts, skew: tokens * chosen,
-    "busiest": routing.busiest,
+    "routed": lambda tokens, chosen, experts, by: tokens * chosen,
+    "busiest": _busiest,
 }
 ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
 _POSITIVE = {"ceildiv": (1,), "distinct": (0, 1, 3), "routed": (1, 2), "busiest": (0, 1, 3)}
-_SKEW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a finite number
+LAW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a law of routing
 
 
 class Call(Immutable):
@@ -91,7 +87,7 @@ class Call(Immutable):
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The arguments that are sizes."""
-        return tuple(a for a in self.arguments if not isinstance(a, float))
+        return tuple(a for a in self.arguments if not isinstance(a, Law))
 
     def __hash__(self) -> int:
         return self._hash
@@ -168,8 +164,8 @@ def _whole(size: SupportsIndex | Dim) -> Size:
 
 
 def _size(argument: Argument) -> Size:
-    if isinstance(argument, float):
-        raise TypeError(f"a size is no fraction, got {argument}")
+    if isinstance(argument, Law):
+        raise TypeError(f"a size is no law of routing, got {argument}")
     return _whole(argument)
 
 
@@ -213,20 +209,20 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @lru_cache(maxsize=1 << 14)
 def call(function: str, *arguments: Argument) -> Size:
-    """An atom of `FUNCTIONS`, folded when its arguments are integers (those with a skew stay symbolic)."""
+    """An atom of `FUNCTIONS`, folded when its arguments are integers (those with a law stay symbolic)."""
     divisors = [arguments[i] for i in _POSITIVE.get(function, ())]
     if not all(isinstance(d, int) and d > 0 for d in divisors):
         raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
-    place = _SKEW.get(function, len(arguments))
-    sizes, skew = [_size(a) for a in arguments[:place]], arguments[place:]
-    if not all(isinstance(s, (int, float)) and 0 <= s < math.inf for s in skew):
-        raise VerifyError(f"{function}: expected a skew of at least 0, got {skew[0]}")
-    arguments = (*sizes, *(float(s) for s in skew if isinstance(s, (int, float))))
+    place = LAW.get(function, len(arguments))
+    sizes, laws = [_size(a) for a in arguments[:place]], arguments[place:]
+    if not all(isinstance(by, Law) for by in laws):
+        raise VerifyError(f"{function}: expected a law of routing, got {laws[0]}")
+    arguments = (*sizes, *laws)
     if function == "ceildiv" and isinstance(by := sizes[1], int):
         terms = _terms(sizes[0])
         if all(c % by == 0 for _, c in terms):
             return _make({m: c // by for m, c in terms})
-    if function not in _SKEW and all(isinstance(s, int) for s in sizes):
+    if function not in LAW and all(isinstance(s, int) for s in sizes):
         return int(FUNCTIONS[function](*arguments))
     return Dim((((Call(function, arguments),), 1),))
 
@@ -236,13 +232,13 @@ def ceildiv(a: Size, b: Size) -> Size:
     return call("ceildiv", a, b)
 
 
-def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, skew: float = 0.0) -> Size:
-    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n).
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
+    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n), or as another law says.
 
-    n tokens choose k of E `experts`; by default all of them are held. With a `skew`, some experts are more
-    popular, and it is what the busiest of E/held ranks touches (`routing.distinct`).
+    n tokens choose k of E `experts`; by default all of them are held. Under another law than chance it is
+    what the rank that the law speaks of touches, one of E/held.
     """
-    return call("distinct", held, chosen, tokens, experts or held, *([skew] if skew else []))
+    return call("distinct", held, chosen, tokens, experts or held, *([] if by == CHANCE else [by]))
 
 
 @lru_cache(maxsize=1 << 14)

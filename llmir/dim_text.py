@@ -6,8 +6,9 @@ import ast
 import operator
 from collections.abc import Callable
 
-from .dim import ARITY, FUNCTIONS, Argument, Dim, Size, call
+from .dim import ARITY, FUNCTIONS, LAW, Dim, Size, call
 from .errors import ParseError, VerifyError
+from .routing import law
 
 
 def parse(text: str) -> Size:
@@ -30,11 +31,6 @@ _OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
 }
 
 
-def _argument(node: ast.expr) -> Argument:
-    number = isinstance(node, ast.Constant) and isinstance(node.value, float)
-    return float(ast.literal_eval(node)) if number else _build(node)
-
-
 def _build(node: ast.expr) -> Size:
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
@@ -48,5 +44,7 @@ def _build(node: ast.expr) -> Size:
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
             if function not in FUNCTIONS or len(arguments) not in ARITY.get(function, (2,)):
                 raise ValueError(function)
-            return call(function, *map(_argument, arguments))
+            place = LAW.get(function, len(arguments))
+            laws = (law(ast.unparse(by)) for by in arguments[place:])
+            return call(function, *map(_build, arguments[:place]), *laws)
     raise ValueError(ast.dump(node))

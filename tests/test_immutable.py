@@ -28,8 +28,8 @@ from llmir.dtype import DTYPES
 from llmir.frontends.presets import PRESETS
 from llmir.graph import Program
 from llmir.mesh import Mesh
-from llmir.passes import PASSES
-from llmir.routing import popularity
+from llmir.pipeline import PASSES
+from llmir.routing.zipf import popularity
 
 from .transformers_cases import CASES
 
