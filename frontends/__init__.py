@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from llmir.errors import InputError, UnsupportedError
 from llmir.graph import Program
@@ -11,6 +11,7 @@ from llmir.names import plain
 from . import blocks, quantization
 from .blocks import Decoder
 from .config import Config, read
+from .fields import INERT, NEUTRAL
 from .llama import llama
 from .qwen import qwen2, qwen3, qwen3_moe
 
@@ -29,16 +30,20 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     """The unfused, unsharded program of a model.
 
     `model` is a preset's name, an HF id, a path to a config.json or its folder, a dict, or an object
-    with `.to_dict()`. `lenient` turns fields that llmir does not model from errors into notes.
+    with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     if logits not in LOGITS:
         raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
     config = read(model, lenient=lenient)
-    family = _family(config)
-    program = blocks.decoder(family(config), logits, ())
+    decoder = _family(config)(config)
+    config.ignore(quantization.KEY)
+    config.finish(INERT, NEUTRAL)
+    remote = config.fields.get("auto_map")
+    if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
+        config.note("config names code of its own in auto_map; the class of transformers is what is modelled")
+    program = blocks.decoder(decoder, logits, ())
     stored = quantization.scheme(config, program)
-    config.finish()
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))
 
@@ -49,7 +54,10 @@ def _family(config: Config) -> Callable[[Config], Decoder]:
         if named not in FAMILIES:
             fact = f"{plain(named)} is not supported; supported are {known}"
             raise config.error("architectures", fact, UnsupportedError)
-        return FAMILIES[named][1]
+        kind, reader = FAMILIES[named]
+        config.every("architectures", named)
+        config.unmodelled("model_type", (None, kind), f"{named} is of another")
+        return reader
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
             fact = f"{plain(config.text('_class_name'))} is not supported; supported are {known}"
