@@ -10,6 +10,10 @@ from .blocks import Rope
 from .config import Config
 from .source import show
 
+_NUMBERS = """
+    attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor mscale
+    mscale_all_dim short_factor truncate
+"""
 _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings", "max_position_embeddings"
 
 
@@ -46,7 +50,10 @@ def rope(config: Config, head_dim: int, positions: int) -> Rope:
         view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
     theta = _agreed(config, inner, _THETA, 10000.0)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
-    return Rope(theta, kind, _FACTORS[kind](_Stated(config, inner, theta, head_dim, length)))
+    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length))
+    unread = ((None,), "a number of other rotary scalings")
+    inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
+    return Rope(theta, kind, factors)
 
 
 def _object(config: Config) -> Config:
