@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from llmir.errors import InputError, UnsupportedError
+from llmir.errors import InputError, LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
 from . import blocks, quantization
-from .blocks import Decoder
 from .config import Config, read
+from .family import FAMILIES, Family, family
 from .fields import INERT, NEUTRAL
-from .llama import llama
-from .qwen import qwen2, qwen3, qwen3_moe
 
-# The class in HF's `architectures` -> its `model_type`, and who reads it.
-FAMILIES: dict[str, tuple[str, Callable[[Config], Decoder]]] = {
-    "LlamaForCausalLM": ("llama", llama),
-    "Qwen2ForCausalLM": ("qwen2", qwen2),
-    "Qwen3ForCausalLM": ("qwen3", qwen3),
-    "Qwen3MoeForCausalLM": ("qwen3_moe", qwen3_moe),
-}
+__all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 
 LOGITS = ("last", "all")
 
@@ -36,7 +28,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     if logits not in LOGITS:
         raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
     config = read(model, lenient=lenient)
-    decoder = _family(config)(config)
+    decoder = _family(config).read(config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
@@ -48,23 +40,23 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     return program.replace(facts=facts, notes=tuple(config.notes))
 
 
-def _family(config: Config) -> Callable[[Config], Decoder]:
-    known = ", ".join(FAMILIES)
+def _family(config: Config) -> Family:
     for named in config.texts("architectures")[:1]:
         if named not in FAMILIES:
-            fact = f"{plain(named)} is not supported; supported are {known}"
-            raise config.error("architectures", fact, UnsupportedError)
-        kind, reader = FAMILIES[named]
+            raise _unknown(config, "architectures", plain(named))
         config.every("architectures", named)
-        config.unmodelled("model_type", (None, kind), f"{named} is of another")
-        return reader
+        config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
+        return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
-            fact = f"{plain(config.text('_class_name'))} is not supported; supported are {known}"
-            raise config.error("_class_name", fact, UnsupportedError)
+            raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    for model_type, reader in FAMILIES.values():
-        if kind == model_type:
-            return reader
-    raise config.error("model_type", f"{kind!r} is not supported; supported are {known}", UnsupportedError)
+    if found := FAMILIES.first(lambda family: family.model_type == kind):
+        return found
+    raise _unknown(config, "model_type", repr(kind))
+
+
+def _unknown(config: Config, field: str, named: str) -> LlmirError:
+    fact = f"{named} is not supported; supported are {', '.join(FAMILIES)}"
+    return config.error(field, fact, UnsupportedError)

@@ -8,6 +8,7 @@ from llmir.dtype import dtype
 
 from .blocks import Decoder
 from .config import Config
+from .family import family
 from .rope import rope
 
 _EXPERTS = (
@@ -100,6 +101,7 @@ def decoder(
     return model
 
 
+@family("LlamaForCausalLM", "llama")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)

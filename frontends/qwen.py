@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .blocks import Decoder, Experts
 from .config import Config
+from .family import family
 from .llama import decoder, layers
 
 _POSITIONS = 32768
@@ -25,6 +26,7 @@ def _full_attention(config: Config, *, moe: bool = False) -> None:
     config.ignore("sliding_window", "max_window_layers")
 
 
+@family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
     _full_attention(config)
@@ -32,6 +34,7 @@ def qwen2(config: Config) -> Decoder:
     return decoder(config, "Qwen2ForCausalLM", positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
 
 
+@family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
     _full_attention(config)
@@ -57,6 +60,7 @@ def _experts(config: Config) -> int:
     return counts[0] if counts else config.assumed("num_experts", 128)
 
 
+@family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
     _full_attention(config, moe=True)
