@@ -1,4 +1,4 @@
-"""The program of a measured layer of experts: its ops are given what the rank of the benchmark was given."""
+"""Programs of measured layers of experts: their ops are given what the rank of the benchmark was given."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_tokens_that_choose_by_chance_touch_what_a_draw_touches(ranks: int) -> N
 
 @pytest.mark.parametrize("ranks", [8, 32])
 def test_of_tokens_that_arrived_all_copies_are_multiplied(ranks: int) -> None:
-    """As the benchmark deals them: token i takes experts i, i + 16, …; those of other ranks become the first."""
+    """As the benchmark deals: token i takes experts i, i + 16, …; those of others become the first."""
     experts, top_k, stride = 128, 8, 16
     held = experts // ranks
     for tokens in (16, 320, 4096):
