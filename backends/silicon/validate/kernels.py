@@ -18,6 +18,7 @@ from llmir.backends.silicon.calibrate import Table
 from llmir.backends.silicon.calibrate.families import laws, together
 from llmir.build import Builder
 from llmir.dim import Dim, Size, call
+from llmir.frozen import Figures
 from llmir.graph import Program, Value
 from llmir.mesh import Mesh
 from llmir.routing import Arrived, law
@@ -51,7 +52,7 @@ PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Figures):
     """Rows of a table that one program prices: `index` into `table`, and the values of the symbols."""
 
     kind: str
