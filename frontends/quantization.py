@@ -12,9 +12,6 @@ from typing import Any
 
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Program
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
 
 from .config import Config
 from .source import show
@@ -195,7 +192,7 @@ def _joined(*parts: str) -> str:
 def _blocks(program: Program) -> list[str]:
     """The blocks that have products."""
     nodes = (n for g in program.graphs.values() for n in g.nodes)
-    return list(dict.fromkeys(n.op.block for n in nodes if isinstance(n.op, Linear | GroupedLinear)))
+    return list(dict.fromkeys(n.op.block for n in nodes if n.op.matrices))
 
 
 def _covers(entry: str, module: str) -> bool:
@@ -215,7 +212,7 @@ def _kept(config: Config, program: Program, entries: tuple[str, ...]) -> str:
     found: list[str] = []
     for at in program.instances():
         op = at.node.op
-        if not isinstance(op, Weight) or "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
+        if "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
             continue
         module = op.param.removesuffix(".weight")
         layers = [module.replace("{layer}", str(i)).replace("{expert}", "0") for i in at.layers]

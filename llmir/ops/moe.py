@@ -6,7 +6,8 @@ Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..ragged import even, routed, together
 from ..tensor import Tensor
 from .collective import without
-from .linear import common
+from .linear import common, product_roles
 from .norm import softmax
 
 
@@ -134,6 +135,30 @@ class GroupedLinear(Op):
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
     skew: float = 0.0
+
+    @property
+    def matrices(self) -> range:
+        """A weight for each result."""
+        return range(1, 1 + len(equation(self.einsum).results))
+
+    @property
+    def active(self) -> Fraction:
+        """`top_k` of the experts."""
+        if not 0 < self.top_k <= self.experts:
+            raise VerifyError(f"grouped_linear: a token cannot meet {self.top_k} of {self.experts} experts")
+        return Fraction(self.top_k, self.experts)
+
+    def scale_roles(self, slot: int) -> str:
+        """As the equation has the axes of the rows and of the weights."""
+        return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """`to` is stated where rows have another type."""
+        return replace(self, to="" if x == to else to.name)
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """How many experts there are, and how many of them a token meets."""
+        return f"{operands[1].shape[0]} experts, {self.top_k} per token"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
