@@ -134,6 +134,8 @@ class Op:
     converts: ClassVar[bool] = False
     # … with every value kept, so that patterns of rewrites look through it
     transparent: ClassVar[bool] = False
+    # result -> the operand whose rows it has, each copied as it is
+    copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # operands that it reads in narrow types, and widens itself
     widens: ClassVar[frozenset[int]] = frozenset()
     # operand -> another one, whose element type it must have
@@ -187,6 +189,15 @@ class Op:
     def active(self) -> Fraction:
         """The share of its matrices that one token meets."""
         return Fraction(1)
+
+    @property
+    def routing(self) -> str:
+        """The law by which tokens choose experts (`routing`); "" for what has no routed rows."""
+        return ""
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The op where tokens choose `top_k` of so many experts by another law."""
+        return self
 
     def scale_roles(self, slot: int) -> str:
         """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""

@@ -11,7 +11,6 @@ from llmir.dtype import DType, dtype
 from llmir.graph import Graph, Node, Value
 from llmir.op import Op, infer
 from llmir.ops import make
-from llmir.ops.moe import Dispatch
 from llmir.ops.quant import Quantize
 from llmir.rewrite import Match, Rule, rewrite
 
@@ -34,7 +33,7 @@ def retyped(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
     """`graph` with these types, and the products that take quantized activations."""
     walk = _Walk(graph, types)
     built = walk.run()
-    if walk.quantized and any(isinstance(n.op, Dispatch) for n in built.nodes):
+    if walk.quantized:
         built = _shared(rewrite(built, _QUANTIZE_FIRST))
     return graph if built == graph else built, frozenset(walk.quantized)
 
@@ -138,19 +137,19 @@ class _Walk:
             return
         if op.matrices:
             operands = self._product(node, operands)
-        elif isinstance(op, Dispatch):
-            operands = (self._unquantized(operands[0]), *operands[1:])
-        operands = tuple(
-            self._widened(v, operands[op.alike[slot]])
-            if slot in op.alike
-            else self._undequantized(v)
-            if slot in op.widens
-            else v
-            for slot, v in enumerate(operands)
-        )
+        operands = tuple(self._operand(op, slot, operands) for slot in range(len(operands)))
         self._put(node, op.giving(due, self.new.type(operands[0]).dtype), operands)
         if _quantizes(node):
             self.made.setdefault((operands[0], due.name), self.values[node.values[0]])
+
+    def _operand(self, op: Op, slot: int, operands: tuple[Value, ...]) -> Value:
+        """An operand in the type that the op takes."""
+        value = operands[slot]
+        if slot in op.copies.values():
+            return self._unquantized(value)
+        if slot in op.alike:
+            return self._widened(value, operands[op.alike[slot]])
+        return self._undequantized(value) if slot in op.widens else value
 
     def _due(self, dtype: DType) -> DType:
         return self.types.wide.get(dtype, dtype)

@@ -253,6 +253,10 @@ class AllToAll(Collective):
     experts: int = 0
     routing: str = str(CHANCE)
 
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The rows of a rank's experts are as many as that law says."""
+        return replace(self, routing=law, experts=experts, top_k=top_k)
+
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""
         if self.to not in ("experts", "tokens"):

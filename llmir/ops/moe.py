@@ -93,10 +93,15 @@ class Dispatch(Op):
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
+    copies = MappingProxyType({0: 0, 1: 1})
 
     over: tuple[str, ...] = ()
     experts: int = 0
     routing: str = str(CHANCE)
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The rows of a rank's experts are as many as that law says."""
+        return replace(self, routing=law, experts=experts)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
@@ -137,6 +142,10 @@ class GroupedLinear(Op):
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
     routing: str = str(CHANCE)
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """What experts are touched is as that law says; how many there are, it knows."""
+        return replace(self, routing=law)
 
     @property
     def matrices(self) -> range:
