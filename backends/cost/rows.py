@@ -10,12 +10,15 @@ from llmir.graph import Instance, Node, Program
 from llmir.op import Work, work
 from llmir.tensor import Tensor
 
+from .routed import Experts, experts
+
 
 @dataclass(frozen=True)
 class Row:
     """One op as a micro-batch runs it `repeat` times, on one rank.
 
     `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    `experts` is of the layer of routed experts that it is part of.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
+    experts: Experts | None = None
 
     @property
     def kind(self) -> str:
@@ -69,6 +73,7 @@ def _row(program: Program, at: Instance) -> Row:
         node.results[0].local(mesh),
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
+        experts(graph, node, mesh),
     )
 
 
