@@ -126,7 +126,7 @@ def _spellings() -> dict[str, str]:
     for name in (*names(), *clusters()):
         said = _ALIASES.search(_file(name).read_text(encoding="utf-8"))
         aliases = said[1].split(",") if said else ()
-        found |= {normalize(spelling.strip(" \"\n")): name for spelling in (name, *aliases)}
+        found |= {normalize(spelling.strip(' "\n')): name for spelling in (name, *aliases)}
     return found
 
 
@@ -165,9 +165,7 @@ def _read(path: Path, source: str) -> Device:
     return Device(**fields, measured_as=calibrated, sources=sources)
 
 
-def _resolve(
-    path: Path, source: str, above: tuple[Path, ...]
-) -> tuple[dict[Any, Any], dict[str, str], str]:
+def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any, Any], dict[str, str], str]:
     """A file's keys laid over those it extends, and each number's source; `source` where none is stated.
 
     Last, the bundled device whose calibration holds: none where a file on the way states its own, laid over.

@@ -14,7 +14,7 @@ from llmir.backends import cost
 from llmir.backends.analysis.asked import binding, checked, other
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
-from llmir.backends.cost import BOUNDS, Model, Price, Row
+from llmir.backends.cost import BOUNDS, Basis, Model, Price, Row
 from llmir.dim import Binding, Mixed, Number, Size, maximum
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -60,7 +60,7 @@ class OpCost:
     bound: Any
     share: Number  # of the time of all ops, all repeats together
     ideal_time_s: Number  # the roofline of the same
-    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
+    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
     error: float | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
 
