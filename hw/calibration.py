@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llmir.frozen import Record
+
 # The order in which engines are asked: the first that a device was measured with is its default, and what an
 # engine lacks it takes from the next. Others follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
 
 
-@dataclass(frozen=True)
-class Fitted:
+@dataclass(frozen=True, eq=False)
+class Fitted(Record):
     """The parameters of one family of kernels, fitted to so many `rows`.
 
     `error` is the mean size of the relative error on shapes that were left out of the fit, as a ratio.
@@ -23,8 +25,8 @@ class Fitted:
     error: float
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, eq=False)
+class Calibration(Record):
     """What was fitted for each engine and family; `engine` is the one to take where none is named."""
 
     engine: str

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
+from llmir.frozen import Record
 from llmir.hw import calibrations
 from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
@@ -15,13 +16,13 @@ from llmir.names import suggest
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class Device(Record):
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
     `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
     it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Its calibration is its
-    file's own, or that of the bundled device `measured_as`. Compared and hashed by identity, so a device can
+    file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
     key a cache.
     """
 

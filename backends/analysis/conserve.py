@@ -157,8 +157,8 @@ def _whole(program: Program, at: Binding) -> dict[str, int]:
 def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     """Each share of a stage, and what it is known by: a weight for the whole model, by its parameter."""
     parts = program.micro_batches
-    at = Binding(**step.symbols | {"B": int(step.symbols["B"]) // parts})
-    written = Binding(**at.symbols | {"C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
+    at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
+    written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
         op = node.node.op
         if isinstance(op, Weight):

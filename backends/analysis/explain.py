@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmir.backends.analysis.report import OpCost, Report
-from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.cost import Basis, Exchange, Limit, Price, Row
 from llmir.backends.cost.calibrated import Measured, Phases
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
@@ -134,7 +134,7 @@ class Explanation:
     routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
-    basis: str
+    basis: Basis
     error: float | None
     ideal_time_s: float
     kernel: Kernel | None
@@ -147,7 +147,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return asdict(self)
+        return asdict(self) | {"basis": str(self.basis)}
 
 
 def find(program: Program, name: str) -> Instance:

@@ -328,7 +328,7 @@ class Report:
             import pandas
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([vars(op) for op in self.ops])
+        return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
         return (
@@ -354,4 +354,6 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
+    if isinstance(value, Basis):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

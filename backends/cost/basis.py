@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Basis:
     """The basis of a price: `kind` is calibrated, roofline or efficiency; only times of one kind compare.
 
-    Of calibrated kernels, `device` is the one that they were measured on if it is another, `engine` whose they
-    are if the one asked for has none, and `by` the family of kernels that stands in where none is known for the
-    op. A roofline beside calibrated kernels says `why`.
+    Of calibrated kernels, `device` is the one that they were measured on if it is another, `engine` whose
+    they are if the one asked for has none, and `by` the family of kernels that stands in where none is known
+    for the op. A roofline beside calibrated kernels says `why`.
 
     >>> print(Basis("calibrated"), Basis("calibrated", device="H100-SXM"), sep="; ")
     calibrated; borrowed from H100-SXM

@@ -23,11 +23,12 @@ from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in
 
+
 @dataclass(frozen=True)
 class Measured:
     """The time of a calibrated kernel, and never less than the roofline's.
 
-    `basis` says whose measurements it rests on; `error` is the mean relative error on unseen shapes.
+    `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
     """
 
     device: Device

@@ -61,7 +61,7 @@ def model(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Model:
-    """The model that these options ask for: calibrated where the device was measured, or can borrow; else ideal.
+    """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
 
     `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
     contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked

@@ -12,10 +12,10 @@ from llmir.hw import Device
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 FEWEST = 16
 
-# What borrowing adds to a kernel's mean relative error, from `python benchmarks/transfer.py DIR`: each of A100,
-# H100, B200 and L40S predicted by the others' kernels and its own datasheet, less the error of its own kernels,
-# the mean of products, attention, experts, collectives and streams.
-SAME_ISA = 0.10  # none of these share one; what products lose between generations, whose kernels are others
+# What borrowing adds to a kernel's mean relative error (`python benchmarks/transfer.py DIR`): each of A100,
+# H100, B200 and L40S predicted by the others' kernels and its own datasheet, less the error of its own
+# kernels, the mean of products, attention, experts, collectives and streams.
+SAME_ISA = 0.10  # no two of these share one: what products alone lose between generations
 SAME_MEMORY = 0.18  # A100, H100 and B200, with HBM
 SAME_VENDOR = 0.46  # these and L40S, with GDDR
 # What whole runs of vLLM on AMD's MI250 are off when NVIDIA's A100 predicts its kernels (docs/results.md,

@@ -39,4 +39,8 @@ def _said(change: Change) -> dict[str, Any]:
     sides = {"before": change.before, "after": change.after}
     names = {name: " ".join(p.name for p in parts) for name, parts in sides.items()}
     times = {f"repeat_{name}": diffview.times(parts).replace("×", "") for name, parts in sides.items()}
-    return {"what": change.what, **names, **times}
+    bases = {
+        f"basis_{name}": "; ".join(dict.fromkeys(str(p.basis) for p in parts))
+        for name, parts in sides.items()
+    }
+    return {"what": change.what, **names, **times, **bases}

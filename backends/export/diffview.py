@@ -133,7 +133,8 @@ def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[s
     on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
-    return [*shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+    basis = ("basis", facts.plain(diff.basis))
+    return [basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
 
 
 def memory(step: StepDiff) -> str:
@@ -212,7 +213,12 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
     does = dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
-    return table.caption(" → ".join(does)) + table.html(*flat(step)) + table.caption(memory(step), "small")
+    return (
+        table.caption(" → ".join(does))
+        + table.caption(facts.plain(step.basis), "small")
+        + table.html(*flat(step))
+        + table.caption(memory(step), "small")
+    )
 
 
 def workload_html(diff: WorkloadDiff) -> str:
