@@ -117,9 +117,9 @@ def diff(
     """What one step of two programs differs in, op by op; with `to_dict()`.
 
     Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
-    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is another
-    device on the other side. Also of two reports, or of two workloads, which know their device and step: then
-    all else is left out, and InputError if the times of one are measured and those of the other are not.
+    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is the
+    device of the other side, if that is another. Also of two reports, or of two workloads, which know their
+    device and step: all else is left out, and InputError if only the times of one are measured.
     """
     from .backends.analysis.common import common
     from .backends.analysis.diff import diff, steps

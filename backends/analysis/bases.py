@@ -13,10 +13,11 @@ from llmir.errors import InputError
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its model, and each basis of its times with the share of its ops that they are."""
+    """One side: its model, each basis of its ops' times with the share of it, and the mean relative error."""
 
     model: Model
     shares: dict[Basis, float]
+    error: float | None
 
     @property
     def kind(self) -> str:
@@ -33,9 +34,11 @@ class Side:
 
     @property
     def source(self) -> str:
-        """Where the kernels of most of the time were measured."""
-        main = max(self.shares, key=lambda basis: self.shares[basis])
-        return f"borrowed from {main.device}" if main.borrowed else f"measured on {self.model.device.name}"
+        """Where most kernels were measured, and how far off their times are."""
+        device = self.model.device
+        own, others = device.calibration, (b.device for b in self.shares if b.borrowed)
+        where = f"measured on {device.name}" if own else f"borrowed from {next(others, 'none')}"
+        return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
     @property
     def outside(self) -> float:
@@ -56,21 +59,26 @@ class Bases:
         return "; ".join(self.words())
 
     def words(self) -> Sequence[str]:
-        """What both sides share, then what differs."""
+        """What both sides share, then what differs; each is a short line."""
         old, new = self.before, self.after
         if old.kind != "calibrated":
-            bound = ", a lower bound" if old.kind == "roofline" else ""
-            return [f"{old.kind} on both sides{bound}" + (f": {self.why}" if self.why else "")]
-        said = ["calibrated" + (f", {old.engine} kernels" if old.engine == new.engine else "")]
-        if old.engine != new.engine:
-            said.append(f"by kernels of {old.engine} before, of {new.engine} after")
-        sources = dict.fromkeys((old.source, new.source))
-        said.append(
-            " on both sides".join([*sources, ""]) if len(sources) == 1 else _pair(old.source, new.source)
+            reason = f": {self.why}" if self.why else ", a lower bound" if old.kind == "roofline" else ""
+            return [f"{old.kind} on both sides{reason}"]
+        same = f"calibrated, {old.engine} kernels on both sides"
+        said = [
+            same if old.engine == new.engine else f"calibrated, {_pair('kernels of', old.engine, new.engine)}"
+        ]
+        said += (
+            [f"both {old.source}"]
+            if old.source == new.source
+            else [f"before {old.source}", f"after {new.source}"]
         )
         if old.outside or new.outside:
-            shares = _pair(*(f"{100 * side.outside:.0f}%" for side in (old, new)))
-            said.append(f"between nodes by the roofline: {shares} of the ops' time")
+            shares = (f"{100 * side.outside:.0f}%" for side in (old, new))
+            reasons = {
+                b.why or "without a kernel" for s in (old, new) for b in s.shares if b.kind == "roofline"
+            }
+            said.append(_pair(f"by the roofline, {', '.join(sorted(reasons))}:", *shares))
         return said
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,17 +104,21 @@ def bases(before: Iterable[Report], after: Iterable[Report], why: str = "") -> B
     return found
 
 
-def _pair(old: str, new: str) -> str:
-    return f"{old} before, {new} after"
+def _pair(what: str, old: str | None, new: str | None) -> str:
+    return f"{what} {old} before, {new} after"
 
 
 def _side(reports: Iterable[Report]) -> Side:
     shares: dict[Basis, float] = {}
-    models = []
+    models, known, off = [], 0.0, 0.0
     for report in reports:
         models.append(report.plan.model)
         for op in report.ops:
-            shares[op.basis] = shares.get(op.basis, 0.0) + op.repeat * float(op.time_s)
+            time = op.repeat * float(op.time_s)
+            shares[op.basis] = shares.get(op.basis, 0.0) + time
+            if op.error is not None:
+                known, off = known + time, off + time * op.error
     whole = sum(shares.values()) or 1.0
     largest = sorted(shares, key=lambda basis: -shares[basis])
-    return Side(models[0], {basis: shares[basis] / whole for basis in largest})
+    error = off / known if known else None
+    return Side(models[0], {basis: shares[basis] / whole for basis in largest}, error)

@@ -88,7 +88,7 @@ def model(
 
 def unmeasured(device: Device) -> str:
     """Why a device has no kernels to take times from."""
-    return f"no kernels were measured on {device.name}, nor on a GPU like it"
+    return f"{device.name} was not measured, nor was a GPU like it"
 
 
 @lru_cache(maxsize=256)

@@ -37,7 +37,7 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
         device.isa != other.isa,
         _technology(device) != _technology(other),
         0 if abroad else abs(_generation(device) - _generation(other)),
-        device.memory_kind != other.memory_kind,
+        not abroad and device.memory_kind != other.memory_kind,
         abs(math.log(ours / theirs)),  # the chip's; memory varies among products of one chip
     )
 

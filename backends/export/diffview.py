@@ -133,8 +133,8 @@ def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[s
     on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
-    basis = ("basis", facts.plain(diff.basis))
-    return [basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+    basis = [("" if i else "basis", facts.plain(line)) for i, line in enumerate(diff.basis.words())]
+    return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
 
 
 def memory(step: StepDiff) -> str:
