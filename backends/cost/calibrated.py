@@ -13,9 +13,8 @@ from llmir.hw import Device
 
 from .basis import BETWEEN_NODES, Basis
 from .calibration import Fit, engines, nearest, owner
-from .calls import Call, call, decoding
 from .ideal import Ideal
-from .kernels import AttentionShape, Host
+from .kernels import Call, Host, calls
 from .limit import Limit
 from .nodes import split
 from .price import Price, Roofline
@@ -163,17 +162,12 @@ class Calibrated:
         roofline = Ideal(self.device).price(row)
         if split(self.device, row.work.group)[1] > 1:
             return replace(roofline, basis=BETWEEN_NODES)
+        known = [price for call in calls(row) if (price := self._measured(call, roofline))]
+        if len(known) == 2:
+            decode, prefill = known
+            return Phases(row.operands[0].shape[1], prefill, decode)
         other = stand_in(row)
-        return self._called(row, roofline) or self._measured(other, roofline, other.families[0]) or roofline
-
-    def _called(self, row: Row, roofline: Roofline) -> Price | None:
-        """The price of the kernel that the op is a call of."""
-        made = call(row)
-        found = self._measured(made, roofline) if made else None
-        if made and found and isinstance(made.shape, AttentionShape):
-            decode = self._measured(decoding(made), roofline)
-            return decode and Phases(row.operands[0].shape[1], found, decode)
-        return found
+        return known[0] if known else self._measured(other, roofline, other.families[0]) or roofline
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)

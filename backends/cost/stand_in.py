@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .calls import Call
-from .kernels import CollectiveShape, StreamShape
+from .kernels import Call, CollectiveShape, StreamShape
 from .rows import Row
 
 
