@@ -8,6 +8,7 @@ from typing import Any
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Calibrated, Model
+from llmir.backends.cost.relatives import kernels_of
 from llmir.errors import InputError
 
 
@@ -35,9 +36,8 @@ class Side:
     @property
     def source(self) -> str:
         """Where most kernels were measured, and how far off their times are."""
-        device = self.model.device
-        own, others = device.calibration, (b.device for b in self.shares if b.borrowed)
-        where = f"measured on {device.name}" if own else f"borrowed from {next(others, 'none')}"
+        device, whose = self.model.device, kernels_of(self.model.device)
+        where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
         return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
     @property

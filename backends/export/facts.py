@@ -11,6 +11,8 @@ from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import OpCost, Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, nodes
+from llmir.backends.cost.calibration import engines
+from llmir.backends.cost.models import unmeasured
 from llmir.backends.export import units
 from llmir.dim import Number
 from llmir.graph import Program
@@ -172,7 +174,7 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
         ("cost model", cost_model(workload)),
-        *[("times rest on", words) for words in rests_on(workload)],
+        *[("basis", words) for words in bases(workload)],
     ]
 
 
@@ -185,7 +187,8 @@ def cost_model(workload: Workload) -> str:
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
-    return COST_MODELS[report.cost_model]
+    nothing = "" if engines(workload.device) else f"; {unmeasured(workload.device)}"
+    return COST_MODELS[report.cost_model] + nothing
 
 
 def _whose(model: Any) -> str:
@@ -194,8 +197,8 @@ def _whose(model: Any) -> str:
     return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
 
 
-def rests_on(workload: Workload) -> list[str]:
-    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
+def bases(workload: Workload) -> list[str]:
+    """Of a calibrated model, the bases of the times of each kind of op, by their share."""
     if workload.prefill.cost_model != "calibrated":
         return []
     found: dict[Basis, dict[str, float]] = {}
