@@ -71,7 +71,7 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
             measured = hw.load(stated[1])
             assert stated.groups() == (stated[1], measured.isa, measured.memory_kind)
             names.append(stated[1])
-        found |= {name: measured if stated else None for name in names}
+        found |= dict.fromkeys(names, measured if stated else None)
     assert found == {name: kernels_of(hw.load(name)) for name in hw.names()}
 
 

@@ -60,7 +60,7 @@ def relatives(device: Device) -> tuple[Device, ...]:
 
 
 def kernels_of(device: Device) -> Device | None:
-    """Whose kernels are taken for this device: its own if it was measured, else the nearest's; None for none."""
+    """Whose kernels are taken: the device's own if it was measured, else the nearest's; None for none."""
     return device if device.calibration else next(iter(relatives(device)), None)
 
 
