@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import inputs, options, output
+from .command import command
 from .ending import line
 from .kinds import Number
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from llmir.backends.analysis.workload import Workload
 
 
-@click.command("analyze", short_help="Time and memory of a request.")
+@command("analyze", "Time and memory of a request: prefill, decode, op by op.")
 @options.model
 @options.workload
 @options.lowering
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(**given: Any) -> int:
+def analyze(**given: Any) -> int:
     """Price a request: prefill, decode, and each op of both.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from llmir.errors import InputError, UnsupportedError
 
 from . import inputs, options, output
+from .command import command
 from .kinds import Count
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 
 
-@click.command("check", short_help="Hold the weights against a checkpoint, or all ranks against one device.")
+@command("check", "Hold the weights against a checkpoint, or all ranks against one device.")
 @options.model
 @click.option(
     "--index",
@@ -33,7 +34,7 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 @click.option("--prompt", type=Count(), help="Tokens of each, with --tp and its like.  [default: tp]")
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
-def command(**given: Any) -> int:
+def check(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, element types, bytes.
 
     Only headers are read. An index knows names and totals; a .safetensors header knows shapes too. Exit 0

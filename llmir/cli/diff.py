@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from llmir.pipeline import Step
 
 
-@click.command("diff", short_help="What passes, another model or another device change.")
+@command("diff", "What passes, another model or another device change, op by op.")
 @options.model
 @click.argument("other", metavar="[MODEL2]", required=False)
 @click.option("--before", metavar="PASSES", help="Passes on the one side; '' for none, as eager code runs.")
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @options.parallel
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(**given: Any) -> None:
+def diff(**given: Any) -> None:
     """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
 SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot", "gv")}
 
 
-@click.command("draw", short_help="An annotated diagram of the model.")
+@command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
 @options.model
 @options.workload
 @options.lowering
@@ -28,7 +29,7 @@ SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot", "gv")}
     help="overview: blocks; layer: each op, layers folded; full: every layer written out.",
 )
 @options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
-def command(**given: Any) -> None:
+def draw(**given: Any) -> None:
     """Draw the model: each op with its time, share, FLOPs, bytes and what bounds it.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file. The path of the

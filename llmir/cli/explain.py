@@ -9,9 +9,10 @@ import click
 from llmir.errors import InputError, LlmirError
 
 from . import inputs, options, output
+from .command import command
 
 
-@click.command("explain", short_help="One op: equation, costs, time.")
+@command("explain", "One op: its equation, its costs in symbols and numbers, its time.")
 @options.model
 @click.argument("op", metavar="OP")
 @click.option(
@@ -26,7 +27,7 @@ from . import inputs, options, output
 @options.parallel
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
-def command(**given: Any) -> None:
+def explain(**given: Any) -> None:
     """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`

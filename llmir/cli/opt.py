@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
 
-@click.command("opt", short_help="Run passes and print the IR.")
+@command("opt", "Run passes and print the IR.")
 @click.argument("model", metavar="MODEL|FILE.ir|-")
 @click.option(
     "-p", "--pipeline", default="", metavar="PASSES", help="Passes to run, such as 'fuse-attention,unroll'."
@@ -21,7 +22,7 @@ from . import inputs, options, output
 @options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @options.output("Write a file (.ir) instead of stdout.")
-def command(
+def opt(
     model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None, **given: Any
 ) -> None:
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
