@@ -39,25 +39,17 @@ def analyze(**given: Any) -> int:
     llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --weights fp8 --activations fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit --reserve 2GiB
     """
-    form = output.choose(given["output_file"], given["form"])
+    from llmir.backends.analysis.workload import Workload
+
+    form = output.choose(given["output_file"], given["form"], Workload)
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
-    _emit(job, form, given["output_file"])
+    output.result(job, form, given["output_file"])
     output.note(*job.notes)
     broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])
     for message in broken:
         line("violated", message)
     return 1 if broken else 0
-
-
-def _emit(job: Workload, form: str, target: str | None) -> None:
-    from llmir.backends.export import jsonio, table
-
-    if form == "table":
-        output.emit_table(table.workload(job), target)
-    else:
-        writers = {"json": jsonio.workload_json, "csv": jsonio.workload_csv, "md": jsonio.workload_markdown}
-        output.emit(writers[form](job), target)
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:

@@ -37,10 +37,11 @@ def opt(
     llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
     cat llama.ir | llmir opt - -p dce
     """
-    output.choose(output_file, None, {".ir": "ir"})
     from llmir import api
-    from llmir.text import print_program
+    from llmir.graph import Program
+
+    form = output.choose(output_file, None, Program)
 
     program = api.run(inputs.read(model, logits, lenient=lenient), inputs.around(given, pipeline))
-    output.emit(print_program(program), output_file)
+    output.result(program, form, output_file)
     output.note(*program.notes)
