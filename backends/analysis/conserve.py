@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from llmir.backends.analysis.asked import count
 from llmir.backends.analysis.workload import parallel
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
@@ -74,8 +75,8 @@ class Conservation(Result):
         """Every weight, cache and product of the sharded program."""
         return tuple(_joined(_shares(self.after, self.at)))
 
-    @cached_property
-    def totals(self) -> dict[str, Total]:
+    @figure
+    def totals(self) -> Mapping[str, Total]:
         """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
         for what in WHAT:

@@ -14,6 +14,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.dim import Number
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.views import Result
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
@@ -37,7 +38,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Figures):
     """An op as it runs `repeat` times in a step; figures are of all these executions together."""
 
     name: str
@@ -132,9 +133,9 @@ class WorkloadDiff(Result):
         return steps(before, after) if before and after else None
 
     @property
-    def phases(self) -> list[tuple[str, StepDiff]]:
+    def phases(self) -> tuple[tuple[str, StepDiff], ...]:
         """The steps by name."""
-        return [("prefill", self.prefill), *([("decode", self.decode)] if self.decode else [])]
+        return ("prefill", self.prefill), *([("decode", self.decode)] if self.decode else [])
 
     def total(self, name: str) -> Pair:
         """A figure that a `Workload` has, such as `ttft_s`."""

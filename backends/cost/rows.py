@@ -12,6 +12,8 @@ from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
 
+from .routed import Experts, experts
+
 ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
 
 
@@ -20,6 +22,7 @@ class Row:
     """One op as a micro-batch runs it `repeat` times, on one rank.
 
     `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    `experts` is of the layer of routed experts that it is part of.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
+    experts: Experts | None = None
 
     @property
     def kind(self) -> str:
@@ -76,6 +80,7 @@ def _row(program: Program, at: Instance) -> Row:
         node.results[0].local(mesh),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+        experts(graph, node, mesh),
     )
 
 
