@@ -18,7 +18,6 @@ from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
-from llmir.ops.source import Source
 
 from .kernels import Call
 
@@ -115,7 +114,7 @@ def bound(call: Call, device: Device) -> Bound:
     limits = {"compute": zero, "network": zero}
     moved = zero
     for row in call.ops:
-        outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
+        outside = (graph[v.node].op.source for v in row.node.operands)
         moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + (at(row.write) if row.node.name in outputs else 0)
         for name, before in limits.items():
