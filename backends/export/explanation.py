@@ -1,4 +1,4 @@
-"""How the terminal shows an explanation of an op."""
+"""An explanation of an op, as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from llmir.backends.export import facts, table, units
 from llmir.dim import ATOMS
 
 
-def shown(e: Explanation, phase: str) -> RenderableType:
+@table.printed(of=Explanation)
+def shown(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
+    phase = e.phase
 
     def title(text: str) -> Group:
         return Group("", _text(text, "bold"))
