@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from llmir.errors import UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
 
 from . import unquantized
 from .config import Config
@@ -228,4 +226,4 @@ def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None
 def _blocks(program: Program) -> list[str]:
     """The blocks that have products."""
     nodes = (n for g in program.graphs.values() for n in g.nodes)
-    return list(dict.fromkeys(n.op.block for n in nodes if isinstance(n.op, Linear | GroupedLinear)))
+    return list(dict.fromkeys(n.op.block for n in nodes if n.op.matrices))

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from llmir.dim import Binding
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Instance, Program
-from llmir.ops.source import Weight
 
 from .source import show
 
@@ -90,14 +89,11 @@ def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
         op = at.node.op
-        if not isinstance(op, Weight) or "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
-            continue
-        if op.param.endswith(".weight"):  # a bias may have the axes of heads too
+        matrix = op.param.endswith(".weight") and len(at.node.results[0].shape) > 1
+        if matrix and "{layer}" in op.param:  # a bias may have the axes of heads too
             yield at, op.param.removesuffix(".weight")
 
 
 def _experts(at: Instance) -> int:
-    op = at.node.op
-    assert isinstance(op, Weight)
-    count: int = Binding()(at.node.results[0].shape[op.axes.index("expert")])
+    count: int = Binding()(at.node.results[0].shape[at.node.op.axes.index("expert")])
     return count

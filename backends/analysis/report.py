@@ -13,12 +13,13 @@ from llmir.backends import cost
 from llmir.backends.analysis.asked import binding, checked, other
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
-from llmir.backends.cost import BOUNDS, Model, Price, Row
+from llmir.backends.cost import BOUNDS, Basis, Model, Price, Row
 from llmir.dim import Binding, Mixed, Number, Size, maximum
 from llmir.errors import InputError
 from llmir.frozen import Figures, Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 PHASE_KEYS = (
     "time_s",
@@ -62,7 +63,7 @@ class OpCost(Figures):
     bound: Any
     share: Number  # of the time of all ops, all repeats together
     ideal_time_s: Number  # the roofline of the same
-    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
+    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
     error: float | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
 
@@ -79,7 +80,7 @@ class StageCost(Figures):
     peak_memory_bytes: Number
 
 
-class Report(Immutable):
+class Report(Immutable, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -345,18 +346,13 @@ class Report(Immutable):
             import pandas
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([vars(op) for op in self.ops])
+        return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
         return (
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import report_html
-
-        return report_html(self)
 
 
 def _over(part: Number, whole: Number) -> Number:
@@ -374,4 +370,6 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
+    if isinstance(value, Basis):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

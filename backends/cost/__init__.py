@@ -1,5 +1,6 @@
 """Cost models: what each op of a program takes on a device."""
 
+from .basis import Basis
 from .calibrated import Calibrated
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
@@ -11,6 +12,7 @@ from .rows import Row, rows
 __all__ = [
     "BOUNDS",
     "NAMES",
+    "Basis",
     "Calibrated",
     "Exchange",
     "Ideal",

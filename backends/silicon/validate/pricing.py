@@ -11,14 +11,13 @@ from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Ideal, Model, model
-from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.calibration import basis, engines
 from llmir.backends.cost.kernels import MoeShape
 from llmir.backends.silicon.calibrate import Family, families
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
-from llmir.ops.source import Source
 
 from .kernels import Call
 
@@ -75,7 +74,9 @@ class CalibratedPricing(Pricing):
     name = "calibrated"
 
     def model(self, device: Device, engine: str) -> Model:
-        """The device's first engine for an unknown one."""
+        """The device's first engine for an unknown one; the roofline where nothing like it was measured."""
+        if not engines(device):
+            return model(device, "ideal")
         own = device.calibration.engines if device.calibration else {}
         return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
 
@@ -115,7 +116,7 @@ def bound(call: Call, device: Device) -> Bound:
     limits = {"compute": zero, "network": zero}
     moved = zero
     for row in call.ops:
-        outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
+        outside = (graph[v.node].op.source for v in row.node.operands)
         moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + (at(row.write) if row.node.name in outputs else 0)
         for name, before in limits.items():
