@@ -183,7 +183,7 @@ def _known(config: Config, where: str, fields: Mapping[str, Any], names: str) ->
     """An error for a field of an object inside that is not of these, unless it is null."""
     for key, value in fields.items():
         if value is not None and key not in names.split():
-            fact = f"{show(value)} is not modelled (an unknown field may act)"
+            fact = f"{show(value)} is not modelled (unknown, so it may act)"
             raise config.error(f"{where}.{plain(str(key))}", fact, UnsupportedError)
 
 

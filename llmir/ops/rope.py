@@ -50,14 +50,14 @@ class Rotary(Op):
         """As the equation says; `VerifyError` for factors that are not those of the scaling."""
         if self.scaling not in SCALINGS:
             known = ", ".join(SCALINGS)
-            raise VerifyError(f"{self.opcode}: scaling {plain(self.scaling)!r} is none of {known}")
+            raise VerifyError(f"scaling {plain(self.scaling)!r} is none of {known}")
         names = SCALINGS[self.scaling]
         starred = any(name.endswith("*") for name in names)
         pairs = Binding()(operands[0].shape[-1]) // 2 if starred and operands else 0
         wanted = sum(pairs if name.endswith("*") else 1 for name in names)
         if len(self.factors) != wanted:
             fact = f"{len(self.factors)} factors, expected {wanted} ({', '.join(names) or 'none'})"
-            raise VerifyError(f"{self.opcode}: scaling {self.scaling} has {fact}")
+            raise VerifyError(f"scaling {self.scaling} has {fact}")
         return super().types(operands)
 
     def rotate(self, x: Array, at: Place) -> Array:
