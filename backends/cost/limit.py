@@ -7,7 +7,7 @@ from functools import cached_property
 
 from llmir.dim import Binding, Dim, Number, Size
 
-BOUNDS = ("compute", "memory", "network", "launch")
+BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launches, the engine's CPU
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
 
 ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
+# What memory traffic is of: weights are read; activations, keys and values are read and written.
+TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,21 @@ class Row:
         return sum((n for _, n in self.writes), start=0)
 
     @cached_property
+    def roles(self) -> dict[str, Size]:
+        """Bytes by `TRAFFIC`: those read add up to `read`, those written to `write`."""
+        weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
+        kept = _of(self.writes, "cache")
+        sizes = weights, self.read - weights - caches, caches, self.write - kept, kept
+        return dict(zip(TRAFFIC, sizes, strict=True))
+
+    @cached_property
     def flops(self) -> Size:
         """All FLOPs, of matrix and vector units."""
         return self.work.matrix + self.work.vector
+
+
+def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
+    return sum((n for r, n in amounts if r == role), start=0)
 
 
 def _row(program: Program, at: Instance) -> Row:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
-BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "launch": "bright_black"}
+BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
