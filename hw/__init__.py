@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from llmir.errors import HardwareError
-from llmir.hw import schema
+from llmir.hw import calibrations, schema
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
 from llmir.hw.document import cite, leaves, merge, parse
@@ -27,48 +28,14 @@ __all__ = [
     "engine",
     "engines",
     "load",
+    "measured",
     "names",
 ]
 
 _DEVICES, _CLUSTERS, _ENGINES = (Path(__file__).parent / n for n in ("devices", "clusters", "engines"))
 
-# Other names of a device, besides its file's: what people type, and what drivers report.
-_ALIASES = {
-    "v100-16": "v100-16gb v100-sxm2-16gb",
-    "v100-32": "v100 v100-32gb v100-sxm v100-sxm2 v100-sxm2-32gb",
-    "a6000": "rtx-a6000",
-    "a100-40-sxm": "a100-40 a100-40gb a100-40gb-sxm a100-sxm-40 a100-sxm-40gb a100-sxm4-40gb",
-    "a100-40-pcie": "a100-40gb-pcie a100-pcie-40 a100-pcie-40gb",
-    "a100-80-sxm": "a100 a100-sxm a100-sxm4 a100-80 a100-80gb a100-80gb-sxm a100-sxm-80 a100-sxm-80gb "
-    "a100-sxm4-80gb",
-    "a100-80-pcie": "a100-pcie a100-80gb-pcie a100-pcie-80 a100-pcie-80gb",
-    "rtx3090": "3090",
-    "rtx4090": "4090",
-    "rtx-pro-6000": "pro6000 rtx6000pro rtx6000-blackwell rtx-pro-6000-blackwell "
-    "rtx-pro-6000-blackwell-workstation-edition",
-    "h20": "h20-sxm h20-96 h20-96gb",
-    "h800": "h800-sxm h800-sxm5 h800-80gb",
-    "h100-sxm": "h100 h100-sxm5 h100-80 h100-80gb h100-80gb-sxm h100-sxm-80gb h100-80gb-hbm3",
-    "h100-pcie": "h100-80gb-pcie h100-pcie-80gb",
-    "h200": "h200-sxm h200-sxm5 h200-141gb",
-    "gh200": "gh200-96 gh200-96gb gh200-480gb",
-    "b200": "b200-sxm b200-sxm6 b200-180gb",
-    "gb200": "gb200-sxm gb200-nvl72",
-    "b300": "b300-sxm b300-sxm6",
-    "mi250": "mi250-oam",
-    "mi300x": "mi300x-oam",
-    "mi325x": "mi325x-oam",
-    "mi355x": "mi355x-oam",
-    "tpu-v5p": "v5p",
-    "tpu-v6e": "v6e tpu-v6 trillium",
-    "cpu": "xeon xeon-8480+",
-    "dgx-a100": "hgx-a100 dgx-a100-80gb hgx-a100-80gb",
-    "dgx-h100": "hgx-h100",
-    "hgx-h200": "dgx-h200",
-    "dgx-b200": "hgx-b200",
-    "rtx3090-pcie-8": "8x3090-pcie 8x3090 8xrtx3090 rtx3090x8",
-    "rtx4090-pcie-8": "8x4090-pcie 8x4090 8xrtx4090 rtx4090x8",
-}
+# The aliases of a bundled file, which are found without reading all of it.
+_ALIASES = re.compile(r"^aliases: \[([^]]*)\]", re.MULTILINE)
 _BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "google", "cloud", "intel")
 
 
@@ -112,6 +79,11 @@ def clusters() -> list[str]:
     return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
 
 
+def measured() -> list[str]:
+    """The names of the bundled devices that have a calibration of their own, sorted."""
+    return sorted(calibrations.names())
+
+
 def engines() -> list[str]:
     """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
     return sorted(path.stem for path in _ENGINES.glob("*.yaml"))
@@ -149,10 +121,13 @@ def _file(stem: str) -> Path:
 
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Stem by normalized name or alias."""
-    known = (*names(), *clusters())
-    aliases = {alias: stem for stem, line in _ALIASES.items() for alias in line.split()}
-    return {normalize(name): stem for name, stem in ({n: n for n in known} | aliases).items()}
+    """Name by normalized name or alias, of all that is bundled."""
+    found: dict[str, str] = {}
+    for name in (*names(), *clusters()):
+        said = _ALIASES.search(_file(name).read_text(encoding="utf-8"))
+        aliases = said[1].split(",") if said else ()
+        found |= {normalize(spelling.strip(' "\n')): name for spelling in (name, *aliases)}
+    return found
 
 
 def _stem(name: str) -> str:
@@ -183,15 +158,18 @@ def _as_path(name: str, folder: Path = Path()) -> Path | None:
 
 
 def _read(path: Path, source: str) -> Device:
-    doc, sources = _resolve(path, source, ())
+    doc, sources, calibrated = _resolve(path, source, ())
     fields = schema.read(doc, path.name, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
         raise HardwareError(f"{path.name}: vector_tflops must give fp32, which all else can fall back on")
-    return Device(**fields, sources=sources)
+    return Device(**fields, measured_as=calibrated, sources=sources)
 
 
-def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any, Any], dict[str, str]]:
-    """A file's keys laid over those it extends, and each number's source; `source` where none is stated."""
+def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any, Any], dict[str, str], str]:
+    """A file's keys laid over those it extends, and each number's source; `source` where none is stated.
+
+    Last, the bundled device whose calibration holds: none where a file on the way states its own, laid over.
+    """
     here = path.resolve()
     if here in above:
         circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
@@ -200,17 +178,22 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
     stated = own.pop("sources", {})
     below: dict[Any, Any] = {}
     sources: dict[str, str] = {}
+    calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
     if "extend" in own:
         base = schema.text(own.pop("extend"), f"{path.name}: extend", 1)
         file = _as_path(base, path.parent)
         if file is None:
             file = _file(_stem(base))
         in_box = file.parent in (_DEVICES, _CLUSTERS)
-        below, sources = _resolve(file, file.name if in_box else f"user file {file.name}", (*above, here))
+        named = file.name if in_box else f"user file {file.name}"
+        below, sources, calibrated = _resolve(file, named, (*above, here))
+        below.pop("aliases", None)
+    if "calibration" in own and calibrated:
+        below["calibration"] = calibrations.document(calibrated)
+        calibrated = ""
     doc = merge(below, own)
     present = {schema.field_path(leaf) for leaf in leaves(doc)}
     kept = {leaf: s for leaf, s in sources.items() if leaf in present}
-    numbers = {
-        key: value for key, value in own.items() if key != "calibration"
-    }  # which says its origin itself
-    return doc, kept | cite(numbers, stated, path.name, source)
+    # Aliases are no number, and a calibration says its origin itself.
+    numbers = {key: value for key, value in own.items() if key not in ("aliases", "calibration")}
+    return doc, kept | cite(numbers, stated, path.name, source), calibrated

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from llmir.errors import HardwareError
+from llmir.frozen import Record
+from llmir.hw import calibrations
 from llmir.hw.calibration import Calibration
 from llmir.hw.dtypes import WIDER, unit_of
 from llmir.hw.link import Link, Node
@@ -14,20 +16,25 @@ from llmir.names import suggest
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class Device(Record):
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
+    `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
-    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Compared and hashed by
-    identity, so a device can key a cache.
+    it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Its calibration is its
+    file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
+    key a cache.
     """
 
     name: str
     vector_flops: Mapping[str, float]
     memory_bytes: int
     memory_Bps: float  # noqa: N815 (B is bytes)
+    aliases: tuple[str, ...] = ()
     vendor: str = ""
     architecture: str = ""
+    isa: str = ""
+    memory_kind: str = ""
     matrix_flops: Mapping[str, float] = field(default_factory=dict)
     multiprocessors: int | None = None
     cores: int | None = None
@@ -37,8 +44,14 @@ class Device:
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
-    calibration: Calibration | None = None
+    own_calibration: Calibration | None = None
+    measured_as: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What its kernels were measured to take, read when first asked for; None if they were not."""
+        return self.own_calibration or calibrations.of(self.measured_as)
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:
         """Peak FLOP/s of matrix products in `dtype`, and the dtype whose unit does them.

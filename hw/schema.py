@@ -64,6 +64,13 @@ def count(value: object, where: str, unit: float) -> int:
     return int(number(value, where, unit))
 
 
+def spellings(value: object, where: str, unit: float) -> tuple[str, ...]:
+    """Other names of a device."""
+    if not isinstance(value, list) or not value:
+        raise HardwareError(f"{where} must be a list of names, got {show(value)}")
+    return tuple(label(name, where, unit) for name in value)
+
+
 def flag(value: object, where: str, unit: float) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -127,13 +134,16 @@ def fitted(value: object, where: str) -> Fitted:
 
 DEVICE = {
     "name": Key("name", label, required=True),
+    "aliases": Key("aliases", spellings),
     "vendor": Key("vendor", label),
     "architecture": Key("architecture", label),
+    "isa": Key("isa", label),
     "matrix_tflops": Key("matrix_flops", peaks, 1e12),
     "vector_tflops": Key("vector_flops", peaks, 1e12, required=True),
     "memory_GiB": Key("memory_bytes", size, 2**30, required=True),
     "memory_GB": Key("memory_bytes", size, 1e9, required=True),
     "memory_GBps": Key("memory_Bps", number, 1e9, required=True),
+    "memory_kind": Key("memory_kind", label),
     "multiprocessors": Key("multiprocessors", count),
     "cores": Key("cores", count),
     "l2_MiB": Key("l2_bytes", size, 2**20),
@@ -142,7 +152,7 @@ DEVICE = {
     "runs_as": Key("runs_as", renames),
     "price_per_hour_usd": Key("price_per_hour_usd", number),
     "board_power_W": Key("board_power_W", number),
-    "calibration": Key("calibration", calibration),
+    "calibration": Key("own_calibration", calibration),
 }
 LINK = {
     "GBps": Key("Bps", number, 1e9, required=True),

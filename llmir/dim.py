@@ -3,8 +3,8 @@
 The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
 cached. All symbols are non-negative. Besides symbols, a polynomial may hold the atoms
 `ceildiv(a, b)`, `min(a, b)`, `max(a, b)` and `distinct(held, k, n, E)`, how many of `held` experts are
-expected to be touched by `n` tokens that each choose `k` of `E`. Where experts are not equally popular, by
-the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `busiest` for rows (`ragged`).
+expected to be touched by `n` tokens that each choose `k` of `E` at random. Under another law of `routing`,
+the last argument, there are `distinct(held, k, n, E, law)`, and `routed` and `busiest` for rows (`ragged`).
 
 >>> B, T = Dim.symbol("B"), Dim.symbol("T")
 >>> print(2 * T * (B + 3))
@@ -15,20 +15,20 @@ the last argument, there are `distinct(held, k, n, E, skew)`, and `routed` and `
 
 from __future__ import annotations
 
-import ast
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
-from typing import SupportsIndex, Union
+from typing import Any, SupportsIndex, Union
 
 import numpy as np
 
 from . import routing
-from .errors import InputError, ParseError, VerifyError
+from .errors import InputError, VerifyError
+from .frozen import FrozenDict, Immutable, read_only
+from .routing import CHANCE, Law
 
 Size = Union[int, "Dim"]
-Argument = Union[int, float, "Dim"]
+Argument = Union[int, Law, "Dim"]
 Atom = Union[str, "Call"]
 Monomial = tuple[Atom, ...]
 Number = routing.Number  # an int, a float, or a float64 array
@@ -48,16 +48,12 @@ def maximum(a: Number, b: Number) -> Number:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-def _distinct(held: int, chosen: int, tokens: Number, experts: int, skew: float = 0.0) -> Number:
-    if skew:
-        return routing.distinct(held, chosen, tokens, experts, skew)
-    # held·(1 − (1 − k/E)^n): each token misses a given expert with probability 1 − k/E, independently.
-    if chosen >= experts:
-        return held * (tokens > 0)
-    miss = math.log1p(-chosen / experts)
-    if isinstance(tokens, np.ndarray):
-        return -held * np.expm1(tokens * miss)
-    return -held * math.expm1(tokens * miss)
+def _distinct(held: int, chosen: int, tokens: Number, experts: int, by: Law = CHANCE) -> Number:
+    return by.distinct(held, chosen, tokens, experts)
+
+
+def _busiest(ranks: int, chosen: int, tokens: Number, experts: int, by: Law) -> Number:
+    return by.busiest(ranks, chosen, tokens, experts)
 
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -65,27 +61,33 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "min": minimum,
     "max": maximum,
     "distinct": _distinct,
-    "routed": lambda tokens, chosen, experts, skew: tokens * chosen,
-    "busiest": routing.busiest,
+    "routed": lambda tokens, chosen, experts, by: tokens * chosen,
+    "busiest": _busiest,
 }
-_ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
+ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
 _POSITIVE = {"ceildiv": (1,), "distinct": (0, 1, 3), "routed": (1, 2), "busiest": (0, 1, 3)}
-_SKEW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a finite number
+LAW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a law of routing
 
 
-class Call:
+class Call(Immutable):
     """An atom that is not a symbol: one of `FUNCTIONS` applied to sizes."""
 
     __slots__ = ("_hash", "arguments", "function")
 
+    function: str
+    arguments: tuple[Argument, ...]
+    _hash: int
+
     def __init__(self, function: str, arguments: tuple[Argument, ...]) -> None:
-        self.function, self.arguments = function, arguments
-        self._hash = hash((function, arguments))
+        put = object.__setattr__
+        put(self, "function", function)
+        put(self, "arguments", arguments)
+        put(self, "_hash", hash((function, arguments)))
 
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The arguments that are sizes."""
-        return tuple(a for a in self.arguments if not isinstance(a, float))
+        return tuple(a for a in self.arguments if not isinstance(a, Law))
 
     def __hash__(self) -> int:
         return self._hash
@@ -95,18 +97,25 @@ class Call:
             return False
         return (self.function, self.arguments) == (other.function, other.arguments)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Call, (self.function, self.arguments)
+
     def __str__(self) -> str:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
 
 
-class Dim:
+class Dim(Immutable):
     """A polynomial with integer coefficients, hashable and in one canonical order."""
 
     __slots__ = ("_hash", "terms")
 
+    terms: tuple[tuple[Monomial, int], ...]
+    _hash: int
+
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        self._hash = hash(terms)
+        put = object.__setattr__
+        put(self, "terms", terms)
+        put(self, "_hash", hash(terms))
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -118,6 +127,9 @@ class Dim:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dim, (self.terms,)
 
     def __add__(self, other: Size) -> Size:
         return _add(self, _whole(other))
@@ -152,8 +164,8 @@ def _whole(size: SupportsIndex | Dim) -> Size:
 
 
 def _size(argument: Argument) -> Size:
-    if isinstance(argument, float):
-        raise TypeError(f"a size is no fraction, got {argument}")
+    if isinstance(argument, Law):
+        raise TypeError(f"a size is no law of routing, got {argument}")
     return _whole(argument)
 
 
@@ -197,20 +209,20 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @lru_cache(maxsize=1 << 14)
 def call(function: str, *arguments: Argument) -> Size:
-    """An atom of `FUNCTIONS`, folded when its arguments are integers (those with a skew stay symbolic)."""
+    """An atom of `FUNCTIONS`, folded when its arguments are integers (those with a law stay symbolic)."""
     divisors = [arguments[i] for i in _POSITIVE.get(function, ())]
     if not all(isinstance(d, int) and d > 0 for d in divisors):
         raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
-    place = _SKEW.get(function, len(arguments))
-    sizes, skew = [_size(a) for a in arguments[:place]], arguments[place:]
-    if not all(isinstance(s, (int, float)) and 0 <= s < math.inf for s in skew):
-        raise VerifyError(f"{function}: expected a skew of at least 0, got {skew[0]}")
-    arguments = (*sizes, *(float(s) for s in skew if isinstance(s, (int, float))))
+    place = LAW.get(function, len(arguments))
+    sizes, laws = [_size(a) for a in arguments[:place]], arguments[place:]
+    if not all(isinstance(by, Law) for by in laws):
+        raise VerifyError(f"{function}: expected a law of routing, got {laws[0]}")
+    arguments = (*sizes, *laws)
     if function == "ceildiv" and isinstance(by := sizes[1], int):
         terms = _terms(sizes[0])
         if all(c % by == 0 for _, c in terms):
             return _make({m: c // by for m, c in terms})
-    if function not in _SKEW and all(isinstance(s, int) for s in sizes):
+    if function not in LAW and all(isinstance(s, int) for s in sizes):
         return int(FUNCTIONS[function](*arguments))
     return Dim((((Call(function, arguments),), 1),))
 
@@ -220,13 +232,13 @@ def ceildiv(a: Size, b: Size) -> Size:
     return call("ceildiv", a, b)
 
 
-def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, skew: float = 0.0) -> Size:
-    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n).
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
+    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n), or as another law says.
 
-    n tokens choose k of E `experts`; by default all of them are held. With a `skew`, some experts are more
-    popular, and it is what the busiest of E/held ranks touches (`routing.distinct`).
+    n tokens choose k of E `experts`; by default all of them are held. Under another law than chance it is
+    what the rank that the law speaks of touches, one of E/held.
     """
-    return call("distinct", held, chosen, tokens, experts or held, *([skew] if skew else []))
+    return call("distinct", held, chosen, tokens, experts or held, *([] if by == CHANCE else [by]))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -235,18 +247,23 @@ def at_most(a: Size, b: Size) -> bool:
     return all(c >= 0 for _, c in _terms(b - a))
 
 
-class Binding:
+class Binding(Immutable):
     """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
 
-    Call it on a size to get the value: exact for integers, an array when a symbol is one.
+    Call it on a size to get the value: exact for integers, an array when a symbol is one. It copies arrays.
     """
 
+    symbols: Mapping[str, Number]
+    _monomials: dict[Monomial, Number]  # those that were asked for
+
     def __init__(self, **symbols: Number) -> None:
-        self.symbols: dict[str, Number] = {
-            name: np.asarray(v, dtype=np.float64) if isinstance(v, (np.ndarray, list, tuple)) else v
-            for name, v in symbols.items()
-        }
-        self._monomials: dict[Monomial, Number] = {(): 1}
+        self._keep({name: _figures(value) for name, value in symbols.items()})
+
+    def _keep(self, symbols: Mapping[str, Number]) -> None:
+        vars(self).update(symbols=FrozenDict(symbols), _monomials={(): 1})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _bound, (dict(self.symbols),)
 
     def __call__(self, size: Argument) -> Number:
         """The value of `size`."""
@@ -286,7 +303,20 @@ class Binding:
             whole = np.ndim(value) < axes or np.shape(value)[0] == 1
             return value if whole else value[rows]
 
-        return Binding(**{name: part(value) for name, value in self.symbols.items()})
+        # Pieces of what cannot be written need no copies.
+        found = Binding()
+        found._keep({name: part(value) for name, value in self.symbols.items()})
+        return found
+
+
+def _figures(value: Any) -> Number:
+    """An array or list as a read-only array of float64, a copy; anything else as it is."""
+    many = isinstance(value, (np.ndarray, list, tuple))
+    return read_only(np.array(value, dtype=np.float64)) if many else value
+
+
+def _bound(symbols: Mapping[str, Number]) -> Binding:
+    return Binding(**symbols)
 
 
 class Mixed(Binding):
@@ -303,9 +333,14 @@ class Mixed(Binding):
     6
     """
 
+    parts: tuple[Binding, ...]
+
     def __init__(self, parts: Iterable[Binding]) -> None:
-        self.parts = tuple(parts)
         super().__init__()
+        vars(self)["parts"] = tuple(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mixed, (self.parts,)
 
     def _product(self, monomial: Monomial) -> Number:
         first, *others = monomial
@@ -323,45 +358,3 @@ class Mixed(Binding):
         """Each part at some of the points."""
         axes = len(self.shape)
         return Mixed(p.block(rows) if len(p.shape) == axes and p.shape[0] > 1 else p for p in self.parts)
-
-
-def parse(text: str) -> Size:
-    """The size that prints as `text`; `ParseError` if none does.
-
-    >>> print(parse("T*B*2 + ceildiv(B, 8)"))
-    2*B*T + ceildiv(B, 8)
-    """
-    try:
-        return _build(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
-        allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
-        raise ParseError(f"size {text!r}: expected {allowed}") from None
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-}
-
-
-def _argument(node: ast.expr) -> Argument:
-    number = isinstance(node, ast.Constant) and isinstance(node.value, float)
-    return float(ast.literal_eval(node)) if number else _build(node)
-
-
-def _build(node: ast.expr) -> Size:
-    match node:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            return Dim.symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -1 * _build(operand)
-        case ast.BinOp(left=left, op=how, right=right):
-            return _OPERATORS[type(how)](_build(left), _build(right))
-        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) not in _ARITY.get(function, (2,)):
-                raise ValueError(function)
-            return call(function, *map(_argument, arguments))
-    raise ValueError(ast.dump(node))

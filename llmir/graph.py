@@ -14,6 +14,7 @@ import networkx as nx
 
 from .dim import Binding
 from .errors import VerifyError
+from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
@@ -58,28 +59,69 @@ def checked_name(name: object) -> str:
     return name
 
 
-class Graph:
+class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
+    """A `networkx.MultiDiGraph` that takes no edits once `freeze` was called, nor do its attributes.
+
+    `copy()` gives an ordinary one.
+    """
+
+    _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
+
+    def freeze(self) -> None:
+        """Make it read-only, down to the attributes of each edge."""
+        inside: dict[str, Any] = self.__dict__  # networkx's own dictionaries; an edge's are in two of them
+        edges = {
+            (u, v): FrozenDict((key, FrozenDict(data)) for key, data in keys.items())
+            for u, after in inside["_succ"].items()
+            for v, keys in after.items()
+        }
+        before, after = inside["_pred"].items(), inside["_succ"].items()
+        self._node = FrozenDict((name, FrozenDict(data)) for name, data in inside["_node"].items())
+        self._adj = FrozenDict((u, FrozenDict((v, edges[u, v]) for v in users)) for u, users in after)
+        self._pred = FrozenDict((v, FrozenDict((u, edges[u, v]) for u in used)) for v, used in before)
+        self.graph = FrozenDict(inside["graph"])
+        nx.freeze(self)
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self._sealed:
+            raise nx.NetworkXError(f"cannot set {name!r}: the graph is frozen; copy() can be edited")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._sealed:
+            raise nx.NetworkXError(f"cannot delete {name!r}: the graph is frozen; copy() can be edited")
+        super().__delattr__(name)
+
+    def copy(self, as_view: bool = False) -> nx.MultiDiGraph:
+        """An ordinary graph with the same nodes, edges and attributes, or a view."""
+        return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)
+
+
+class Graph(Immutable):
     """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
 
     node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
     """
 
+    name: str
+    outputs: tuple[Value, ...]
+    nx: nx.MultiDiGraph
+
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
-        self.name, self.outputs = name, tuple(outputs)
-        self.nx = nx.MultiDiGraph(name=name)
-        checked_name(name)
+        found = FrozenGraph(name=checked_name(name))
         for node in nodes:
-            checked_name(node.name)
-            if node.name in self.nx:
+            if checked_name(node.name) in found:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
-            self.nx.add_node(node.name, node=node)
+            found.add_node(node.name, node=node)
             for slot, value in enumerate(node.operands):
-                if value.node not in self.nx or value.node == node.name:
+                if value.node not in found or value.node == node.name:
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
-                self.nx.add_edge(value.node, node.name, key=slot, value=value)
+                found.add_edge(value.node, node.name, key=slot, value=value)
+        found.freeze()
+        vars(self).update(name=name, outputs=tuple(outputs), nx=found)
         for value in self.outputs:
             self.type(value)
-        nx.freeze(self.nx)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -124,6 +166,9 @@ class Graph:
             other.outputs,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Graph, (self.name, self.nodes, self.outputs)
+
     @cached_property
     def _hash(self) -> int:
         return hash((self.name, tuple(n.results for n in self.nodes)))
@@ -150,8 +195,8 @@ class Instance(NamedTuple):
         return self.layers.count
 
 
-@dataclass(frozen=True)
-class Program:
+@dataclass(frozen=True, eq=False)
+class Program(Record):
     """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
 
     An entry is given, first, what the one before returns. A step sends its batch through the entries in
@@ -167,9 +212,6 @@ class Program:
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
-
-    def __hash__(self) -> int:
-        return hash((self.name, *self.graphs.values()))
 
     def __getitem__(self, name: str) -> Graph:
         try:
@@ -234,7 +276,7 @@ class Program:
         return self.mesh.devices * len(self.entries)
 
     @property
-    def parameters_by_kind(self) -> dict[str, int]:
+    def parameters_by_kind(self) -> FrozenDict[str, int]:
         """Parameters of each block; tied weights count once, in the first of the stages that hold them."""
         total: Counter[str] = Counter()
         seen: dict[str, int] = {}  # by name in the checkpoint, the stage
@@ -243,7 +285,7 @@ class Program:
                 name = at.node.op.param
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
                     total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
-        return dict(total)
+        return FrozenDict(total)
 
     @property
     def parameters(self) -> int:

@@ -1,24 +1,29 @@
 """Rows that are routed to experts: how many there are in all, and how many of them one rank has.
 
-Where experts lie on several ranks and some are more popular (`skew`), the ranks' shares are uneven. The size
-of such a dimension is the atom `routed(n, k, E, skew)`, whose value is n·k; what the busiest rank has of it
-is `busiest(ranks, k, n, E, skew)`.
+Where experts lie on several ranks and a law of `routing` gives some of them more, the ranks' shares are
+uneven. The size of such a dimension is the atom `routed(n, k, E, law)`, whose value is n·k; what the busiest
+rank has of it is `busiest(ranks, k, n, E, law)`.
 """
 
 from __future__ import annotations
 
 from .dim import Call, Dim, Size, call, ceildiv, product
+from .errors import VerifyError
+from .routing import CHANCE, Law
 
 
-def routed(tokens: Size, chosen: Size, experts: int, skew: float) -> Size:
-    """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert.
+def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
+    """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert: evenly if by chance.
 
     >>> from .dim import B
-    >>> rows = routed(B, 8, 128, 0.5)
+    >>> from .routing import Zipf
+    >>> rows = routed(B, 8, 128, Zipf(0.5))
     >>> print(rows, even(rows), most(rows, 4), most(8 * B, 4), sep=" | ")
-    routed(B, 8, 128, 0.5) | 8*B | busiest(4, 8, B, 128, 0.5) | 2*B
+    routed(B, 8, 128, zipf(0.5)) | 8*B | busiest(4, 8, B, 128, zipf(0.5)) | 2*B
     """
-    return call("routed", tokens, chosen, experts, skew)
+    if by.alone:
+        raise VerifyError(f"routing {by}: is of one rank, whose experts cannot be laid over several")
+    return tokens * chosen if by == CHANCE else call("routed", tokens, chosen, experts, by)
 
 
 def even(rows: Size) -> Size:
@@ -32,8 +37,8 @@ def most(size: Size, ranks: int) -> Size:
     found = _atom(size, "routed")
     if not found:
         return ceildiv(size, ranks)
-    tokens, chosen, experts, skew = found.arguments
-    return call("busiest", ranks, chosen, tokens, experts, skew)
+    tokens, chosen, experts, by = found.arguments
+    return call("busiest", ranks, chosen, tokens, experts, by)
 
 
 def together(rows: Size, ranks: int) -> Size:

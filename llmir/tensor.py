@@ -6,18 +6,20 @@ import operator
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-from .dim import Dim, Size, ceildiv, parse, product
+from .dim import Dim, Size, ceildiv, product
+from .dim_text import parse
 from .dtype import DType, dtype
 from .errors import ParseError, VerifyError
+from .frozen import Immutable
 from .mesh import Mesh
 from .ragged import most
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
 
 
-class Tensor:
+class Tensor(Immutable):
     """A shape of global sizes. `placements[i]` splits dimension i; `partial` axes hold summands.
 
     `tokens` splits the first two dimensions together, sequences × positions, as one axis of tokens.
@@ -25,6 +27,14 @@ class Tensor:
     >>> print(Tensor((4, 28672), dtype("bf16"), ((), ("tp",))))
     bf16[4, 28672@tp]
     """
+
+    shape: tuple[Size, ...]
+    dtype: DType
+    placements: tuple[Placement, ...]
+    partial: Placement
+    tokens: Placement
+    _key: tuple[Any, ...]
+    _hash: int
 
     def __init__(
         self,
@@ -34,20 +44,21 @@ class Tensor:
         partial: Placement = (),
         tokens: Placement = (),
     ) -> None:
-        self.shape = tuple(map(_checked, shape))
-        self.dtype = dtype
-        self.placements = tuple(placements) or ((),) * len(self.shape)
-        self.partial, self.tokens = partial, tokens
-        if dtype.roles and len(dtype.roles) != len(self.shape):
+        sizes = tuple(map(_checked, shape))
+        key = (sizes, dtype, tuple(placements) or ((),) * len(sizes), partial, tokens)
+        vars(self).update(zip(("shape", "dtype", "placements", "partial", "tokens"), key, strict=True))
+        vars(self).update(_key=key, _hash=hash(key))
+        if dtype.roles and len(dtype.roles) != len(sizes):
             raise VerifyError(f"{dtype} has scales over {len(dtype.roles)} dimensions, got {self}")
-        self._key = (self.shape, dtype, self.placements, partial, tokens)
-        self._hash = hash(self._key)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Tensor) and self._key == other._key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensor, self._key
 
     @cached_property
     def elements(self) -> Size:

@@ -1,52 +1,65 @@
-"""route: experts that are not equally popular, and thus ranks that are not equally busy."""
+"""route: another law of how tokens choose experts, and thus ranks that are not equally busy."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from llmir.build import Builder
-from llmir.errors import PassError
+from llmir.errors import PassError, VerifyError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.op import Op
 from llmir.ops.collective import AllToAll
 from llmir.ops.moe import Dispatch, GroupedLinear
 from llmir.ops.source import Source
 from llmir.pipeline import Pass
+from llmir.routing import CHANCE, Law, Zipf, law
 
-MOST = 10.0  # past this, all tokens choose the same experts
 _NOTE = "routing: "
 
 
 @dataclass(frozen=True)
 class Route(Pass):
-    """Experts' popularity follows Zipf's law, rank^-skew; work and memory are those of the busiest rank.
+    """How tokens choose experts; work and memory are those of the busiest rank.
 
-    Options: skew, of which 0 is the uniform and even routing of a program that says nothing.
+    Options: skew, by which the popularity of experts falls as rank^-skew, or routing, any law in its text:
+    chance (of a program that says nothing), even, zipf(skew), power_law(exponent), groups.
     """
 
     name: ClassVar[str] = "route"
 
     skew: float = 0.0
+    routing: str = ""
 
     def __call__(self, program: Program) -> Program:
         """Tell the ops that route, before or after they are laid over ranks."""
-        if not (math.isfinite(self.skew) and 0 <= self.skew <= MOST):
-            raise PassError(f"route: skew is {self.skew:g}, expected a number from 0 to {MOST:g}")
-        grouped = [n for g in program.graphs.values() for n in g.nodes if isinstance(n.op, GroupedLinear)]
-        if not grouped and self.skew:
+        by = self._law()
+        grouped = [n.op for g in program.graphs.values() for n in g.nodes if isinstance(n.op, GroupedLinear)]
+        if not grouped and by != CHANCE:
             raise PassError("route: the program routes no tokens to experts")
-        if all(n.op.skew == self.skew for n in grouped if isinstance(n.op, GroupedLinear)):
+        if all(op.routing == str(by) for op in grouped):
             return program
         notes = tuple(n for n in program.notes if not n.startswith(_NOTE))
-        law = f"{_NOTE}experts' popularity falls as rank^-{self.skew:g}; figures are the busiest rank's"
-        graphs = {name: self._graph(graph) for name, graph in program.graphs.items()}
-        return program.replace(graphs=graphs, notes=(*notes, law) if self.skew else notes)
+        note = f"{_NOTE}{by.about}; figures are the busiest rank's"
+        graphs = {name: self._graph(graph, by) for name, graph in program.graphs.items()}
+        return program.replace(graphs=graphs, notes=notes if by == CHANCE else (*notes, note))
 
-    def _graph(self, graph: Graph) -> Graph:
+    def _law(self) -> Law:
+        try:
+            if self.routing:
+                if self.skew:
+                    raise PassError("route: skew and routing say the same, leave one of them out")
+                by = law(self.routing)
+                if by.alone:
+                    raise PassError(f"route: {by} is of what arrives at one rank, not of all tokens")
+                return by
+            return Zipf(self.skew) if self.skew else CHANCE
+        except VerifyError as error:
+            raise PassError(f"route: {error}") from None
+
+    def _graph(self, graph: Graph, by: Law) -> Graph:
         """The graph with its types inferred anew: rows that are split by expert are split unevenly."""
-        told = {name: op for node in graph.nodes for name, op in self._told(graph, node)}
+        told = {name: op for node in graph.nodes for name, op in _told(graph, node, by)}
         if not told:
             return graph
         b = Builder(graph.name)
@@ -59,21 +72,22 @@ class Route(Pass):
         b.output(*(new[v] for v in graph.outputs))
         return b.graph()
 
-    def _told(self, graph: Graph, node: Node) -> list[tuple[str, Op]]:
-        """A grouped product, and the ops that bring its rows, as they are under the skew."""
-        op = node.op
-        if not isinstance(op, GroupedLinear):
-            return []
-        found: list[tuple[str, Op]] = [(node.name, replace(op, skew=self.skew))]
-        experts, top_k = (op.experts, op.top_k) if self.skew else (0, 0)
-        before = {node.name}
-        while before:
-            earlier = graph[before.pop()]
-            if isinstance(earlier.op, AllToAll):
-                told = replace(earlier.op, top_k=top_k, experts=experts, skew=self.skew)
-                found.append((earlier.name, told))
-            if isinstance(earlier.op, Dispatch):
-                found.append((earlier.name, replace(earlier.op, experts=experts, skew=self.skew)))
-            elif not isinstance(earlier.op, Source):
-                before |= {v.node for v in earlier.operands}
-        return found
+
+def _told(graph: Graph, node: Node, by: Law) -> list[tuple[str, Op]]:
+    """A grouped product, and the ops that bring its rows, as they are under the law."""
+    op = node.op
+    if not isinstance(op, GroupedLinear):
+        return []
+    found: list[tuple[str, Op]] = [(node.name, replace(op, routing=str(by)))]
+    experts, top_k = (op.experts, op.top_k) if by != CHANCE else (0, 0)
+    before = {node.name}
+    while before:
+        earlier = graph[before.pop()]
+        if isinstance(earlier.op, AllToAll):
+            told = replace(earlier.op, top_k=top_k, experts=experts, routing=str(by))
+            found.append((earlier.name, told))
+        if isinstance(earlier.op, Dispatch):
+            found.append((earlier.name, replace(earlier.op, experts=experts, routing=str(by))))
+        elif not isinstance(earlier.op, Source):
+            before |= {v.node for v in earlier.operands}
+    return found

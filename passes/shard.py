@@ -22,6 +22,7 @@ from llmir.ops.region import Repeat
 from llmir.ops.source import Source
 from llmir.ops.wire import Compress, Decompress
 from llmir.pipeline import Pass
+from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
 from .plan import Degrees, Plan, plan
@@ -232,9 +233,9 @@ class _Walk:
         rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):
             how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
-            if op.skew:
+            if op.routing != str(CHANCE):
                 top_k = self.b.type(placed[1]).shape[-1]
-                how |= {"top_k": top_k, "experts": op.experts, "skew": op.skew}
+                how |= {"top_k": top_k, "experts": op.experts, "routing": op.routing}
             rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
         return rows
 

@@ -154,7 +154,6 @@ def test_cache_writes_are_kept_though_nothing_reads_them() -> None:
         lambda p: block(lambda b, x: b.input(None, name="y")),
         lambda p: llmir.Builder().type(Value("q")),
     ],
-    ids=str,
 )
 def test_wrong_input_is_one_line(call: Callable[[Program], Any]) -> None:
     with pytest.raises(LlmirError) as error:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from llmir import hw
 from llmir.backends.cost.kernels import AttentionShape, Decode, GroupedShape, Kernel, Moe, MoeShape, Prefill
 from llmir.backends.cost.kernels.attention import seen
-from llmir.backends.cost.kernels.routing import balanced, power_law
 from llmir.errors import HardwareError
+from llmir.routing import Even, PowerLaw
 
 from .test_kernels import GPUS, kernels
+from .test_laws import shares
 
 H100 = hw.load("h100-sxm")
 
@@ -37,7 +38,7 @@ def layers(draw: st.DrawFn) -> MoeShape:
     tokens = draw(st.integers(1, 1 << 15))
     hidden, inter = draw(st.sampled_from([(2048, 768), (7168, 2048), (5120, 1024)]))
     x, w, dtype = draw(st.sampled_from([(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.25, "bf16")]))
-    rows, touched = balanced(tokens, top_k, experts, ranks)
+    rows, touched = shares(Even(), tokens, top_k, experts, ranks)
     return MoeShape(tokens, top_k, rows, touched, hidden, inter, x, w, dtype)
 
 
@@ -56,35 +57,6 @@ def test_pairs_are_those_that_a_loop_counts(new: int, cached: int, window: float
 def test_what_rows_see_is_the_sum_over_them(rows: int, before: float, most: float, step: float) -> None:
     by_hand = sum(min(before + i * step, max(most, before * 0)) for i in range(1, rows + 1))
     assert float(seen(rows, before, most, step)) == pytest.approx(by_hand)
-
-
-@given(st.integers(1, 4096), st.sampled_from([(128, 8), (16, 1), (256, 8)]), st.sampled_from([1, 4, 16]))
-def test_even_routing_is_dealing_cards(tokens: int, router: tuple[int, int], ranks: int) -> None:
-    experts, top_k = router
-    dealt = np.zeros(experts, dtype=int)
-    for routed in range(tokens * top_k):
-        dealt[(routed % ranks) * (experts // ranks) + (routed // ranks) % (experts // ranks)] += 1
-    rows, touched = balanced(tokens, top_k, experts, ranks)
-    first = dealt[: experts // ranks]
-    assert (int(rows), int(touched)) == (first.sum(), np.count_nonzero(first))
-
-
-@given(st.integers(1, 1 << 14), st.sampled_from([1, 2, 8, 32]), st.floats(0.5, 2))
-def test_skewed_routing_gives_the_busiest_rank_more_but_no_row_twice(
-    tokens: int, ranks: int, skew: float
-) -> None:
-    rows, touched = power_law(tokens, 8, 128, ranks, skew)
-    even, _ = balanced(tokens, 8, 128, ranks)
-    assert even - 1 <= rows <= max(1, tokens * min(8, 128 // ranks))
-    assert 1 <= touched <= min(rows, 128 / ranks)
-
-
-def test_the_busiest_of_many_ranks_is_as_far_off_as_random_loads_are() -> None:
-    random, experts, ranks = np.random.default_rng(0), 256, 16
-    loads = np.exp(random.uniform(0, np.log(0.8 * 4096), (2000, experts)))  # density ∝ 1/load
-    sums = loads.reshape(2000, ranks, -1).sum(axis=2) / loads.sum(axis=1, keepdims=True)
-    rows, _ = power_law(4096, 8, experts, ranks, 1.0)
-    assert rows / (4096 * 8) == pytest.approx(sums.max(axis=1).mean(), rel=0.15)
 
 
 # --- attention -----------------------------------------------------------------------------------
@@ -226,11 +198,11 @@ def test_more_tokens_to_experts_take_no_less(
     data: Any, device: hw.Device, shape: MoeShape, more: int
 ) -> None:
     kernel = data.draw(kernels(Moe))
-    for route in (balanced, lambda *n: power_law(*n, 1.2)):
+    for law in (Even(), PowerLaw(1.2)):
         few, many = (
             replace(shape, tokens=t, rows=rows, experts=touched)
             for t in (shape.tokens, shape.tokens + more)
-            for rows, touched in (route(t, shape.top_k, 128, 8),)
+            for rows, touched in (shares(law, t, shape.top_k, 128, 8),)
         )
         assert kernel.seconds(device, many) >= kernel.seconds(device, few) * (1 - 1e-9)
 

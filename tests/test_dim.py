@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.dim import B, Binding, C, Dim, Size, T, at_most, call, ceildiv, distinct, parse, product
+from llmir.dim import B, Binding, C, Dim, Size, T, at_most, call, ceildiv, distinct, product
+from llmir.dim_text import parse
 from llmir.errors import ParseError
 
 LEAVES = st.one_of(st.integers(-6, 60), st.sampled_from((B, T, C)))

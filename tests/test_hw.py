@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import yaml
 
 from llmir import hw
 from llmir.errors import HardwareError
-from llmir.hw import device, document, dtypes, link, schema
+from llmir.hw import calibration, calibrations, device, document, dtypes, link, schema
+from llmir.hw.calibration import ENGINES
 from llmir.names import normalize
 
 HW = Path(hw.__file__).parent / "devices"
@@ -85,12 +87,47 @@ def test_every_bundled_device_is_in_the_published_table() -> None:
 def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
     raw = yaml.safe_load((HW / f"{name}.yaml").read_text())
     del raw["sources"]
-    raw.pop("calibration", None)  # it says its origin itself, and is not read without
+    raw.pop("aliases", None)
     found = hw.load(name)
     for leaf in document.leaves(raw):
         if leaf not in ("name", "vendor", "architecture") and not leaf.startswith("runs_as."):
             assert len(found.source(leaf)) > 3, leaf
             assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
+
+
+@pytest.mark.parametrize("name", hw.names())
+def test_a_bundled_device_says_its_generation_and_memory(name: str) -> None:
+    found = hw.load(name)
+    if found.vendor in ("NVIDIA", "AMD"):
+        assert re.fullmatch(r"sm_\d{2,3}" if found.vendor == "NVIDIA" else r"gfx9[0-9a-f]{2}", found.isa)
+        assert re.fullmatch(r"HBM[23]e?|GDDR6X?|GDDR7", found.memory_kind)
+
+
+def test_calibrations_are_of_bundled_devices_and_none_is_in_a_device_file() -> None:
+    assert set(hw.measured()) <= set(hw.names())
+    for name in hw.names():
+        assert "calibration" not in yaml.safe_load((HW / f"{name}.yaml").read_text())
+        assert (hw.load(name).calibration is not None) == (name in hw.measured())
+        if found := hw.load(name).calibration:
+            assert found.engine == next(e for e in ENGINES if e in found.engines) == "vllm"
+
+
+def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def parse(path: Path) -> dict[Any, Any]:
+        opened.append(path.name)
+        return document.parse(path)
+
+    monkeypatch.setattr(hw, "parse", parse)
+    monkeypatch.setattr(calibrations, "parse", parse)
+    hw._bundled.cache_clear()
+    calibrations.of.cache_clear()
+    device = hw.load("l40s")
+    assert opened == ["l40s.yaml"]
+    assert device.calibration is device.calibration
+    assert opened[:2] == ["l40s.yaml", "vllm.yaml"]
+    assert len(opened) == 1 + len(device.calibration.engines if device.calibration else ())
 
 
 @pytest.mark.parametrize("name", hw.names())
@@ -155,12 +192,15 @@ def test_a_name_is_found_however_it_is_written(spelling: str, name: str) -> None
     assert hw.load(spelling) is hw.load(name)
 
 
-def test_every_alias_leads_to_a_device_and_none_to_two() -> None:
+def test_every_alias_leads_to_its_device_and_none_to_two() -> None:
     bundled = [*hw.names(), *hw.clusters()]
-    assert set(hw._ALIASES) <= set(bundled)
-    spellings = [normalize(a) for line in hw._ALIASES.values() for a in line.split()]
-    spellings += [normalize(n) for n in bundled]
+    spellings = [normalize(n) for n in bundled]
+    for name in bundled:
+        for alias in hw.load(name).aliases:
+            assert hw.load(alias) is hw.load(name)
+            spellings.append(normalize(alias))
     assert len(spellings) == len(set(spellings))
+    assert len(spellings) > 2 * len(bundled)
 
 
 def test_a_display_name_and_a_device_load_as_themselves() -> None:
@@ -230,6 +270,6 @@ def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [hw, device, document, dtypes, link, schema])
+@pytest.mark.parametrize("module", [hw, calibration, calibrations, device, document, dtypes, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -96,6 +96,33 @@ def test_a_file_may_extend_another_beside_it(write: Write, monkeypatch: pytest.M
     )
 
 
+FITTED = "{origin: our own, rows: 3, error_percent: 5, rate: 0.5}"
+
+
+def test_a_file_inherits_the_calibrations_of_the_device_that_it_extends(write: Write) -> None:
+    base = hw.load("h100-sxm").calibration
+    assert base
+    assert hw.load(write("extend: h100-sxm\nmemory_GBps: 3000\n")).calibration == base
+    assert hw.load(write("extend: mine.yaml\n", "second.yaml")).calibration == base
+    assert hw.load("dgx-h100").calibration == base
+    assert hw.load(write("extend: h200\n")).calibration is None
+    assert hw.load(write("extend: h100-sxm\ncalibration: null\n")).calibration is None
+
+
+def test_a_files_own_calibration_is_laid_over_the_one_that_it_inherits(write: Write) -> None:
+    base = hw.load("h100-sxm").calibration
+    engines = f"ours: {{add: {FITTED}}}, sglang: null, vllm: {{gemm_bf16: {FITTED}}}"
+    block = f"calibration: {{engine: ours, {engines}}}"
+    found = hw.load(write(f"extend: h100-sxm\n{block}\n")).calibration
+    assert base
+    assert found
+    assert found.engine == "ours"
+    assert set(found.engines) == {*base.engines, "ours"} - {"sglang"}
+    assert found.engines["ours"]["add"].origin == found.engines["vllm"]["gemm_bf16"].origin == "our own"
+    assert found.engines["vllm"]["quantize"] == base.engines["vllm"]["quantize"]
+    assert found.engines["trtllm"] == base.engines["trtllm"]
+
+
 # --- files gone wrong ----------------------------------------------------------------------------
 
 
@@ -132,6 +159,9 @@ def swap(key: str, value: str) -> str:
         (MINIMAL + "links: {nvlink: {latency_us: 1}}\n", "links.nvlink: missing key GBps"),
         (MINIMAL + "links: {nvlink: {Gbps: 1}}\n", "links.nvlink: unknown key 'Gbps'; did you mean GBps"),
         (MINIMAL + "links: {nvlink: 450}\n", "links.nvlink must be a mapping"),
+        (MINIMAL + "isa: 9.0\n", "isa must be text, got 9.0"),
+        (MINIMAL + "aliases: x1\n", "aliases must be a list of names, got 'x1'"),
+        (MINIMAL + "aliases: [3090]\n", "aliases must be text, got 3090"),
         (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be a whole number, got 1.5"),
         (MINIMAL + "zzz: 1\n", "calibration, extend, sources"),
         (MINIMAL + "source: {name: x}\n", "did you mean sources"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmir import hw
 from llmir.backends.cost import model
-from llmir.backends.cost.calibration import basis, relatives, to_yaml
+from llmir.backends.cost.calibration import basis, engine_yaml, relatives, to_yaml
 from llmir.backends.cost.kernels import (
     KERNELS,
     AllReduce,
@@ -135,7 +136,7 @@ def test_a_device_without_multiprocessors_has_no_tiles() -> None:
         Gemm().seconds(hw.Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
 
 
-@pytest.mark.parametrize("name", [n for n in hw.names() if hw.load(n).calibration])
+@pytest.mark.parametrize("name", hw.measured())
 def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(name: str) -> None:
     import yaml
 
@@ -153,6 +154,8 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
             assert fitted.rows > 0
     again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
     assert again == device.calibration
+    files = {f.stem: f.read_text() for f in (Path(hw.__file__).parent / "calibrations" / name).glob("*.yaml")}
+    assert files == {engine: engine_yaml(families) for engine, families in again.engines.items()}
 
 
 def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:

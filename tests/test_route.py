@@ -14,9 +14,12 @@ import llmir
 from llmir import routing
 from llmir.backends.analysis.conserve import conservation
 from llmir.backends.interpret import interpret
-from llmir.dim import B, Binding, T, distinct, parse
+from llmir.dim import B, Binding, T, distinct
+from llmir.dim_text import parse
 from llmir.errors import ParseError, PassError, VerifyError
 from llmir.ragged import even, most, routed, together
+from llmir.routing import Zipf
+from llmir.routing.zipf import popularity
 from llmir.text import print_program
 
 from .commands import Run, runner
@@ -64,36 +67,36 @@ def test_formulas_agree_with_simulation(experts: int, chosen: int, skew: float, 
         if experts % ranks or chosen > experts:
             continue
         rows, touched, total = simulated(ranks, experts, chosen, tokens, skew, 200)
-        mine = routing.busiest(ranks, chosen, tokens, experts, skew)
+        mine = Zipf(skew).busiest(ranks, chosen, tokens, experts)
         held = experts // ranks
         # A few percent, and what 200 steps and rounding up leave open.
         assert rows * 0.9 - 0.25 <= mine <= rows * 1.06 + 1.25
-        assert routing.distinct(held, chosen, tokens, experts, skew) == pytest.approx(
+        assert Zipf(skew).distinct(held, chosen, tokens, experts) == pytest.approx(
             touched, rel=0.05, abs=0.25
         )
-        assert routing.distinct(experts, chosen, tokens, experts, skew) == pytest.approx(total, rel=0.03)
+        assert Zipf(skew).distinct(experts, chosen, tokens, experts) == pytest.approx(total, rel=0.03)
 
 
 def test_the_busiest_rank_of_deepseek_v3_touches_what_a_published_simulation_found() -> None:
     # 4 tokens, 256 experts of which each chooses 8, 32 chips, uniform: 3.18 (a table of 10,000 simulations).
-    assert routing.distinct(8, 8, 4, 256, 1e-9) == pytest.approx(3.18, rel=0.05)
+    assert Zipf(1e-9).distinct(8, 8, 4, 256) == pytest.approx(3.18, rel=0.05)
 
 
 def test_what_a_balanced_and_a_skewed_server_report_go_together() -> None:
     # DeepSeek-R1 on 32 ranks in TensorRT-LLM's load report: from the mean spread of ranks, 492 rows around
     # 1024, follows what it says of the busiest, 1 + 1.56 times the mean (examples/wide_ep/ep_load_balancer).
     def spread(skew: float) -> float:
-        p = routing.popularity(256, 8, skew)
+        p = popularity(256, 8, skew)
         return float(np.sqrt(((p - 8 / 256) ** 2).sum() / 32)) * 32 / 8
 
     skew = min(np.linspace(0.1, 2, 200), key=lambda s: abs(spread(s) - 491.65 / 1024))
-    assert routing.busiest(32, 8, 4096, 256, float(skew)) / 1024 == pytest.approx(2.56, rel=0.1)
+    assert Zipf(float(skew)).busiest(32, 8, 4096, 256) / 1024 == pytest.approx(2.56, rel=0.1)
 
 
 @given(layers(), TOKENS, SKEWS)
 def test_popularity_is_a_choice_of_so_many(layer: tuple[int, int, int], tokens: int, skew: float) -> None:
     _, experts, chosen = layer
-    p = routing.popularity(experts, chosen, skew)
+    p = popularity(experts, chosen, skew)
     assert p.sum() == pytest.approx(chosen)
     assert (p >= 0).all() and (p <= 1).all()
     assert (np.diff(p) <= 1e-12).all()
@@ -104,12 +107,12 @@ def test_skew_touches_no_more_experts(layer: tuple[int, int, int], tokens: int, 
     ranks, experts, chosen = layer
     at = Binding(n=tokens, m=tokens + 7)
     n, more = parse("n"), parse("m")
-    skewed = distinct(experts, chosen, n, experts, skew)
+    skewed = distinct(experts, chosen, n, experts, Zipf(skew))
     # Popularities that are almost alike are taken together, which costs the last digits.
     assert at(skewed) <= at(distinct(experts, chosen, n, experts)) * (1 + 1e-3)
-    assert at(skewed) <= at(distinct(experts, chosen, more, experts, skew)) + 1e-9
+    assert at(skewed) <= at(distinct(experts, chosen, more, experts, Zipf(skew))) + 1e-9
     held = experts // ranks
-    of_one = at(distinct(held, chosen, n, experts, skew))
+    of_one = at(distinct(held, chosen, n, experts, Zipf(skew)))
     assert at(skewed) * held / experts - 1e-6 <= of_one <= held + 1e-9
     assert of_one <= tokens * chosen + 1e-9
 
@@ -119,25 +122,35 @@ def test_the_busiest_rank_has_at_least_the_mean_and_at_most_all(
     layer: tuple[int, int, int], tokens: int, skew: float
 ) -> None:
     ranks, experts, chosen = layer
-    rows = routing.busiest(ranks, chosen, tokens, experts, skew)
+    rows = Zipf(skew).busiest(ranks, chosen, tokens, experts)
     assert isinstance(rows, int)
     assert -(-tokens * chosen // ranks) <= rows <= tokens * min(chosen, experts // ranks)
-    grid = Binding(n=np.array([tokens, tokens]))(most(routed(parse("n"), chosen, experts, skew), ranks))
+    grid = Binding(n=np.array([tokens, tokens]))(most(routed(parse("n"), chosen, experts, Zipf(skew)), ranks))
     assert grid.tolist() == [rows, rows]
 
 
 @given(layers(), SKEWS)
 def test_rows_of_the_busiest_rank_remember_all(layer: tuple[int, int, int], skew: float) -> None:
     ranks, experts, chosen = layer
-    rows = routed(B * T, chosen, experts, skew)
+    rows = routed(B * T, chosen, experts, Zipf(skew))
     assert even(rows) == B * T * chosen == together(most(rows, ranks), ranks)
     assert Binding(B=3, T=5)(rows) == 15 * chosen
-    for size in (rows, most(rows, ranks), distinct(experts, chosen, B, experts, skew)):
+    for size in (rows, most(rows, ranks), distinct(experts, chosen, B, experts, Zipf(skew))):
         assert parse(str(size)) == size
 
 
 @pytest.mark.parametrize(
-    "text", ["routed(B, 0, 8, 1.0)", "routed(B, 2, 8, -1.0)", "busiest(2, 2, B, 8)", "B*1.5"]
+    "text",
+    [
+        *("routed(B, 0, 8, zipf(1.0))", "routed(B, 2, 8, zipf(-1.0))", "routed(B, 2, 8, zipf)"),
+        *(
+            "routed(B, 2, 8, 1.0)",
+            "busiest(2, 2, B, 8)",
+            "busiest(2, 2, B, 8, even(1))",
+            "B*1.5",
+            "B + zipf(1.0)",
+        ),
+    ],
 )
 def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(ParseError):
@@ -145,12 +158,16 @@ def test_bad_sizes_are_refused(text: str) -> None:
 
 
 MOE = configs(("Qwen3MoeForCausalLM",))
+OTHERS = ("even", "zipf(1.0)", "power_law(1.2)", "groups")
+WAYS = ("skew=0.2", "skew=2.5", *(f"routing={law}" for law in OTHERS))
 
 
 @settings(max_examples=60)
-@given(MOE, PIPELINES, st.data(), st.sampled_from((0.2, 1.0, 2.5)))
+@given(
+    MOE, PIPELINES, st.data(), st.sampled_from(("skew=0.2", "skew=2.5", *(f"routing={n}" for n in OTHERS)))
+)
 def test_programs_print_and_parse_and_order_does_not_matter(
-    config: dict[str, object], pipeline: str, data: st.DataObject, skew: float
+    config: dict[str, object], pipeline: str, data: st.DataObject, how: str
 ) -> None:
     over = data.draw(degrees(config))
     program = llmir.run(llmir.load(config), pipeline)
@@ -160,12 +177,12 @@ def test_programs_print_and_parse_and_order_does_not_matter(
         return
     if not any(n.op.opcode == "grouped_linear" for g in program.graphs.values() for n in g.nodes):
         with pytest.raises(PassError, match="routes no tokens"):
-            llmir.run(program, f"route{{skew={skew}}}")
+            llmir.run(program, f"route{{{how}}}")
         return
-    first = llmir.run(program, f"route{{skew={skew}}},{over}")
-    assert first == llmir.run(sharded, f"route{{skew={skew}}}")
+    first = llmir.run(program, f"route{{{how}}},{over}")
+    assert first == llmir.run(sharded, f"route{{{how}}}")
     assert llmir.parse_program(print_program(first)) == first
-    assert llmir.run(first, "route{skew=0}") == sharded
+    assert llmir.run(first, "route{skew=0}") == llmir.run(first, "route{routing=chance}") == sharded
     assert conservation(program, first, batch=6, new=5).problems == ()
 
 
@@ -211,7 +228,7 @@ def test_the_busiest_rank_is_priced(over: str) -> None:
         llmir.analyze(llmir.run(fused, f"route{{skew={s}}}"), "h100", batch=64, new=64, cost="ideal")
         for s in (0, 1)
     )
-    rows = routing.busiest(8, 8, 64 * 64, 128, 1.0)
+    rows = Zipf(1.0).busiest(8, 8, 64 * 64, 128)
     of = {op.name: op for op in before.ops}
     for op in after.ops:
         if op.kind == "moe" and op.name.endswith(("gate_up", "down_proj")):
@@ -242,6 +259,30 @@ def test_a_bad_skew_is_one_line(skew: str, run: Run) -> None:
     assert "expected a number from 0 to 10" in ran.err
 
 
+def test_a_skew_is_a_law_of_routing() -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), "shard{tp=4, ep=4}")
+    by_law = llmir.run(program, "route{routing=zipf(0.5)}")
+    assert by_law == llmir.run(program, "route{skew=0.5}") == llmir.run(program, "route{routing= zipf( .5 )}")
+    with pytest.raises(PassError, match="skew and routing say the same"):
+        llmir.run(program, "route{skew=0.5, routing=zipf(0.5)}")
+    with pytest.raises(PassError, match=r"routing 'odd': expected one of chance, .*zipf\(skew\)"):
+        llmir.run(program, "route{routing=odd}")
+    with pytest.raises(PassError, match="of what arrives at one rank"):
+        llmir.run(program, "route{routing=arrived(4, even)}")
+
+
+@pytest.mark.parametrize("law", OTHERS)
+def test_the_rank_that_a_law_speaks_of_is_priced(law: str) -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), f"fuse,shard{{tp=8, ep=8}},route{{routing={law}}}")
+    step = llmir.analyze(program, "h100", batch=64, new=1, context=0, cost="ideal")
+    up = next(op for op in step.ops if op.name.endswith("experts_gate_up"))
+    by, (hidden, inter) = routing.law(law), (2048, 768)
+    rows, touched = by.busiest(8, 8, 64, 128), by.distinct(16, 8, 64, 128)
+    assert up.flops == 2 * rows * hidden * 2 * inter
+    moved = rows * (hidden * 2 + 4) + touched * 2 * hidden * inter * 2
+    assert up.read_bytes == pytest.approx(moved)
+
+
 def test_a_dense_model_routes_nothing() -> None:
     with pytest.raises(PassError, match="routes no tokens to experts"):
         llmir.run(llmir.load("llama3.1-8b"), "route{skew=1}")
@@ -249,7 +290,9 @@ def test_a_dense_model_routes_nothing() -> None:
 
 def test_an_op_that_does_not_know_its_experts_is_refused() -> None:
     program = llmir.run(llmir.load("qwen3-30b-a3b"), "shard{tp=4, ep=4},route{skew=1}")
-    broken = print_program(program).replace("over=(tp0, tp1), experts=128, skew", "over=(tp0, tp1), skew")
+    broken = print_program(program).replace(
+        "over=(tp0, tp1), experts=128, routing", "over=(tp0, tp1), routing"
+    )
     with pytest.raises((PassError, VerifyError), match="expected positive integers"):
         llmir.run(llmir.parse_program(broken), "dce")
 

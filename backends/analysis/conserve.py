@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from llmir.backends.analysis.asked import count
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
@@ -72,8 +73,8 @@ class Conservation:
         """Every weight, cache and product of the sharded program."""
         return tuple(_joined(_shares(self.after, self.at)))
 
-    @cached_property
-    def totals(self) -> dict[str, Total]:
+    @figure
+    def totals(self) -> Mapping[str, Total]:
         """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
         for what in WHAT:
@@ -157,8 +158,8 @@ def _whole(program: Program, at: Binding) -> dict[str, int]:
 def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     """Each share of a stage, and what it is known by: a weight for the whole model, by its parameter."""
     parts = program.micro_batches
-    at = Binding(**step.symbols | {"B": int(step.symbols["B"]) // parts})
-    written = Binding(**at.symbols | {"C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
+    at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
+    written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
         op = node.node.op
         if isinstance(op, Weight):

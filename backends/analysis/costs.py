@@ -11,13 +11,14 @@ import numpy as np
 from llmir.backends.analysis.timing import Timing
 from llmir.backends.cost import Price, Row
 from llmir.dim import Binding, Number, Size
+from llmir.frozen import Figures, figure
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
 
 
 @dataclass(frozen=True)
-class OpCost:
+class OpCost(Figures):
     """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid.
 
     Rows of kind `overhead` are no ops: they take time, and have no FLOPs and no bytes.
@@ -47,14 +48,14 @@ class OpCost:
     error: Number | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
 
-    @property
+    @figure
     def total_s(self) -> Number:
         """Seconds of all repeats together."""
         return self.repeat * self.time_s
 
 
 @dataclass(frozen=True)
-class StageCost:
+class StageCost(Figures):
     """A pipeline stage: one micro-batch's time, what the step is made of there, and one rank's memory.
 
     `ops_s`, `overhead_s` and `bubble_s` are of all micro-batches and add up to the step.
@@ -73,7 +74,10 @@ class StageCost:
 
 def over(part: Number, whole: Number) -> Number:
     """`part` / `whole`; NaN of nothing."""
-    return part / whole if isinstance(whole, np.ndarray) or whole else math.nan
+    if isinstance(whole, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return part / whole
+    return part / whole if whole else math.nan
 
 
 def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
@@ -98,7 +102,7 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
         matmul_flops=of(row.work.matrix),
         read_bytes=read,
         write_bytes=write,
-        **{f"{what}_bytes": of(size) for what, size in row.roles.items()},
+        **{f"{what}_bytes": of(size) for what, size in row.traffic.items()},
         comm_bytes=of(row.work.wire),
         intensity=over(flops, read + write),
         bound=bound,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.dim import Mixed, Number, Size
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.names import suggest
 from llmir.ops.collective import Collective
@@ -90,7 +92,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Figures):
     """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
 
     family: str
@@ -99,12 +101,12 @@ class Kernel:
     origin: str
     rows: int
     error: float
-    given: dict[str, Any]
+    given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Figures):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
     `share` is of the step of `step_time_s` on all pipeline stages together.
@@ -122,9 +124,9 @@ class Explanation:
     ir: str
     equation: str
     axes: tuple[Axis, ...]
-    binding: dict[str, Number]
+    binding: Mapping[str, Number]
     flops: tuple[Amount, ...]
-    gemms: tuple[dict[str, str], ...]
+    gemms: tuple[Mapping[str, str], ...]
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
     sends: tuple[Amount, ...]

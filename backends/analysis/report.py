@@ -19,6 +19,7 @@ from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
+from llmir.frozen import Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -42,8 +43,10 @@ PHASE_KEYS = (
     "bound",
 )
 
+STEP = ("batch", "new", "context")
 
-class Report:
+
+class Report(Immutable):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -53,6 +56,16 @@ class Report:
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
     """
+
+    program: Program
+    device: Device
+    batch: Number
+    new: Number
+    context: Number
+    beside: tuple[tuple[Number, Number, Number], ...]
+    at: Binding
+    shape: tuple[int, ...]
+    plan: Plan
 
     def __init__(
         self,
@@ -65,17 +78,22 @@ class Report:
         beside: Iterable[Mapping[str, Any]] = (),
         model: Model | None = None,
     ) -> None:
-        self.program, self.device = program, device
-        self.batch, self.new, self.context = main = checked(batch, new, context)
-        self.beside = tuple(other(part) for part in beside)
-        parts = [binding(program.micro_batches, *part) for part in (main, *self.beside)]
+        steps = checked(batch, new, context), *(other(part) for part in beside)
+        parts = [binding(program.micro_batches, *step) for step in steps]
+        at = Mixed(parts) if len(parts) > 1 else parts[0]
         try:
-            self.at = Mixed(parts) if self.beside else parts[0]
-            self.shape = self.at.shape
+            shape = at.shape
         except ValueError:
-            shapes = ", ".join(str(np.shape(v)) for part in (main, *self.beside) for v in part)
+            shapes = ", ".join(str(np.shape(v)) for step in steps for v in step)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
-        self.plan: Plan = plan(program, model or cost.model(device))
+        vars(self).update(program=program, device=device, at=at, shape=shape)
+        vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
+        vars(self)["plan"] = plan(program, model or cost.model(device))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
+        beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
+        return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 
     def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
         total: Size = 0
@@ -94,18 +112,18 @@ class Report:
         """What the user should know: assumptions, ignored fields, types that the device lacks."""
         return (*self.program.notes, *self.plan.notes)
 
-    @cached_property
+    @figure
     def time_s(self) -> Number:
         """Seconds, through all stages."""
         return sweep(lambda at: self.plan.timing(at).step, self.at)
 
-    @cached_property
+    @figure
     def ideal_time_s(self) -> Number:
         """Seconds by the roofline: a lower bound."""
         ideal = plan(self.program, cost.model(self.device, "ideal"))
         return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at)
 
-    @cached_property
+    @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the rows that it is known of; None of a bound."""
         known = [row for row in (*self.work, *self.engine) if row.error is not None]
@@ -113,80 +131,80 @@ class Report:
             return None
         return over(sum(abs(row.share) * row.error for row in known), sum(row.share for row in known))
 
-    @cached_property
+    @figure
     def period_s(self) -> Number:
         """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
         return sweep(lambda at: self.plan.timing(at).period, self.at)
 
-    @cached_property
+    @figure
     def interval_s(self) -> Number:
         """Seconds between such steps when other requests keep all stages busy."""
         return sweep(lambda at: self.plan.timing(at).interval, self.at)
 
-    @cached_property
+    @figure
     def busy_s(self) -> Number:
         """Seconds that all stages work, together: ops and the engine's overhead, no bubbles."""
         return sweep(lambda at: self.plan.timing(at).busy, self.at)
 
-    @cached_property
+    @figure
     def bubble(self) -> Number:
         """The share of the step that stages wait for one another."""
         return sweep(lambda at: self.plan.timing(at).bubble, self.at)
 
-    @cached_property
+    @figure
     def flops(self) -> Number:
         """All FLOPs."""
         return self._sum((r.repeat, r.flops) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def matmul_flops(self) -> Number:
         """FLOPs of matrix products, 2·m·n·k."""
         return self._sum((r.repeat, r.work.matrix) for r in self.plan.rows)
 
-    @cached_property
-    def matmul_flops_by_kind(self) -> dict[str, Number]:
+    @figure
+    def matmul_flops_by_kind(self) -> Mapping[str, Number]:
         """FLOPs of matrix products for each block that has any."""
         blocks = dict.fromkeys(r.block for r in self.plan.rows if r.work.matrix)
         rows = self.plan.rows
         return {b: self._sum((r.repeat, r.work.matrix) for r in rows if r.block == b) for b in blocks}
 
-    @cached_property
+    @figure
     def read_bytes(self) -> Number:
         """Bytes read from memory (with expected expert traffic, a float)."""
         return self._sum((r.repeat, r.read) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def write_bytes(self) -> Number:
         """Bytes written to memory."""
         return self._sum((r.repeat, r.write) for r in self.plan.rows)
 
-    @cached_property
-    def bytes_by_role(self) -> dict[str, Number]:
+    @figure
+    def bytes_by_role(self) -> Mapping[str, Number]:
         """The bytes read of weights, activations and caches, and those written of the latter two."""
         rows = self.plan.rows
-        return {f"{role}_bytes": self._sum((r.repeat, r.roles[role]) for r in rows) for role in TRAFFIC}
+        return {f"{role}_bytes": self._sum((r.repeat, r.traffic[role]) for r in rows) for role in TRAFFIC}
 
-    @cached_property
+    @figure
     def comm_bytes(self) -> Number:
         """Bytes sent to other ranks."""
         return self._sum((r.repeat, r.work.wire) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def weight_bytes(self) -> Number:
         """Resident bytes of weights."""
         return self._held(lambda memory, at: at(memory.weights))
 
-    @cached_property
+    @figure
     def kv_cache_bytes(self) -> Number:
         """Resident bytes of the caches, once this step has written to them."""
         return self._held(lambda memory, at: at(memory.caches))
 
-    @cached_property
+    @figure
     def activation_peak_bytes(self) -> Number:
         """Transient bytes at the fullest moment, logits included."""
         return self._held(Memory.transient)
 
-    @cached_property
+    @figure
     def peak_memory_bytes(self) -> Number:
         """Weights, caches and activations at the fullest moment."""
         return self._held(Memory.peak)
@@ -195,7 +213,7 @@ class Report:
         """A figure of the stage whose memory is fullest."""
         return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self.at)
 
-    @cached_property
+    @figure
     def peak(self) -> Peak:
         """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
         if self.shape:
@@ -215,10 +233,10 @@ class Report:
             first[id(memory)] = len(names)
             names += [m.op for m in memory.distinct]
         index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
-        return np.array(names)[np.asarray(index).astype(int)]
+        return sealed(np.array(names)[np.asarray(index).astype(int)])
 
-    @cached_property
-    def bound(self) -> dict[str, Number]:
+    @figure
+    def bound(self) -> Mapping[str, Number]:
         """The share of the step that each bound accounts for, and `bubble`; they add up to 1."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
@@ -230,12 +248,17 @@ class Report:
     def _timing(self) -> Timing:
         return self.plan.timing(self.at)
 
-    @property
+    @figure
     def all_stages_s(self) -> Number:
         """Seconds of the step on all stages together, of which `share` is a part."""
         return len(self.program.entries) * self.time_s
 
-    @cached_property
+    @figure
+    def ops_s(self) -> Number:
+        """Seconds of all ops, on all stages together."""
+        return sum((row.total_s for row in self.work), start=0.0)
+
+    @figure
     def overhead_s(self) -> Number:
         """Seconds that the engine adds to the ops, on all stages together.
 
@@ -243,13 +266,14 @@ class Report:
         """
         return sum((row.total_s for row in self.engine), start=0.0)
 
-    @cached_property
-    def overhead(self) -> Overhead:
-        """What `overhead_s` is made of."""
-        m = self.program.micro_batches
-        return Overhead(*(m * sum(part, start=0.0) for part in zip(*self._timing.engine, strict=True)))
+    @figure
+    def overhead(self) -> Mapping[str, Number]:
+        """What `overhead_s` is the sum of, by the names in `Overhead`."""
+        m, stages = self.program.micro_batches, self._timing.engine or (Overhead(),)
+        sums = (m * sum(part) for part in zip(*stages, strict=True))
+        return dict(zip(Overhead._fields, sums, strict=True))
 
-    @cached_property
+    @figure
     def ops(self) -> tuple[OpCost, ...]:
         """The rows: of each stage its ops in schedule order, the engine's overhead, the bubble.
 
@@ -257,14 +281,14 @@ class Report:
         """
         return tuple(sorted((*self.work, *self.engine, *self._bubbles()), key=lambda row: row.stage))
 
-    @cached_property
+    @figure
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
         pairs = zip(self.plan.rows, self.plan.prices, strict=True)
         parts = self.program.micro_batches
         return tuple(costs.op(row, price, self.at, parts, self.all_stages_s) for row, price in pairs)
 
-    @cached_property
+    @figure
     def engine(self) -> tuple[OpCost, ...]:
         """The rows of the engine's overhead, one a stage; none for what no engine serves."""
         return costs.engine(self.program, self._timing, self.all_stages_s, self.plan.model.host_error)
@@ -281,7 +305,7 @@ class Report:
         known = {"basis": longest.basis, "error": self.error}
         return costs.bubbles(self.program, self._timing, least, self.all_stages_s, **known)
 
-    @cached_property
+    @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
         at, timing, parts = self.at, self._timing, self.program.micro_batches
@@ -304,8 +328,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""
-        figures = {key: getattr(self, key) for key in PHASE_KEYS} | self.bytes_by_role
-        parts = {"overhead": self.overhead._asdict()}
+        figures = {key: getattr(self, key) for key in PHASE_KEYS}
+        parts = {**self.bytes_by_role, "overhead": self.overhead}
         rows = {"stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
         plain: dict[str, Any] = _plain(figures | parts | rows)
         return plain

@@ -12,9 +12,8 @@ from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .calibration import Basis, engines, nearest, owner, relatives
-from .calls import Call, call, decoding
 from .ideal import Ideal
-from .kernels import AttentionShape, Host
+from .kernels import Call, Host, calls
 from .limit import Limit
 from .nodes import split
 from .price import Price, Roofline
@@ -44,7 +43,7 @@ class Measured:
     @property
     def basis(self) -> str:
         """calibrated, or transferred from another device; for another engine, where that is borrowed from."""
-        if self.fit.device is not self.device:
+        if self.fit.device != self.device:
             return f"transferred from {self.fit.device.name}"
         own = self.fit.engine in (self.engine, owner(self.engine))
         return "calibrated" if own else f"calibrated for {self.fit.engine}"
@@ -52,7 +51,7 @@ class Measured:
     @property
     def error(self) -> float:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
-        if self.fit.device is self.device:
+        if self.fit.device == self.device:
             return self.fit.fitted.error
         return self.fit.fitted.error + (TRANSFER if self.fit.device.vendor == self.device.vendor else ABROAD)
 
@@ -178,13 +177,13 @@ class Calibrated:
     def price(self, row: Row) -> Price:
         """A measured kernel's price, or the roofline's where none is known."""
         roofline = Ideal(self.device).price(row)
-        made = call(row)
-        if made is None or split(self.device, row.work.group)[1] > 1:
+        if split(self.device, row.work.group)[1] > 1:
             return roofline  # between nodes nothing is calibrated
-        if isinstance(made.shape, AttentionShape):
-            new = row.operands[0].shape[1]
-            return Phases(new, self._measured(made, roofline), self._measured(decoding(made), roofline))
-        return self._measured(made, roofline)
+        found = [self._measured(call, roofline) for call in calls(row)]
+        if len(found) > 1:
+            decode, prefill = found
+            return Phases(row.operands[0].shape[1], prefill, decode)
+        return found[0] if found else roofline
 
     def _measured(self, made: Call, roofline: Roofline) -> Price:
         found = nearest(self.device, made.families, self.engine)

@@ -75,8 +75,8 @@ def relatives(device: Device) -> tuple[Device, ...]:
 
     if (device.multiprocessors or 0) < FEWEST:
         return ()
-    known = (hw.load(name) for name in hw.names())
-    return tuple(sorted((d for d in known if d.calibration and d is not device), key=distance))
+    known = (hw.load(name) for name in hw.measured())
+    return tuple(sorted((d for d in known if d != device), key=distance))
 
 
 def _of(device: Device, family: str, engine: str | None) -> Basis | None:
@@ -120,21 +120,25 @@ def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
 
 
 def to_yaml(calibration: Calibration) -> str:
-    """The block `calibration:` of a device file, three digits a parameter, four of a thousand."""
-    return "\n".join(_lines(calibration.engine, calibration.engines)) + "\n"
+    """The block `calibration:` of a device file."""
+    said = ["calibration:", f"  engine: {_quoted(calibration.engine)}"]
+    for engine, families in calibration.engines.items():
+        said.append(f"  {_quoted(engine)}:")
+        said += [f"    {line}" for line in engine_yaml(families).splitlines()]
+    return "\n".join(said) + "\n"
 
 
-def _lines(first: str, engines: Mapping[str, Mapping[str, Fitted]]) -> Iterator[str]:
-    yield "calibration:"
-    yield f"  engine: {_quoted(first)}"
-    for engine, families in engines.items():
-        yield f"  {_quoted(engine)}:"
-        for family, fitted in families.items():
-            yield f"    {family}: {{origin: {json.dumps(fitted.origin)}, rows: {fitted.rows},"
-            values = {"error_percent": 100 * fitted.error, **fitted.parameters}
-            said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())
-            lines = wrap(said + "}", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-            yield from (line.replace("\0", " ") for line in lines)
+def engine_yaml(families: Mapping[str, Fitted]) -> str:
+    """A file of `hw/calibrations/DEVICE/`, which the engine's name names; three digits a parameter."""
+    return "".join(f"{line}\n" for family, fitted in families.items() for line in _lines(family, fitted))
+
+
+def _lines(family: str, fitted: Fitted) -> Iterator[str]:
+    yield f"{family}: {{origin: {json.dumps(fitted.origin)}, rows: {fitted.rows},"
+    values = {"error_percent": 100 * fitted.error, **fitted.parameters}
+    said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())
+    lines = wrap(said + "}", 96, initial_indent="  ", subsequent_indent="  ")
+    yield from (line.replace("\0", " ") for line in lines)
 
 
 def _quoted(name: str) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from llmir.dim import Size
+from llmir.frozen import figure
 from llmir.graph import Instance, Node, Program
 from llmir.op import Work, work
 from llmir.ops.region import Repeat
 from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
+
+from .routed import Experts, experts
 
 ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
 # What memory traffic is of: weights are read; activations, keys and values are read and written.
@@ -22,6 +26,7 @@ class Row:
     """One op as a micro-batch runs it `repeat` times, on one rank.
 
     `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    `experts` is of the layer of routed experts that it is part of.
     """
 
     name: str
@@ -33,6 +38,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
+    experts: Experts | None = None
 
     @property
     def kind(self) -> str:
@@ -54,8 +60,8 @@ class Row:
         """Bytes written."""
         return sum((n for _, n in self.writes), start=0)
 
-    @cached_property
-    def roles(self) -> dict[str, Size]:
+    @figure
+    def traffic(self) -> Mapping[str, Size]:
         """Bytes by `TRAFFIC`: those read add up to `read`, those written to `write`."""
         weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
         kept = _of(self.writes, "cache")
@@ -90,6 +96,7 @@ def _row(program: Program, at: Instance) -> Row:
         node.results[0].local(mesh),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+        experts(graph, node, mesh),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import read_only
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
 from llmir.op import Array, Place
@@ -162,7 +163,10 @@ def interpret(
         written |= {key + k: v for k, v in run.written.items()}
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
-    return [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole], written
+    outputs = [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole]
+    # Copies: what is only handed through is still the caller's.
+    kept = {path: [read_only(np.array(x)) for x in pieces] for path, pieces in written.items()}
+    return list(map(read_only, outputs)), kept
 
 
 def _asked(program: Program) -> list[Node]:

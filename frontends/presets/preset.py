@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llmir.frozen import Record
 from llmir.names import normalize
 
 
-@dataclass(frozen=True)
-class Preset:
+@dataclass(frozen=True, eq=False)
+class Preset(Record):
     """One published model.
 
     `parameters` is the total its publisher states, counted over weights only (not over buffers such

@@ -15,8 +15,8 @@ from llmir.backends.export import facts, table, units
 
 _ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
     "distinct(": "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected "
-    "to touch; with a skew, those of the busiest of E/held ranks",
-    "busiest(": "busiest(ranks, k, n, E, skew), the rows of k·n that the busiest rank is expected to have",
+    "to touch; by a law at the end, those of the busiest of E/held ranks",
+    "busiest(": "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have",
 }
 
 

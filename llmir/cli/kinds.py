@@ -100,20 +100,20 @@ class Bytes(_Kind):
 
 
 class Skew(_Kind):
-    """An exponent of Zipf's law, from 0 up to what `route` takes."""
+    """An exponent of Zipf's law, from 0 up to the steepest that there is."""
 
     name = "S"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """`UsageError` for anything else."""
-        from llmir.passes.route import MOST
+        from llmir.routing.zipf import STEEPEST
 
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
-        if not 0 <= number <= MOST:
-            self.fail(f"expected a number from 0 to {MOST:g}, got {str(value)[:40]!r}", param, ctx)
+        if not 0 <= number <= STEEPEST:
+            self.fail(f"expected a number from 0 to {STEEPEST:g}, got {str(value)[:40]!r}", param, ctx)
         return number
 
 

@@ -18,6 +18,7 @@ from ..errors import VerifyError
 from ..mesh import Mesh
 from ..op import Op, Work
 from ..ragged import even, routed
+from ..routing import CHANCE, law
 from ..tensor import Placement, Tensor
 
 TOKENS = -1  # as `dim`: the first two dimensions together
@@ -190,8 +191,8 @@ class Slice(Collective):
 class AllToAll(Collective):
     """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
 
-    Rows are split over the same axes before and after: evenly by token, and by expert as evenly as tokens
-    choose among `experts`, `top_k` each, under a `skew`.
+    Rows are split over the same axes before and after: evenly by token, and by expert as the law `routing`
+    says where tokens choose among `experts`, `top_k` each.
     """
 
     opcode = "all_to_all"
@@ -200,7 +201,7 @@ class AllToAll(Collective):
     to: str
     top_k: int = 0
     experts: int = 0
-    skew: float = 0.0
+    routing: str = str(CHANCE)
 
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""
@@ -209,10 +210,11 @@ class AllToAll(Collective):
         if not set(self.over) <= set(x.placements[0]):
             raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
         rows = even(x.shape[0])
-        if self.to == "experts" and self.skew:
+        by = law(self.routing)
+        if self.to == "experts" and by != CHANCE:
             if self.top_k < 1:
                 raise VerifyError(f"all_to_all: tokens choose at least 1 expert, got {self.top_k}")
-            rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, self.skew)
+            rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, by)
         return x.resized(0, rows)
 
     def payload(self, x: Tensor, y: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..ragged import even, routed, together
+from ..routing import CHANCE, law
 from ..tensor import Tensor
 from .collective import without
 from .linear import common
@@ -84,8 +85,8 @@ class SoftmaxTopK(TopK):
 class Dispatch(Op):
     """Each token's row once for each expert it chose, and that expert's number.
 
-    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: under a
-    `skew`, more than its share if the most popular of the model's `experts` are among them.
+    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: of the
+    model's `experts`, as many as the law `routing` gives it.
     """
 
     opcode = "dispatch"
@@ -94,14 +95,15 @@ class Dispatch(Op):
 
     over: tuple[str, ...] = ()
     experts: int = 0
-    skew: float = 0.0
+    routing: str = str(CHANCE)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
         found = super().types(operands)
-        if self.skew and self.over and not found[0].placements[0]:
+        by = law(self.routing)
+        if self.over and not found[0].placements[0]:
             *tokens, top_k = operands[1].shape
-            rows = routed(product(tokens), top_k, self.experts, self.skew)
+            rows = routed(product(tokens), top_k, self.experts, by)
             found = tuple(t.resized(0, rows) for t in found)
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
@@ -122,7 +124,7 @@ class GroupedLinear(Op):
 
     Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
     has, `to` the type of the results if not that of the rows. Reads the weights of the experts that are
-    touched: E·(1−(1−k/E)^tokens) are expected, or fewer under a `skew` (`routing`).
+    touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as many as that says.
     """
 
     opcode = "grouped_linear"
@@ -133,7 +135,7 @@ class GroupedLinear(Op):
     top_k: int
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
-    skew: float = 0.0
+    routing: str = str(CHANCE)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""
@@ -142,6 +144,7 @@ class GroupedLinear(Op):
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows lie where their experts do, so the expert axis needs no sum."""
         rule = equation(self.einsum)
+        law(self.routing)  # an error if there is none
         if len(rule.operands) != 2 + len(rule.results):
             raise VerifyError(
                 f'"{self.einsum}": expected rows, a weight for each result, and the rows\' experts'
@@ -176,7 +179,7 @@ class GroupedLinear(Op):
     def touched(self, rows: Tensor, weight: Tensor) -> Size:
         """How many experts of a rank's weight are expected to be touched."""
         tokens = ceildiv(self.routed(rows, weight), self.top_k)
-        return distinct(self._held(weight), self.top_k, tokens, self.experts, self.skew)
+        return distinct(self._held(weight), self.top_k, tokens, self.experts, law(self.routing))
 
     def routed(self, rows: Tensor, weight: Tensor) -> Size:
         """The rows of all ranks that share the experts, of which one has `rows`."""

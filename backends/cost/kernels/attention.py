@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
 from .base import Array, Shape, roofline
+from .call import bits
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,24 @@ def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
     full = np.where(growing < rows, rows - growing, 0)
     capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
     return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)
+
+
+FLASH = ("flash_attention", "causal_flash_attention")
+
+
+def shape(row: Row) -> AttentionShape:
+    """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
+    q, k, *_ = row.operands
+    batch, new, groups, group, head = q.shape
+    return AttentionShape(
+        batch=batch,
+        new=new,
+        cached=k.shape[1] - new,
+        kv_heads=groups,
+        group=group,
+        head=head,
+        q_bits=q.dtype.bits,
+        kv_bits=bits(k.dtype),
+        out_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )

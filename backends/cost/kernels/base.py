@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,9 @@ from llmir.names import suggest
 Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
 K = TypeVar("K", bound="Kernel")
+
+# Each family that a calibration may name.
+KERNELS: dict[str, type[Kernel]] = {}
 
 
 class Parameter(NamedTuple):
@@ -98,6 +101,11 @@ class Kernel(ABC):
     def seconds(self, device: Device, shape: Any) -> Number:
         """Time of one call, of the shape of what `shape` holds; never below the device's roofline."""
 
+    @staticmethod
+    def takes(shape: Any) -> Any:
+        """Whether it can do this shape, an array where sizes are; of an op's kernels one takes all."""
+        return True
+
     @classmethod
     def of(cls: type[K], values: Mapping[str, float], where: str) -> K:
         """The kernel with these parameters; HardwareError names one that is unknown or out of range."""
@@ -113,6 +121,16 @@ class Kernel(ABC):
             if not low <= value <= high:
                 raise HardwareError(f"{where}.{name} must be {low:g} to {high:g}, got {value:g}")
         return cls(**values)
+
+
+def families(*names: str) -> Callable[[type[K]], type[K]]:
+    """Registers a class under the names that its parameters are fitted by."""
+
+    def register(kernel: type[K]) -> type[K]:
+        KERNELS.update(dict.fromkeys(names, kernel))
+        return kernel
+
+    return register
 
 
 def parameters(kernel: type[Kernel]) -> tuple[Parameter, ...]:

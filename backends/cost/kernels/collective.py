@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device, Link
 
-from .base import Kernel, Shape, parameter
+from .base import Kernel, Shape, families, parameter
+from .call import Call, prices
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class SumShape(CollectiveShape):
         return np.where(sums, self.payload, 2 * self.pieces) / self.bandwidth(device)
 
 
+@families("all_reduce", "all_reduce_eager")
 @dataclass(frozen=True)
 class AllReduce(Kernel):
     """A sum on all ranks."""
@@ -100,6 +103,7 @@ class AllReduce(Kernel):
         return np.maximum(np.maximum(time, self.issue_us * 1e-6), shape.roofline(device))
 
 
+@families("all_gather", "reduce_scatter", "all_to_all")
 @dataclass(frozen=True)
 class Exchange(Kernel):
     """A gather, a scatter or an exchange, which all send (n−1)/n of the payload."""
@@ -121,3 +125,13 @@ class Exchange(Kernel):
         small = (self.small_us + wait_us) * 1e-6 + crowd * least / self.small
         large = (self.large_us + wait_us) * 1e-6 + crowd * least / self.large
         return np.maximum(np.minimum(small, large), least)
+
+
+@prices("collective")
+def collective(row: Row) -> Call | None:
+    """What goes between ranks, by the pattern that it goes in; nothing where nothing does."""
+    if not row.work.wire:
+        return None
+    pattern = row.work.pattern or row.node.op.opcode
+    shape = SumShape if pattern == "all_reduce" else CollectiveShape
+    return Call((pattern,), shape(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16))

@@ -18,7 +18,7 @@ from llmir.dim import Number
 from llmir.hw import Device
 
 from .attention import AttentionShape
-from .base import Kernel, choice, multiprocessors, parameter
+from .base import Kernel, choice, families, multiprocessors, parameter
 from .gemm import GemmShape
 from .host import Host, StepShape
 from .prefill import SOFTMAX
@@ -28,6 +28,8 @@ QUERIES = ((768, 256), (192, 64), (0, 32))
 KEYS = 512
 
 
+# What a CPU has in place of the family without the prefix.
+@families("cpu_gemm_bf16", "cpu_gemm_fp32")
 @dataclass(frozen=True)
 class CpuGemm(Kernel):
     """A matrix product on a CPU; all cores together have the peak and the memory bandwidth of its file."""
@@ -56,6 +58,10 @@ class CpuGemm(Kernel):
         return self.seconds(device, shape)
 
 
+@families(
+    *("cpu_attention_prefill", "cpu_attention_prefill_fp32"),
+    *("cpu_attention_decode", "cpu_attention_decode_fp32"),
+)
 @dataclass(frozen=True)
 class CpuAttention(Kernel):
     """Attention on a CPU, of few new tokens or many; each query head fetches its keys and values anew."""
@@ -90,6 +96,7 @@ class CpuAttention(Kernel):
         return np.maximum(self.launch_us * 1e-6 + waves * head + memory, shape.roofline(device))
 
 
+@families("cpu_host")
 @dataclass(frozen=True)
 class CpuHost(Host):
     """A host that runs its kernels itself: what it does between them adds to their time."""

@@ -11,19 +11,23 @@ XQA: 32) have a second one, on the vector units, for a head alone and for larger
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .attention import AttentionShape
-from .base import Kernel, choice, multiprocessors, parameter
+from .attention import FLASH, AttentionShape, shape
+from .base import Kernel, choice, families, multiprocessors, parameter
+from .call import Call, prices
 
 HEAD = 128  # size of the heads in the unit of `block_us`
 PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay between 193 and 271
 
 
+@families("attention_decode", "attention_decode_fp32", "attention_decode_kv8")
 @dataclass(frozen=True)
 class Decode(Kernel):
     """Attention of a new token, or a few, over a cache."""
@@ -51,6 +55,11 @@ class Decode(Kernel):
         0, (0, 1), "", "1 if keys outside the window are cut into pieces as well", usual=True
     )
 
+    @staticmethod
+    def takes(shape: AttentionShape) -> Any:
+        """One new token of each sequence."""
+        return np.asarray(shape.new) == 1
+
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
@@ -73,3 +82,12 @@ class Decode(Kernel):
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return np.maximum(launch + busy + combine, shape.roofline(device))
+
+
+NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
+
+
+@prices(*FLASH)
+def decode(row: Row) -> Call:
+    """Of one new token of each sequence."""
+    return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode"), shape(row))

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
+from llmir.dtype import DType
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, longer, missed, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter, roofline
+from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
@@ -65,6 +68,7 @@ class GemmShape(Shape):
         return roofline(device, self.dtype, 2.0 * self.m * self.n * self.k * self.batch, sum(self.bytes))
 
 
+@families("gemm_bf16", "gemm_fp32", "gemm_int8_weights", "gemm_int4_weights")
 @dataclass(frozen=True)
 class Gemm(Kernel):
     """A matrix product on a GPU."""
@@ -119,6 +123,7 @@ class Gemm(Kernel):
         return moved / (device.memory_Bps * self.bandwidth)
 
 
+@families("gemm_fp8", "gemm_fp8_block", "gemm_nvfp4", "gemm_int8")
 @dataclass(frozen=True)
 class DynamicGemm(Gemm):
     """A product whose x another kernel narrows first, from 16 bits, with a scale a row."""
@@ -132,3 +137,39 @@ class DynamicGemm(Gemm):
         memory = moved / (device.memory_Bps * self.narrowing)
         rows = shape.m * shape.batch * self.row_ns * 1e-9
         return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
+
+
+@prices("attention_scores", "attention_mix", "gemm")
+def product(row: Row) -> Call:
+    """A product, or several of the same x as one wider one."""
+    first, *others = row.work.gemms
+    x, w = (t.dtype for t in row.operands[:2])
+    shape = GemmShape(
+        m=first.m,
+        n=sum((g.n for g in others), start=first.n),
+        k=first.k,
+        batch=first.batch,
+        x_bits=bits(x),
+        w_bits=bits(w),
+        y_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    # A program narrows x by an op of its own.
+    return Call(_families(row.work.dtype, w), shape, "multiply")
+
+
+def _families(computes: DType, weights: DType) -> tuple[str, ...]:
+    """Kernels for this type of arithmetic and of weights; others for 16 bits are the nearest of all else."""
+    names: tuple[str, ...] = ()
+    if computes.kind == "float" and computes.bits == 8:
+        names = ("gemm_fp8_block", "gemm_fp8") if weights.block[0] > 1 else ("gemm_fp8", "gemm_fp8_block")
+    elif computes.bits == 4:
+        names = ("gemm_nvfp4", "gemm_fp8")
+    elif computes.name == "int8":
+        names = ("gemm_int8", "gemm_fp8")
+    elif weights.bits < 16:
+        name = "gemm_int8_weights" if weights.bits == 8 else "gemm_int4_weights"
+        names = (name, "gemm_int8_weights")
+    elif computes.name == "fp32":
+        names = ("gemm_fp32",)
+    return (*names, "gemm_bf16")

@@ -15,7 +15,7 @@ import numpy as np
 from llmir.dim import Number, maximum
 from llmir.hw import Device
 
-from .base import Kernel, Shape, parameter
+from .base import Kernel, Shape, families, parameter
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class RunShape(Shape):
     tokens: Number
 
 
+@families("host")
 @dataclass(frozen=True)
 class Host(Kernel):
     """An engine around its kernels, on whatever device."""

@@ -18,7 +18,7 @@ import numpy as np
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, choice, longer, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter, roofline
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
 LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
@@ -97,6 +97,10 @@ class MoeShape(Shape):
         return up.roofline(device) + down.roofline(device)
 
 
+@families(
+    *("moe_bf16", "moe_fp8", "moe_fp8_block", "moe_nvfp4"),
+    *("moe_mxfp4", "moe_mxfp4_weights", "moe_int4_weights"),
+)
 @dataclass(frozen=True)
 class Moe(Kernel):
     """The kernels of a layer's experts: each op of a program has its time, and `seconds` is their sum."""

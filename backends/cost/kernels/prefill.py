@@ -12,16 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .attention import AttentionShape, seen
-from .base import Kernel, choice, multiprocessors, parameter
+from .attention import FLASH, AttentionShape, seen, shape
+from .base import Kernel, choice, families, multiprocessors, parameter
+from .call import Call, prices
 
 TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
 SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 
 
+@families("attention_prefill", "attention_prefill_fp32", "attention_prefill_kv8", "attention_prefill_fp8")
 @dataclass(frozen=True)
 class Prefill(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
@@ -68,3 +71,12 @@ class Prefill(Kernel):
         moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
         return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
+
+
+NARROW = {8: ("attention_prefill_kv8",), 32: ("attention_prefill_fp32",)}  # by bits of the cache
+
+
+@prices(*FLASH)
+def prefill(row: Row) -> Call:
+    """Of any number of new tokens of each sequence."""
+    return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_prefill"), shape(row))

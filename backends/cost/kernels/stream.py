@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .base import Kernel, Shape, missed, parameter
+from .base import Kernel, Shape, families, missed, parameter
+from .call import Call, prices, rows_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class StreamShape(Shape):
         return self.moved / device.memory_Bps
 
 
+@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope", "quantize", "scale")
 @dataclass(frozen=True)
 class Stream(Kernel):
     """An elementwise op or a norm on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
@@ -50,3 +53,31 @@ class Stream(Kernel):
         memory = slowness * (own + shape.shared)
         time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
         return np.maximum(time, shape.roofline(device))
+
+
+# The family of an op; of others, by kind, that of the nearest.
+FAMILIES = {
+    "softmax": "softmax",
+    "silu": "activation",
+    "silu_mul": "activation",
+    "rope": "rope",
+    "rope_append": "rope",
+    "quantize": "quantize",
+    "dequantize": "quantize",
+}
+BY_KIND = {"norm": "rms_norm", "elementwise": "add", "moe": "add", "gather": "add"}
+
+
+@prices(*FAMILIES, *BY_KIND)
+def stream(row: Row) -> Call:
+    """All bytes that the op moves, of weights once for all rows."""
+    shared = sum((n for role, n in row.reads if role == "weight"), start=0)
+    shape = StreamShape(rows_of(row.shape), row.read + row.write, shared)
+    family = FAMILIES.get(row.node.op.opcode) or BY_KIND[row.kind]
+    return Call((family, "add", "rms_norm"), shape)
+
+
+@prices("append")
+def append(row: Row) -> Call:
+    """Of the new rows alone; the result is the whole cache."""
+    return Call(("add", "rms_norm"), StreamShape(rows_of(row.operands[1]), row.read + row.write))

@@ -19,9 +19,9 @@ from llmir.backends.cost.kernels import (
     StreamShape,
     SumShape,
 )
-from llmir.backends.cost.kernels.routing import balanced, limited, power_law
 from llmir.errors import InputError
 from llmir.hw import Device
+from llmir.routing import Arrived, Even, Groups, PowerLaw
 
 from .rows import LATENCY, MOST, Array, Column, Table
 
@@ -179,18 +179,38 @@ def _says(t: Table, known: Sequence[str]) -> Array:
     return np.asarray(np.isin(words, known).any(axis=0) & (t["source"] == COLLECTED))
 
 
-def _routed(t: Table) -> tuple[Array, Array, Array]:
-    """Tokens that a rank is given, rows of them that it multiplies, and experts that these touch."""
-    tokens, top_k, skew, ranks = t["num_tokens"], t["topk"], t["distribution"], t["moe_ep"]
-    sizes = tokens, top_k, t["num_experts"], ranks
-    half = _says(t, LIMITED) & ((skew == 0) | (ranks == 1))
+def laws(t: Table) -> Array:
+    """The law of routing under which each row of experts was measured."""
+    arrived = _says(t, ARRIVED) & (t["moe_ep"] > 1)
+    half = _says(t, LIMITED) & ((t["distribution"] == 0) | (t["moe_ep"] == 1))
     for name, size in DEEPSEEK_V3.items():
         half = half & (t[name] == size)
-    ways = limited(*sizes), power_law(*sizes, np.where(skew > 0, skew, 1)), balanced(*sizes)
-    rows, touched = (np.select([half, skew > 0], way[:2], way[2]) for way in zip(*ways, strict=True))
-    arrived = _says(t, ARRIVED) & (ranks > 1)
-    tokens = np.where(arrived, np.minimum(tokens, rows), tokens)
-    return tokens, np.where(arrived, tokens * top_k, rows), touched
+    found = np.empty(len(half), dtype=object)
+    for i, steep in enumerate(t["distribution"]):
+        law = Groups() if half[i] else PowerLaw(float(steep)) if steep else Even()
+        found[i] = Arrived(int(t["moe_ep"][i]), law) if arrived[i] else law
+    return found
+
+
+def _routed(t: Table) -> tuple[Array, Array, Array]:
+    """Tokens that a rank is given, rows of them that it multiplies, and experts that these touch."""
+    tokens, rows, touched = (np.array(t["num_tokens"], dtype=float) for _ in range(3))
+    kinds = list(zip(laws(t), t["topk"], t["num_experts"], t["moe_ep"], strict=True))
+    for kind in dict.fromkeys(kinds):
+        law, (top_k, experts, ranks) = kind[0], map(int, kind[1:])
+        at = np.array([k == kind for k in kinds])
+        given, held = tokens[at], experts // ranks
+        if isinstance(law, Arrived):
+            given = np.minimum(given, law.law.busiest(ranks, top_k, given, experts))
+            experts, ranks = held, 1
+        tokens[at], rows[at] = given, law.busiest(ranks, top_k, given, experts)
+        touched[at] = law.distinct(held, top_k, given, experts)
+    return tokens, rows, touched
+
+
+def _divides(t: Table) -> Array:
+    """Whether ranks divide the experts of a row, of which each token chooses some."""
+    return np.asarray((t["num_experts"] % t["moe_ep"] == 0) & (t["topk"] <= t["num_experts"]))
 
 
 def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
@@ -203,7 +223,7 @@ def _moe(name: str, dtype: str, computes: str, x: float, w: float) -> Family:
     columns = {**sizes, "distribution": LAW, **LATENCY}
     words = {"op": ("moe_layer", ""), "dtype": (dtype,)}
     # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
-    return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED, loss="cauchy", starts=5)
+    return Family(name, "moe", "moe.csv", columns, EXPERTS, shape, words, NAMED, False, _divides, "cauchy", 5)
 
 
 ALIKE = {"bfloat16": ("bfloat16", "float16")}  # in time

@@ -15,6 +15,7 @@ import numpy as np
 from llmir.backends.silicon.calibrate import Table
 from llmir.backends.silicon.calibrate.families import together
 from llmir.build import Builder
+from llmir.frozen import Figures
 from llmir.graph import Program
 from llmir.mesh import Mesh
 from llmir.tensor import parse_tensor
@@ -47,7 +48,7 @@ PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Figures):
     """Rows of a table that one program prices: `index` into `table`, and the values of the symbols."""
 
     kind: str

@@ -1,0 +1,93 @@
+"""Which kernels an op may be a call of, and what they are given: sizes that numbers enter last.
+
+A kernel's file says both, beside its class: `families` are the names that it is calibrated by, and `prices`
+makes its shape of an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+
+from llmir.backends.cost.rows import Row
+from llmir.dim import Binding, Dim, Number, product
+from llmir.dtype import DType
+from llmir.hw import Device
+from llmir.tensor import Tensor
+
+from .base import KERNELS, Kernel, Shape
+
+S = TypeVar("S", bound=Shape)
+_MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an element has
+
+
+@dataclass(frozen=True)
+class Call:
+    """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape.
+
+    `part` is the method of a kernel that is a whole layer's, of which the op is a part.
+    """
+
+    families: tuple[str, ...]
+    shape: Shape
+    part: str = "seconds"
+
+    def at(self, binding: Binding) -> Shape:
+        """The shape with numbers put in."""
+        return bound(self.shape, binding)
+
+    def seconds(self, kernel: Kernel, device: Device, at: Binding) -> Number:
+        """Time of the call by a kernel."""
+        time = getattr(kernel, self.part)(device, self.at(at))
+        return time if np.ndim(time) else float(time)
+
+
+Maker = Callable[[Row], "Call | None"]
+_MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
+
+
+def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
+    """Registers what makes calls of ops, by opcode or, where nothing is of that opcode, by kind.
+
+    What is of a `block` of the model goes before.
+    """
+
+    def register(maker: Maker) -> Maker:
+        for op in ops:
+            _MAKERS.setdefault((op, block), []).append(maker)
+        return maker
+
+    return register
+
+
+def calls(row: Row) -> tuple[Call, ...]:
+    """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
+    keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
+    makers = next((_MAKERS[key] for key in keys if key in _MAKERS), [])
+    known = [call for make in makers if (call := make(row))]
+    return tuple(sorted(known, key=lambda call: KERNELS.get(call.families[0], Kernel).takes is Kernel.takes))
+
+
+def bound(shape: S, at: Binding) -> S:
+    """`shape` with the sizes in it evaluated."""
+    sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
+    return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+
+
+def bits(type: DType) -> float:
+    """Bits an element, with its share of scales."""
+    if not type.scale_bits:
+        return type.bits
+    rows, along = type.block
+    each = (rows or _MANY) * (along or _MANY)
+    return type.bits + type.scale_bits / each
+
+
+def rows_of(type: Tensor) -> Dim | int:
+    """Rows of a tensor: those that its scales tell apart, else all its dimensions but the last."""
+    if roles := type.dtype.roles:
+        return product(size for size, role in zip(type.shape, roles, strict=True) if role != "k")
+    return product(type.shape[:-1]) if len(type.shape) > 1 else 1

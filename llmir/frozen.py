@@ -1,0 +1,162 @@
+"""Values that nobody can change: mappings, arrays and records that take no assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cached_property, wraps
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+K = TypeVar("K")
+V = TypeVar("V")
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class FrozenDict(dict[K, V]):
+    """A dictionary as it was made: hashable if its values are; `dict(x)` is a copy that can be edited.
+
+    >>> rates = FrozenDict(bf16=1.0)
+    >>> rates["bf16"] = 2.0
+    Traceback (most recent call last):
+    ...
+    TypeError: a FrozenDict is read-only; dict(...) of it is a copy that is not
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *arguments: object, **named: object) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is read-only; dict(...) of it is a copy that is not")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override] # of what cannot change
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+    def __copy__(self) -> FrozenDict[K, V]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenDict[K, V]:
+        return self
+
+
+class Immutable:
+    """Takes no assignment once it is built; `__init__` puts attributes into `vars(self)`.
+
+    A copy of it is itself.
+    """
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"cannot set {name!r}: a {type(self).__name__} is read-only")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"cannot delete {name!r}: a {type(self).__name__} is read-only")
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
+class Figures(Immutable):
+    """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            vars(self)[name] = sealed(value)
+
+
+class Record(Immutable):
+    """What a `@dataclass(frozen=True, eq=False)` inherits to be a value through and through.
+
+    Its fields are frozen with all that is inside them, it is equal by content and hashed once, so that it can
+    key a cache, and what it has computed of itself is not pickled with it.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            vars(self)[name] = freeze(value)
+
+    def _content(self) -> tuple[object, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type] # a dataclass
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or hash(self) != hash(other):
+            return False
+        assert isinstance(other, Record)
+        return self._content() == other._content()
+
+    def __hash__(self) -> int:
+        try:
+            known: int = vars(self)["_hash"]
+        except KeyError:
+            known = vars(self)["_hash"] = hash(self._content())
+        return known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type] # a dataclass
+        return rebuilt, (type(self), named)
+
+
+def rebuilt(kind: Callable[..., Any], named: dict[str, Any]) -> Any:
+    """What a pickle makes a value anew with: its class, and what that takes by name."""
+    return kind(**named)
+
+
+def freeze(value: Any) -> Any:
+    """`value`, which a caller may still hold, with read-only copies of dictionaries, lists, sets and arrays.
+
+    >>> freeze({"a": [1, {2}]})
+    {'a': (1, frozenset({2}))}
+    """
+    return sealed(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
+
+
+def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
+    """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
+    inside = inside or sealed
+    if isinstance(value, np.ndarray):
+        return read_only(value)
+    if isinstance(value, FrozenDict):
+        return value
+    if isinstance(value, Mapping):
+        return FrozenDict((k, inside(v)) for k, v in value.items())
+    if isinstance(value, (list, set)):
+        return (tuple if isinstance(value, list) else frozenset)(map(inside, value))
+    if type(value) is tuple:
+        parts = tuple(map(inside, value))
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+    return value
+
+
+def read_only(array: Array) -> Array:
+    """An array of ours as a view that cannot be made writeable again.
+
+    >>> read_only(np.arange(3)).flags.writeable
+    False
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base.setflags(write=False)
+        base = base.base
+    return array.view() if array.base is None else array
+
+
+def figure(method: Callable[[Any], V]) -> cached_property[V]:
+    """A `cached_property` whose value is read-only."""
+
+    @wraps(method)
+    def once(self: Any) -> Any:
+        return sealed(method(self))
+
+    return cached_property(once)

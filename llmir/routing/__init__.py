@@ -1,0 +1,21 @@
+"""How tokens choose experts: laws, from which come the rows of a rank and the experts that they touch."""
+
+from .even import Arrived, Chance, Even, Groups
+from .law import Law, Number, law
+from .power_law import PowerLaw
+from .zipf import Zipf
+
+CHANCE = Chance()  # of a program that says nothing
+
+__all__ = [
+    "CHANCE",
+    "Arrived",
+    "Chance",
+    "Even",
+    "Groups",
+    "Law",
+    "Number",
+    "PowerLaw",
+    "Zipf",
+    "law",
+]

@@ -1,0 +1,151 @@
+"""Routing that prefers no expert: by chance, dealt out, and dealt out behind a router or an exchange."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..errors import VerifyError
+from .law import Law, Number, whole
+
+
+@dataclass(frozen=True)
+class Chance(Law):
+    """Each token chooses at random, independently, with every expert as likely; ranks have equal shares.
+
+    A given expert is missed by n tokens with probability (1 − k/E)^n. That some rank is the busiest by
+    chance is left out (`zipf(0)` has it).
+    """
+
+    word: ClassVar[str] = "chance"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "tokens choose experts at random, and ranks have equal shares"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """An equal share, rounded up."""
+        return -(-tokens * chosen // ranks)
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """held·(1 − (1 − k/E)^n).
+
+        >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
+        [8.0, 51.6, 111.8, 128.0, 128.0]
+        """
+        if chosen >= experts:
+            return held * (tokens > 0)
+        miss = math.log1p(-chosen / experts)
+        if isinstance(tokens, np.ndarray):
+            return -held * np.expm1(tokens * miss)
+        return -held * math.expm1(tokens * miss)
+
+
+@dataclass(frozen=True)
+class Even(Law):
+    """Rows are dealt out to experts like cards: all have as many, and few rows touch as many experts.
+
+    >>> Even().busiest(8, 8, 4096, 128), Even().distinct(16, 8, 4, 128)
+    (4096, 4)
+    """
+
+    word: ClassVar[str] = "even"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "rows are dealt out evenly to experts"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """An equal share, rounded up."""
+        return -(-tokens * chosen // ranks)
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """An expert for each row, while there are any left."""
+        return _least(self.busiest(experts // held, chosen, tokens, experts), held)
+
+
+@dataclass(frozen=True)
+class Groups(Law):
+    """Scores dealt out evenly, before a router that keeps to the better half of the groups of experts.
+
+    All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
+    for the other half no expert is worth anything, and all tokens take the first ones.
+
+    >>> [Groups().busiest(ranks, 8, 4096, 256) for ranks in (8, 1)]
+    [20480, 32768]
+    >>> [Groups().distinct(held, 8, 4096, 256) for held in (32, 256)]
+    [32, 128.0]
+    """
+
+    word: ClassVar[str] = "groups"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "half of the groups of experts get all rows, the first experts most"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Of the first rank: its share of what is found, and what all take."""
+        held = min(experts / ranks, experts / 2)
+        rows = tokens * chosen * held / experts + tokens * min(chosen / 2, held)
+        return whole(np.minimum(rows, tokens * min(chosen, held)), tokens)
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """The same, where each finds another one."""
+        most = min(held, experts / 2)
+        found = tokens * chosen * most / experts + min(chosen / 2, most)
+        return _least(found, most) * (tokens > 0)
+
+
+@dataclass(frozen=True)
+class Arrived(Law):
+    """Of one of `ranks`, given the tokens of which it has an expert, with all of their copies.
+
+    Those for experts of other ranks are multiplied by the first of its own. Of all tokens, as many arrive as
+    `law` has rows for the rank, but each once.
+
+    >>> law = Arrived(32, Even())
+    >>> law.busiest(1, 8, 1024, 4), law.distinct(4, 8, 2, 4)
+    (8192, 2.0)
+    """
+
+    word: ClassVar[str] = "arrived"
+    alone: ClassVar[bool] = True
+
+    ranks: int
+    law: Law
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
+            raise VerifyError(f"{self.word}: ranks is {self.ranks}, expected a positive integer")
+        if not isinstance(self.law, Law):
+            raise VerifyError(f"{self.word}: expected a law for all ranks, got {self.law}")
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "copies for experts of other ranks go to the first of this one"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """All copies."""
+        return tokens * chosen
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Those that all tokens touch here: the fewest tokens of which so many arrive."""
+        experts = experts * self.ranks
+        below, enough = np.asarray(tokens, dtype=float) - 1, np.asarray(tokens, dtype=float) * self.ranks
+        while (enough - below > 1).any():  # halves
+            middle = (below + enough) // 2
+            arrive = self.law.busiest(self.ranks, chosen, middle, experts) >= tokens
+            below, enough = np.where(arrive, below, middle), np.where(arrive, middle, enough)
+        touched = self.law.distinct(held, chosen, enough, experts)
+        return touched if isinstance(tokens, np.ndarray) else float(touched)
+
+
+def _least(a: Number, b: float) -> Number:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)

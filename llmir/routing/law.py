@@ -1,0 +1,104 @@
+"""A law: what is said of how tokens choose experts; the rows of a rank and what they touch follow."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import VerifyError
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Number = Any  # an int, a float, or a float64 array
+
+LAWS: dict[str, type[Law]] = {}
+_LONGEST = 80  # characters of a law's text; the longest that means something has some 30
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Law:
+    """How the tokens of a step choose `chosen` of `experts` experts each, those of a rank lying together.
+
+    Its fields are its parameters; `word(parameters)` is its text, of which `law` makes it again.
+    """
+
+    word: ClassVar[str] = ""
+    alone: ClassVar[bool] = False  # it is of one rank, so that experts cannot be laid over several
+
+    def __init_subclass__(cls) -> None:
+        LAWS[cls.word] = cls
+
+    @property
+    def about(self) -> str:
+        """What a report says of it."""
+        raise NotImplementedError
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many of all tokens·chosen rows the busiest of `ranks` has; whole."""
+        raise NotImplementedError
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many of the `held` experts of that rank these rows touch; an expected number."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
+        return f"{self.word}({given})" if given else self.word
+
+
+def parameter(law: Law, name: str, value: object, most: float) -> None:
+    """VerifyError unless a parameter is a number from 0 to `most`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value <= most):  # type: ignore[operator]
+        shown = f"{value:g}" if number else repr(value)
+        raise VerifyError(f"{law.word}: {name} is {shown}, expected a number from 0 to {most:g}")
+
+
+def whole(rows: Number, tokens: Number) -> Number:
+    """`rows` rounded up: an integer unless `tokens` are an array."""
+    found = np.ceil(np.asarray(rows, dtype=np.float64) * (1 - _TINY))
+    return found if isinstance(tokens, np.ndarray) else int(found)
+
+
+@lru_cache(maxsize=256)
+def law(text: str) -> Law:
+    """The law that prints as `text`; VerifyError if none does.
+
+    >>> law("zipf(0.5)"), str(law("arrived(8, even)"))
+    (Zipf(skew=0.5), 'arrived(8, even)')
+    """
+    try:
+        if not isinstance(text, str) or len(text) > _LONGEST:
+            raise TypeError(text)
+        return _build(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        known = ", ".join(_form(known) for known in LAWS.values())
+        raise VerifyError(f"routing {str(text)[:_LONGEST]!r}: expected one of {known}") from None
+
+
+def _build(node: ast.expr) -> Law:
+    match node:
+        case ast.Name(id=word):
+            return LAWS[word]()
+        case ast.Call(func=ast.Name(id=word), args=[_, *_] as arguments, keywords=[]):
+            return LAWS[word](*map(_argument, arguments))
+    raise ValueError(ast.dump(node))
+
+
+def _argument(node: ast.expr) -> Law | int | float:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else _build(node)
+
+
+def _text(value: object) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _form(kind: type[Law]) -> str:
+    """As it is written, `zipf(skew)`."""
+    names = ", ".join(f.name for f in fields(kind))
+    return f"{kind.word}({names})" if names else kind.word

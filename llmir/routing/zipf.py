@@ -1,0 +1,144 @@
+"""Experts of unequal popularity, which follows Zipf's law: the r-th most popular has the weight r^-skew.
+
+A token draws its k experts one after another without replacement, each in proportion to its weight, which is
+what the largest k of logits under Gumbel noise are (Kool, van Hoof & Welling 2019, arXiv:1903.06059): the k
+first of E exponential clocks of these rates to ring. Expert e is then among them with probability
+1 − exp(−λ·w_e), where λ is the time at which k of them are expected to have rung (order sampling: Rosén
+1997). Tokens choose independently of each other, and experts lie on ranks without regard to their popularity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from ..frozen import read_only
+from .law import Array, Law, Number, parameter, whole
+
+STEEPEST = 10.0  # past this, all tokens choose the same experts
+_STEP = 0.05  # popularities that differ by less are taken together; the sum over them is off by under 0.1%
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Zipf(Law):
+    """Popularity falls as rank^-skew; work is that of the rank that has most.
+
+    >>> [Zipf(s).busiest(8, 8, 4096, 128) for s in (0.1, 0.5, 1.0)], 8 * 4096 // 8
+    ([4272, 5187, 6975], 4096)
+    """
+
+    word: ClassVar[str] = "zipf"
+
+    skew: float
+
+    def __post_init__(self) -> None:
+        parameter(self, "skew", self.skew, STEEPEST)
+        object.__setattr__(self, "skew", float(self.skew))
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return f"experts' popularity falls as rank^-{self.skew:g}"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+
+        A rank's rows are the sum over its experts of how many tokens chose each. Second and third cumulants
+        of that sum, over what tokens choose and where experts lie, give the expected maximum (`_excess`); it
+        is at least what the rank of the most popular expert expects.
+        """
+        if ranks == 1:
+            return tokens * chosen
+        p = popularity(experts, chosen, self.skew)
+        held = experts // ranks
+        off, noise = p - chosen / experts, p * (1 - p)
+        n = np.asarray(tokens, dtype=np.float64)
+        second = n * noise.sum() + n**2 * (off**2).sum()
+        third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
+        hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
+        rows = n * chosen / ranks + _excess(second / ranks, third / ranks, ranks)
+        rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
+        return whole(np.maximum(rows, n * chosen / ranks), tokens)
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
+
+        Experts that are touched are spread over ranks as if drawn without replacement, and the expected
+        maximum is that of `_excess`.
+
+        >>> [round(Zipf(1.0).distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
+        [8.0, 38.1, 82.4, 121.8, 128.0]
+        """
+        touched: Number = 0.0
+        for p, count in _levels(experts, chosen, self.skew):
+            # A probability of one has no logarithm.
+            touched = touched - count * np.expm1(tokens * np.log1p(-min(p, 1 - _TINY)))
+        mean = touched * held / experts
+        if held < experts:
+            share = touched / experts
+            variance = held * share * (1 - share)
+            mean = mean + _excess(variance, variance * (1 - 2 * share), experts // held)
+            mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
+        return mean if isinstance(mean, np.ndarray) else float(mean)
+
+
+@lru_cache(maxsize=256)
+def popularity(experts: int, chosen: int, skew: float) -> Array:
+    """The probability that a token chooses each expert, the most popular first; they sum to `chosen`.
+
+    >>> popularity(4, 2, 0.0).tolist(), popularity(4, 2, 1.0).round(2).tolist()
+    ([0.5, 0.5, 0.5, 0.5], [0.77, 0.52, 0.39, 0.31])
+    """
+    if skew == 0 or chosen >= experts:
+        return read_only(np.full(experts, min(chosen / experts, 1.0)))
+    weights = -skew * np.log(np.arange(1, experts + 1))
+
+    def chosen_by(log_time: float) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(-np.expm1(-np.exp(log_time + weights)))
+
+    low, high = -50.0, 50.0 - float(weights[-1])
+    for _ in range(80):  # halves: to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if chosen_by(middle).sum() < chosen else (low, middle)
+    return read_only(chosen_by(high))
+
+
+@lru_cache(maxsize=256)
+def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], ...]:
+    """Popularities with how many experts have them, those that are almost alike together."""
+    p = popularity(experts, chosen, skew)
+    _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
+    means = np.bincount(which, p) / counts
+    return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
+
+
+def _excess(second: Number, third: Number, ranks: int) -> Number:
+    """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
+
+    As of gamma variables with this variance and skewness g, which are (2/g)·((1 − g²/36 + g·z/6)³ − 1)
+    deviations above their mean where a normal variable is z (Wilson & Hilferty 1931). That the sums have one
+    total lowers the variance of each and makes them differ more: the two cancel.
+    """
+    deviation = np.sqrt(np.maximum(second, _TINY))
+    skewness = third / deviation**3
+    g = np.where(np.abs(skewness) < 1e-4, 1e-4, skewness)
+    z1, z2, z3 = _normal_maximum(ranks)
+    a, b = 1 - g**2 / 36, g / 6
+    cube = a**3 + 3 * a**2 * b * z1 + 3 * a * b**2 * z2 + b**3 * z3
+    return np.maximum(deviation * 2 / g * (cube - 1), 0)
+
+
+@lru_cache(maxsize=256)
+def _normal_maximum(count: int) -> tuple[float, float, float]:
+    """The first three moments of the largest of `count` standard normal variables, by quadrature."""
+    z, step = np.linspace(-10, 10, 20001, retstep=True)
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    below = np.clip(np.cumsum(density) * step, 0, 1)
+    weights = count * density * below ** (count - 1) * step
+    first, second, third = (float((z**i * weights).sum()) for i in (1, 2, 3))
+    return first, second, third
