@@ -17,15 +17,11 @@ from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.op import Op
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
 
 from .checkpoint import Checkpoint, Stored
 
 # Tables that old checkpoints carry along and that are computed, not learned.
 IGNORED = ("rotary_emb.inv_freq",)
-PRODUCTS = (Linear, GroupedLinear)
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def _uses(at: Instance) -> Iterator[_Use]:
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
     op, type = at.node.op, at.node.results[0]
-    if not isinstance(op, Weight) or not op.param:
+    if not op.param:
         return
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
@@ -104,8 +100,8 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
     """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as it is."""
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
-    use = min(_uses(at), key=lambda u: not isinstance(u.op, PRODUCTS), default=None)
-    if use is None or not isinstance(use.op, PRODUCTS):
+    use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
+    if use is None or not use.op.matrices:
         return sizes
     roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
 
@@ -120,7 +116,7 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
     found: dict[str, Stored] = {}
     for at in program.instances():
-        if isinstance(at.node.op, Weight) and at.node.op.param in names:
+        if at.node.op.param in names:
             users = [user for _, user in at.graph.nx.out_edges(at.node.name)]
             if len(users) > 1:
                 found |= {f"{user}.weight": names[at.node.op.param] for user in users}

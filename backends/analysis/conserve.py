@@ -14,7 +14,6 @@ from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
-from llmir.ops.source import Cache, Weight
 from llmir.ragged import most
 from llmir.tensor import Tensor
 
@@ -162,10 +161,10 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
         op = node.node.op
-        if isinstance(op, Weight):
+        if op.role == "weight":
             share = _tensor(program, node, "weights", node.repeat, at)
             yield (op.param if op.param and "{layer}" not in op.param else node.path), share
-        elif isinstance(op, Cache):
+        elif op.role == "cache":
             yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
         else:
             yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))

@@ -18,9 +18,6 @@ from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.names import suggest
-from llmir.ops.collective import Collective
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source
 from llmir.tensor import Tensor
 from llmir.text import print_node
 
@@ -150,7 +147,7 @@ class Explanation(Figures):
 
 def find(program: Program, name: str) -> Instance:
     """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
-    ops = [i for i in program.instances() if not isinstance(i.node.op, (Source, Repeat))]
+    ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
     exact = [i for i in ops if i.path == wanted]
     found = exact or [i for i in ops if i.path.endswith(f".{wanted}")]
@@ -222,7 +219,7 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     if not done.wire:
         return ()
     found = []
-    if isinstance(op, Collective):
+    if op.share:
         found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
     if limit := _exchange(report, row):
         way = limit.fastest(report.at)
