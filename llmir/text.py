@@ -21,6 +21,7 @@ from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops import OPS, make
 from .tensor import parse_tensor, split_commas
+from .views import exporter
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _RESERVED = {"true", "false", "inf", "nan"}
@@ -58,12 +59,14 @@ def print_node(node: Node) -> str:
     return f"%{node.name} = {node.op.opcode}({operands}){_block(_attributes(node.op))} : {types}"
 
 
+@exporter("ir", ".ir", of=Graph)
 def print_graph(graph: Graph) -> str:
     """A graph and its ops."""
     lines = [print_node(n) for n in graph.nodes] + [f"return {', '.join(map(str, graph.outputs))}"]
     return "\n".join([f"graph @{graph.name} {{", *(f"  {line}" for line in lines), "}"])
 
 
+@exporter("ir", ".ir", of=Program)
 def print_program(program: Program) -> str:
     """The whole program."""
     head = [f"program {json.dumps(program.name)}{_block(dict(program.facts))}"]

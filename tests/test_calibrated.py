@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
-from llmir.backends.cost import model
-from llmir.backends.cost.calibrated import ABROAD, TRANSFER
+from llmir.backends.cost import Basis, model
 from llmir.backends.cost.calibration import nearest
+from llmir.backends.cost.relatives import OTHER_VENDOR, SAME_ISA
 from llmir.errors import HardwareError, InputError
 
 from .commands import Run, runner
@@ -77,26 +77,26 @@ def test_a_grid_is_its_points() -> None:
             assert whole.bound[i, j, k] == one.bound
 
 
-def test_each_op_says_what_its_time_rests_on() -> None:
+def test_each_op_says_the_basis_of_its_time() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
     own, other = (
         {op.name: op for op in llmir.analyze(program, d, batch=4, new=1, context=99).ops}
         for d in ("h100", llmir.hw.load("h100"))
     )
     assert own.keys() == other.keys()
-    assert own["layer.qkv_proj"].basis == "calibrated"
-    assert own["layer.input_norm"].basis == "transferred from A100-80-SXM"
-    moved = llmir.analyze(program, "h200", batch=4, new=1, context=99, cost="calibrated").ops
+    assert own["layer.qkv_proj"].basis == Basis("calibrated")
+    assert own["layer.input_norm"].basis == Basis("calibrated", "A100-80-SXM", "vidur")
+    moved = llmir.analyze(program, "h200", batch=4, new=1, context=99).ops
     (product,) = (op for op in moved if op.name == "layer.qkv_proj")
-    assert product.basis == "transferred from H100-SXM"
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + TRANSFER)
-    abroad = llmir.analyze(program, "mi300x", batch=4, new=1, context=99, cost="calibrated").ops
+    assert product.basis == Basis("calibrated", "H100-SXM")
+    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + SAME_ISA)
+    abroad = llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops
     (product,) = (op for op in abroad if op.name == "layer.qkv_proj")
-    assert product.basis == "transferred from H100-SXM"
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + ABROAD)
+    assert product.basis == Basis("calibrated", "H100-SXM")
+    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + OTHER_VENDOR)
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
     crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
-    assert {op.basis for op in crossing if op.kind == "collective"} == {"datasheet"}
+    assert {str(op.basis) for op in crossing if op.kind == "collective"} == {"roofline between nodes"}
 
 
 @pytest.mark.parametrize("op", ["append_k", "append_v"])
@@ -124,12 +124,15 @@ def test_whose_kernels_and_whose_host(run: Run) -> None:
     assert "calibrated, trtllm kernels;" in run("analyze", "llama3.1-8b", "--engine", "trtllm").out
 
 
-def test_calibrated_is_the_default_where_the_device_is() -> None:
+def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowed() -> None:
     program = llmir.load("qwen3-0.6b")
     names = [llmir.analyze(program, d).cost_model for d in ("h100", "h200", "tpu-v6e", "dgx-h100")]
-    assert names == ["calibrated", "ideal", "ideal", "calibrated"]
-    alone = llmir.analyze(program, "tpu-v6e", cost="calibrated")
-    assert {op.basis for op in alone.ops} == {"datasheet"}
+    assert names == ["calibrated", "calibrated", "ideal", "calibrated"]
+    assert {op.basis for op in llmir.analyze(program, "tpu-v6e").ops} == {Basis("roofline")}
+    for asked in ({"cost": "calibrated"}, {"engine": "vllm"}):
+        with pytest.raises(HardwareError, match="TPU-v6e was not measured, nor was a GPU like it"):
+            llmir.analyze(program, "tpu-v6e", **asked)
+    alone = llmir.analyze(program, "tpu-v6e")
     assert (alone.time_s, alone.error) == (alone.ideal_time_s, None)
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis.timing import Timing
-from llmir.backends.cost import Price, Row
+from llmir.backends.cost import Basis, Price, Row
 from llmir.dim import Binding, Number, Size
-from llmir.frozen import Figures, figure
+from llmir.frozen import Figures, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
+CALIBRATED = Basis("calibrated")  # an engine's CPU is fitted to whole runs, on whatever device
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class OpCost(Figures):
     bound: Any
     share: Number  # of the step on all stages, all repeats together
     ideal_time_s: Number  # the roofline of the same
-    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
+    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
     error: Number | None  # the mean relative error that is known of such times
     shape: tuple[Any, ...]  # of the local first result
 
-    @figure
+    @property
     def total_s(self) -> Number:
         """Seconds of all repeats together."""
-        return self.repeat * self.time_s
+        return sealed(self.repeat * self.time_s)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def engine(program: Program, timing: Timing, step_s: Number, error: float | None
             bound=OVERHEAD,
             block="engine",
             ideal_time_s=0.0,
-            basis="calibrated",
+            basis=CALIBRATED,
             error=error,
         )
         for stage, parts in enumerate(timing.engine)

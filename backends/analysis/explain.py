@@ -9,7 +9,7 @@ from typing import Any
 
 from llmir.backends.analysis.costs import OpCost
 from llmir.backends.analysis.report import Report
-from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.cost import Basis, Exchange, Limit, Price, Row
 from llmir.backends.cost.calibrated import Measured, Phases
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
@@ -20,6 +20,7 @@ from llmir.graph import Instance, Program
 from llmir.names import suggest
 from llmir.tensor import Tensor
 from llmir.text import print_node
+from llmir.views import Result
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,13 @@ class Kernel(Figures):
 
 
 @dataclass(frozen=True)
-class Explanation(Figures):
+class Explanation(Figures, Result):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
     `share` is of the step of `step_time_s` on all pipeline stages together.
     """
 
+    phase: str
     model: str
     device: str
     cost_model: str
@@ -130,7 +132,7 @@ class Explanation(Figures):
     routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
-    basis: str
+    basis: Basis
     error: float | None
     ideal_time_s: float
     kernel: Kernel | None
@@ -142,7 +144,7 @@ class Explanation(Figures):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return asdict(self)
+        return asdict(self) | {"basis": str(self.basis)}
 
 
 def find(program: Program, name: str) -> Instance:
@@ -172,14 +174,15 @@ def _some(names: list[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-def explain(report: Report, name: str) -> Explanation:
-    """The op called `name` in the step that `report` prices, at one point."""
+def explain(report: Report, name: str, phase: str = "step") -> Explanation:
+    """The op called `name` in the step that `report` prices, at one point; the step is called `phase`."""
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     at = find(report.program, name)
     priced = zip(report.plan.rows, report.plan.prices, report.work, strict=True)
     row, price, cost = next(found for found in priced if found[0].name == at.path)
     return Explanation(
+        phase=phase,
         model=report.program.name,
         device=report.device.name,
         cost_model=report.cost_model,

@@ -16,12 +16,13 @@ from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
-from llmir.backends.cost import BOUNDS, TRAFFIC, Model
+from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 PHASE_KEYS = (
     "time_s",
@@ -46,7 +47,7 @@ PHASE_KEYS = (
 STEP = ("batch", "new", "context")
 
 
-class Report(Immutable):
+class Report(Immutable, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -340,18 +341,13 @@ class Report(Immutable):
             import pandas
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([vars(op) for op in self.ops])
+        return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
         return (
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import report_html
-
-        return report_html(self)
 
 
 def _plain(value: Any) -> Any:
@@ -362,4 +358,6 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
+    if isinstance(value, Basis):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

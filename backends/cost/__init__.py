@@ -1,5 +1,6 @@
 """Cost models: what each op of a program takes on a device."""
 
+from .basis import Basis
 from .calibrated import Calibrated
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
@@ -12,6 +13,7 @@ __all__ = [
     "BOUNDS",
     "NAMES",
     "TRAFFIC",
+    "Basis",
     "Calibrated",
     "Exchange",
     "Ideal",

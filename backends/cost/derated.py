@@ -14,6 +14,7 @@ from llmir.frozen import Figures
 from llmir.hw import Device
 from llmir.names import suggest
 
+from .basis import EFFICIENCY, Basis
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
 from .price import Roofline
@@ -27,10 +28,9 @@ LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 class Derated(Roofline):
     """The largest of the limits, each at a share of its rate, after `launch_s` for every op."""
 
+    basis: Basis = EFFICIENCY
     shares: tuple[float, ...] = ()
     launch_s: float = 0.0
-
-    basis = "efficiency"
 
     def _times(self, at: Binding) -> list[Number]:
         return [x.time(at) / share for x, share in zip(self.limits, self.shares, strict=True)]
@@ -89,4 +89,4 @@ class Efficiency(Figures):
         """The limits with the shares that their rates reach."""
         limits = self.limits(row)
         shares = tuple(float(self.shares.get(x.bound, 1)) for x in limits)
-        return Derated(limits, shares, float(self.shares.get("launch", 0)))
+        return Derated(limits, EFFICIENCY, shares, float(self.shares.get("launch", 0)))

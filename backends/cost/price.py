@@ -9,6 +9,7 @@ import numpy as np
 
 from llmir.dim import Binding, Number, maximum
 
+from .basis import ROOFLINE, Basis
 from .limit import Limit
 
 
@@ -16,8 +17,8 @@ class Price(Protocol):
     """What a cost model makes of an op. Equal prices are equal at every point, and hash alike."""
 
     @property
-    def basis(self) -> str:
-        """What the time rests on: calibrated, transferred, datasheet or efficiency."""
+    def basis(self) -> Basis:
+        """What the time is made of."""
 
     @property
     def error(self) -> float | None:
@@ -44,8 +45,8 @@ class Roofline:
     """The largest of some limits: a lower bound, from the datasheet alone."""
 
     limits: tuple[Limit, ...]
+    basis: Basis = ROOFLINE
 
-    basis = "datasheet"
     error = None
 
     def of(self, at: Binding) -> Price:
