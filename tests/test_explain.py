@@ -12,8 +12,7 @@ import llmir
 from llmir.backends.analysis.explain import Explanation, explain
 from llmir.backends.analysis.report import Report
 from llmir.cli import cli
-from llmir.dim import Binding
-from llmir.dim_text import parse
+from llmir.dim import Binding, parse
 from llmir.errors import InputError
 
 

@@ -12,12 +12,7 @@ from rich.text import Text
 
 from llmir.backends.analysis.explain import Amount, Explanation, Kernel, Route
 from llmir.backends.export import facts, table, units
-
-_ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
-    "distinct(": "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected "
-    "to touch; by a law at the end, those of the busiest of E/held ranks",
-    "busiest(": "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have",
-}
+from llmir.dim import ATOMS
 
 
 @table.printed(of=Explanation)
@@ -41,7 +36,8 @@ def shown(e: Explanation) -> RenderableType:
         _indented(_amounts(e)),
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
-    parts += [_text(f"  {text}") for atom, text in _ATOMS.items() if any(atom in c for c in counted)]
+    atoms = [a for a in ATOMS.values() if a.about and any(f"{a.name}(" in c for c in counted)]
+    parts += [_text(f"  {atom.about}") for atom in atoms]
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
