@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import B, C, Size, T
@@ -142,7 +143,11 @@ class Blocks:
             k = self.linear(x, "b t h", "h g d", "b t g d", "k_proj", _ATTENTION, bias=m.qkv_bias)
             k = self.norm(k, "k_norm", f"{_ATTENTION}k_norm.weight", "d") if m.qk_norm else k
             v = self.linear(x, "b t h", "h g d", "b t g d", "v_proj", _ATTENTION, bias=m.qkv_bias)
-            how = {"theta": m.rope.theta, "scaling": m.rope.scaling, "factors": m.rope.factors}
+            how: dict[str, Any] = {
+                "theta": m.rope.theta,
+                "scaling": m.rope.scaling,
+                "factors": m.rope.factors,
+            }
             q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = self.tensor(B, C, m.kv_heads, m.head_dim)
@@ -173,7 +178,12 @@ class Blocks:
             param = f"{_MLP}experts.{{expert}}.{name}.weight"
             weight = self.weight(f"e {ins} {outs}", f"{name}.weight", param)
             einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
-            how = {"einsum": einsum, "top_k": experts.chosen, "experts": experts.count, "name": name}
+            how: dict[str, Any] = {
+                "einsum": einsum,
+                "top_k": experts.chosen,
+                "experts": experts.count,
+                "name": name,
+            }
             result: Value = b.grouped_linear(rows, weight, chosen, **how)
             return result
 

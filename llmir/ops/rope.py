@@ -133,6 +133,7 @@ class Append(Op):
     opcode = "append"
     kind = "elementwise"
     rule = "b p g d, b t g d -> b (p+t) g d"
+    takes = ("cache", "rows")
     aliases = MappingProxyType({0: 0})
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -159,6 +160,7 @@ class RopeAppend(Rotary):
     opcode = "rope_append"
     kind = "elementwise"
     rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
+    takes = ("q", "k", "v", "k_cache", "v_cache")
     aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
