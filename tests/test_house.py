@@ -167,7 +167,7 @@ def test_imports_point_down() -> None:
         part = path.relative_to(ROOT / "llmir").with_suffix("").parts[0]
         assert part in {*CORE, *OUTER, *SEES_ALL}, f"{name(path)}: give the new module its place in CORE"
         for line, target in imports(path):
-            if not may(part, target.partition(".")[0]) or not may_enter(path, target):
+            if target == "?" or not may(part, target.partition(".")[0]) or not may_enter(path, target):
                 wrong.append(f"{name(path)}:{line} imports {target or 'llmir'}")
     assert wrong == []
 
