@@ -52,7 +52,7 @@ def _family(config: Config) -> Family:
             raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    if found := FAMILIES.first(lambda family: family.model_type == kind):
+    for found in FAMILIES.matching(lambda family: family.model_type == kind):
         return found
     raise _unknown(config, "model_type", repr(kind))
 

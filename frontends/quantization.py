@@ -13,9 +13,6 @@ from typing import Any
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
 
 from .config import Config
 from .fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
@@ -224,7 +221,7 @@ def _joined(*parts: str) -> str:
 def _blocks(program: Program) -> list[str]:
     """The blocks that have products."""
     nodes = (n for g in program.graphs.values() for n in g.nodes)
-    return list(dict.fromkeys(n.op.block for n in nodes if isinstance(n.op, Linear | GroupedLinear)))
+    return list(dict.fromkeys(n.op.block for n in nodes if n.op.matrices))
 
 
 def _covers(entry: str, module: str) -> bool:
@@ -251,9 +248,7 @@ def _left(program: Program, plan: str) -> bool:
     matrices = (
         (_pattern(op.param.removesuffix(".weight")), op.block)
         for at in program.instances()
-        if isinstance(op := at.node.op, Weight)
-        and "{layer}" in op.param
-        and len(at.node.results[0].shape) > 1
+        if (op := at.node.op).param and "{layer}" in op.param and len(at.node.results[0].shape) > 1
     )
     kept = {*entries, "router"}  # which no method takes unless told to
     return any(not kept & {module, block} and not module.endswith(".bias") for module, block in matrices)
@@ -264,7 +259,7 @@ def _kept(config: Config, program: Program, entries: tuple[str, ...]) -> str:
     found: list[str] = []
     for at in program.instances():
         op = at.node.op
-        if not isinstance(op, Weight) or "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
+        if "{layer}" not in op.param or len(at.node.results[0].shape) < 2:
             continue
         module = op.param.removesuffix(".weight")
         layers = [module.replace("{layer}", str(i)).replace("{expert}", "0") for i in at.layers]

@@ -7,7 +7,8 @@ those are follows from the equation of the op that uses the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,15 +18,12 @@ from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.op import Op
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
+from llmir.views import Pairs
 
 from .checkpoint import Checkpoint, Stored
 
 # Tables that old checkpoints carry along and that are computed, not learned.
 IGNORED = ("rotary_emb.inv_freq",)
-PRODUCTS = (Linear, GroupedLinear)
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison(Figures):
+class Comparison(Figures, Pairs):
     """A checkpoint against a program; `agrees` if nothing differs. Totals are None where none are stated."""
 
+    model: str
+    checkpoint: str  # its path
     tensors: int
     parameters: int
     bytes: int
@@ -60,7 +60,47 @@ class Comparison(Figures):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {"agrees": self.agrees, **asdict(self)}
+        where = {"model": self.model, "checkpoint": self.checkpoint}
+        return where | {"agrees": self.agrees} | asdict(self)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """What was compared, the verdict, each difference; one line for names that differ in numbers only."""
+        size = f"{self.parameters:,} parameters, {self.bytes:,} bytes"
+        known = "names, shapes, element types"
+        rows = [
+            ("model", self.model),
+            ("checkpoint", self.checkpoint),
+            ("expected", f"{self.tensors:,} tensors, {size}"),
+            ("found", f"{self.found_tensors:,} tensors"),
+            ("compared", known if self.shapes_known else "names (an index does not know shapes)"),
+            ("verdict", "all agree" if self.agrees else "DIFFERENT"),
+        ]
+        problems: list[tuple[str, Iterable[tuple[str, str]]]] = [
+            ("missing", ((name, "") for name in self.missing)),
+            ("unexpected", ((name, "") for name in self.unexpected)),
+            ("wrong shape", map(_words, self.wrong_shape)),
+            ("wrong type", map(_words, self.wrong_dtype)),
+            ("wrong total", map(_words, self.wrong_total)),
+        ]
+        for label, found in problems:
+            rows += [(label if i == 0 else "", text) for i, text in enumerate(_folded(found))]
+        return rows
+
+
+def _words(d: Difference) -> tuple[str, str]:
+    return d.name, f"expected {d.expected}, found {d.found}"
+
+
+def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for all names that differ only in their numbers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, text in found:
+        groups.setdefault((re.sub(r"\d+", "*", name), text), []).append(name)
+    lines = []
+    for (pattern, text), names in groups.items():
+        shown = names[0] if len(names) == 1 else f"{pattern} ({len(names):,} tensors)"
+        lines.append(f"{shown}: {text}" if text else shown)
+    return lines
 
 
 def expected(program: Program) -> dict[str, Stored]:
@@ -86,7 +126,7 @@ def _uses(at: Instance) -> Iterator[_Use]:
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
     op, type = at.node.op, at.node.results[0]
-    if not isinstance(op, Weight) or not op.param:
+    if not op.param:
         return
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
@@ -104,8 +144,8 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
     """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as it is."""
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
-    use = min(_uses(at), key=lambda u: not isinstance(u.op, PRODUCTS), default=None)
-    if use is None or not isinstance(use.op, PRODUCTS):
+    use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
+    if use is None or not use.op.matrices:
         return sizes
     roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
 
@@ -120,7 +160,7 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
     found: dict[str, Stored] = {}
     for at in program.instances():
-        if isinstance(at.node.op, Weight) and at.node.op.param in names:
+        if at.node.op.param in names:
             users = [user for _, user in at.graph.nx.out_edges(at.node.name)]
             if len(users) > 1:
                 found |= {f"{user}.weight": names[at.node.op.param] for user in users}
@@ -140,6 +180,8 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
         ("parameters", checkpoint.total_parameters, _parameters),
     )
     return Comparison(
+        program.name,
+        checkpoint.path,
         len(wanted),
         _parameters(wanted),
         _bytes(wanted),

@@ -19,8 +19,9 @@ from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
-from .ops import OPS, Source, make
+from .ops import OPS, make
 from .tensor import parse_tensor, split_commas
+from .views import exporter
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _RESERVED = {"true", "false", "inf", "nan"}
@@ -42,7 +43,7 @@ def _attributes(op: Op) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(op)
-        if not (isinstance(op, Source) and f.name == "type")
+        if not (op.source and f.name == "type")
         and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
     }
 
@@ -58,12 +59,14 @@ def print_node(node: Node) -> str:
     return f"%{node.name} = {node.op.opcode}({operands}){_block(_attributes(node.op))} : {types}"
 
 
+@exporter("ir", ".ir", of=Graph)
 def print_graph(graph: Graph) -> str:
     """A graph and its ops."""
     lines = [print_node(n) for n in graph.nodes] + [f"return {', '.join(map(str, graph.outputs))}"]
     return "\n".join([f"graph @{graph.name} {{", *(f"  {line}" for line in lines), "}"])
 
 
+@exporter("ir", ".ir", of=Program)
 def print_program(program: Program) -> str:
     """The whole program."""
     head = [f"program {json.dumps(program.name)}{_block(dict(program.facts))}"]
@@ -132,7 +135,7 @@ def parse_node(text: str) -> Node:
     name, opcode, operands, attributes, types = found.groups()
     given = _parse_block(attributes)
     results = tuple(parse_tensor(t) for t in split_commas(types))
-    if opcode in OPS and issubclass(OPS[opcode], Source):
+    if opcode in OPS and OPS[opcode].source:
         given["type"] = results[0]
     return Node(name, make(opcode, **given), _parse_values(operands), results)
 

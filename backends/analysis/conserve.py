@@ -8,15 +8,16 @@ from functools import cached_property
 from typing import Any
 
 from llmir.backends.analysis.asked import count
+from llmir.backends.analysis.workload import parallel
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
-from llmir.ops.source import Cache, Weight
 from llmir.ragged import most
 from llmir.tensor import Tensor
+from llmir.views import Result
 
 WHAT = ("weights", "kv_cache", "matmul_flops")
 
@@ -61,7 +62,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Conservation:
+class Conservation(Result):
     """A sharded program against itself on one device, in one step."""
 
     before: Program
@@ -111,6 +112,14 @@ class Conservation:
         for share in shares:
             del share["even"]
         return {
+            "model": self.after.name,
+            "devices": self.after.devices,
+            "parallel": parallel(self.after),
+            "step": {
+                "batch": self.at.symbols["B"],
+                "new": self.at.symbols["T"],
+                "context": self.at.symbols["C"],
+            },
             "conserved": not self.problems,
             "problems": list(self.problems),
             "totals": {what: asdict(total) for what, total in self.totals.items()},
@@ -119,9 +128,16 @@ class Conservation:
 
 
 def conservation(
-    before: Program, after: Program, *, batch: int = 1, new: int = 1, context: int = 0
+    before: Program,
+    after: Program,
+    *,
+    batch: int | None = None,
+    new: int | None = None,
+    context: int = 0,
 ) -> Conservation:
     """Hold `after`, which is `before` laid over a mesh, against it, in one step.
+
+    By default there is a sequence for each data-parallel rank, a token for each tensor-parallel one.
 
     >>> import llmir
     >>> model = llmir.load("llama3.1-8b")
@@ -129,6 +145,10 @@ def conservation(
     >>> held.problems, [(s.name, s.copies) for s in held.replicated if s.block == "norm"][:2]
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
+    if before.devices > 1:
+        raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
+    batch = after.mesh.degree("dp") * after.micro_batches if batch is None else batch
+    new = after.mesh.degree("tp") if new is None else new
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")
@@ -162,10 +182,10 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
         op = node.node.op
-        if isinstance(op, Weight):
+        if op.role == "weight":
             share = _tensor(program, node, "weights", node.repeat, at)
             yield (op.param if op.param and "{layer}" not in op.param else node.path), share
-        elif isinstance(op, Cache):
+        elif op.role == "cache":
             yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
         else:
             yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))

@@ -15,6 +15,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.dim import Number
 from llmir.errors import InputError
 from llmir.frozen import Figures
+from llmir.views import Result
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -87,7 +88,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class StepDiff:
+class StepDiff(Result):
     """Two steps: the `changes` in the order of the second, and how much of the step is as it was.
 
     The deltas of the changes add up to the difference of the steps.
@@ -111,18 +112,14 @@ class StepDiff:
             "same": [p.name for p in self.same],
         }
 
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.diffview import step_html
-
-        return step_html(self)
-
 
 @dataclass(frozen=True)
-class WorkloadDiff:
+class WorkloadDiff(Result):
     """Two workloads: their prefills, their last decode steps, and what a user sees of them."""
 
     before: Workload
     after: Workload
+    pipelines: tuple[str, str] | None = None  # that made the two programs, where that is worth saying
 
     @cached_property
     def prefill(self) -> StepDiff:
@@ -151,7 +148,7 @@ class WorkloadDiff:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `llmir diff`, `schema_version` 1."""
-        sides = {}
+        sides: dict[str, dict[str, Any]] = {}
         for name, side in (("before", self.before), ("after", self.after)):
             sides[name] = {
                 "model": side.program.name,
@@ -160,6 +157,8 @@ class WorkloadDiff:
                 "workload": {"batch": side.batch, "prompt": side.prompt, "generate": side.generate},
                 "fits": side.fits,
             }
+        for name, passes in zip(sides, self.pipelines or (), strict=False):
+            sides[name]["pipeline"] = passes
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "max_batch")
         return {
             "schema_version": 1,
@@ -168,11 +167,6 @@ class WorkloadDiff:
             "peak_memory_bytes": self.peak_memory_bytes.to_dict(),
             "phases": {"prefill": self.prefill.to_dict(), "decode": self.decode and self.decode.to_dict()},
         }
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.diffview import workload_html
-
-        return workload_html(self)
 
 
 def diff(before: object, after: object) -> StepDiff | WorkloadDiff:

@@ -17,11 +17,9 @@ from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.names import suggest
-from llmir.ops.collective import Collective
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source
 from llmir.tensor import Tensor
 from llmir.text import print_node
+from llmir.views import Result
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,13 @@ class Kernel(Figures):
 
 
 @dataclass(frozen=True)
-class Explanation(Figures):
+class Explanation(Figures, Result):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
     `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
     """
 
+    phase: str
     model: str
     device: str
     cost_model: str
@@ -154,7 +153,7 @@ class Explanation(Figures):
 
 def find(program: Program, name: str) -> Instance:
     """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
-    ops = [i for i in program.instances() if not isinstance(i.node.op, (Source, Repeat))]
+    ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
     exact = [i for i in ops if i.path == wanted]
     found = exact or [i for i in ops if i.path.endswith(f".{wanted}")]
@@ -179,14 +178,15 @@ def _some(names: list[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-def explain(report: Report, name: str) -> Explanation:
-    """The op called `name` in the step that `report` prices, at one point."""
+def explain(report: Report, name: str, phase: str = "step") -> Explanation:
+    """The op called `name` in the step that `report` prices, at one point; the step is called `phase`."""
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     at = find(report.program, name)
     priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
     row, price, cost = next(found for found in priced if found[0].name == at.path)
     return Explanation(
+        phase=phase,
         model=report.program.name,
         device=report.device.name,
         cost_model=report.cost_model,
@@ -227,7 +227,7 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     if not done.wire:
         return ()
     found = []
-    if isinstance(op, Collective):
+    if op.share:
         found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
     if limit := _exchange(report, row):
         way = limit.fastest(report.at)

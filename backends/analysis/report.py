@@ -19,6 +19,7 @@ from llmir.errors import InputError
 from llmir.frozen import Figures, Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 PHASE_KEYS = (
     "time_s",
@@ -79,7 +80,7 @@ class StageCost(Figures):
     peak_memory_bytes: Number
 
 
-class Report(Immutable):
+class Report(Immutable, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -352,11 +353,6 @@ class Report(Immutable):
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import report_html
-
-        return report_html(self)
 
 
 def _over(part: Number, whole: Number) -> Number:

@@ -20,6 +20,7 @@ from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 _MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
@@ -27,7 +28,7 @@ _STEPS = 1 << 20  # decode steps priced at once
 
 
 @dataclass(frozen=True, eq=False)
-class Workload(Record):
+class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in and `generate` out.
 
     Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
@@ -195,11 +196,6 @@ class Workload(Record):
             f"<Workload {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import workload_html
-
-        return workload_html(self)
 
 
 def parallel(program: Program) -> dict[str, int | bool]:

@@ -8,13 +8,9 @@ from functools import cached_property, lru_cache
 from llmir.dim import Size
 from llmir.graph import Instance, Node, Program
 from llmir.op import Work, work
-from llmir.ops.region import Repeat
-from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
 
 from .routed import Experts, experts
-
-ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,6 @@ def _row(program: Program, at: Instance) -> Row:
     operands = graph.operand_types(node)
     done = work(node.op, operands, node.results, mesh)
 
-    def role(value_origin: Node) -> str:
-        return ROLES.get(type(value_origin.op), "activation")
-
     return Row(
         at.path,
         at.stage,
@@ -78,8 +71,8 @@ def _row(program: Program, at: Instance) -> Row:
         done,
         tuple(t.local(mesh) for t in operands),
         node.results[0].local(mesh),
-        tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
-        tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+        tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
+        tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
         experts(graph, node, mesh),
     )
 
@@ -87,4 +80,4 @@ def _row(program: Program, at: Instance) -> Row:
 @lru_cache(maxsize=256)
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
-    return tuple(_row(program, i) for i in program.instances() if not isinstance(i.node.op, (Source, Repeat)))
+    return tuple(_row(program, i) for i in program.instances() if i.node.op.runs)

@@ -6,11 +6,13 @@ from typing import Any
 
 from llmir.backends.analysis.diff import FIGURES, Change, WorkloadDiff
 from llmir.backends.export import diffview, jsonio
+from llmir.views import exporter
 
 
-def to_markdown(diff: WorkloadDiff, pipelines: diffview.Pipelines | None = None) -> str:
+@exporter("md", ".md", of=WorkloadDiff)
+def to_markdown(diff: WorkloadDiff) -> str:
     """Two workloads to read."""
-    parts = ["# Difference\n", jsonio.to_markdown(("", ""), diffview.head(diff, pipelines))]
+    parts = ["# Difference\n", jsonio.to_markdown(("", ""), diffview.head(diff))]
     parts.append(jsonio.to_markdown(diffview.ANSWERS, diffview.answers(diff), range(1, 5)))
     for name, step in diff.phases:
         title = diffview.titled(name, step)
@@ -20,6 +22,12 @@ def to_markdown(diff: WorkloadDiff, pipelines: diffview.Pipelines | None = None)
             f"{jsonio.md(diffview.memory(step))}.\n",
         ]
     return "\n".join([*parts, f"{' '.join(diffview.LEGEND)}\n"])
+
+
+@exporter("csv", ".csv", of=WorkloadDiff)
+def to_csv(diff: WorkloadDiff) -> str:
+    """One line for each change of each phase, and a total for each phase."""
+    return jsonio.to_csv(to_rows(diff))
 
 
 def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmir.backends.analysis.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import facts, table, units
 from llmir.dim import Number
+from llmir.views import exporter
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -123,13 +124,10 @@ def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
     ]
 
 
-Pipelines = tuple[str, str]
-
-
-def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[str, str]]:
+def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
     """What is compared."""
     sides = (("before", diff.before), ("after", diff.after))
-    passes = [f", {p}" if p else ", no passes" for p in pipelines] if pipelines else ["", ""]
+    passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
     on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
@@ -153,12 +151,13 @@ def titled(name: str, step: StepDiff) -> str:
     return f"{facts.TITLES[name]}: {' → '.join(does)}"
 
 
-def workload(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> Group:
+@table.printed(of=WorkloadDiff)
+def workload(diff: WorkloadDiff) -> Group:
     """The whole difference: what it gives a user, and where it comes from."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [table.pairs(head(diff, pipelines)), ""]
+    parts: list[RenderableType] = [table.pairs(head(diff)), ""]
     shown = table.columns(ANSWERS, ANSWERS[1:])
     for row in answers(diff):
         table.add(shown, row, styles=["bold"])
@@ -166,6 +165,21 @@ def workload(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> Group:
     for name, step in diff.phases:
         parts += ["", Text(titled(name, step), style="bold"), _table(step), memory(step)]
     return Group(*parts, "", *LEGEND)
+
+
+@table.printed(of=StepDiff)
+def step(diff: StepDiff) -> Group:
+    """Two steps."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
+
+
+def _sides(step: StepDiff) -> str:
+    return " → ".join(
+        dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
+    )
 
 
 def _table(step: StepDiff) -> Table:
@@ -209,12 +223,13 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
     return ("what", "in", "op", "was", "×", *NUMERIC), rows, range(5, 5 + len(NUMERIC))
 
 
+@exporter("html", ".html", of=StepDiff)
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
-    does = dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
-    return table.caption(" → ".join(does)) + table.html(*flat(step)) + table.caption(memory(step), "small")
+    return table.caption(_sides(step)) + table.html(*flat(step)) + table.caption(memory(step), "small")
 
 
+@exporter("html", ".html", of=WorkloadDiff)
 def workload_html(diff: WorkloadDiff) -> str:
     """Two workloads as HTML."""
     parts = [table.html(("", ""), head(diff)), table.html(ANSWERS, answers(diff), range(1, 5))]

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options, output
+from .command import command
 
 if TYPE_CHECKING:
     from llmir.hw import Device
 
 
-@click.command("hw", short_help="The bundled devices and clusters, or one in full.")
+@command("hw", "The bundled devices and clusters; with a name, each number and its source.")
 @click.argument("name", required=False)
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(name: str | None, form: str | None, output_file: str | None) -> None:
+def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the bundled devices and clusters; with NAME (or a YAML file), each of its numbers and its source.
 
     Peaks are dense, matrix peaks of tensor cores or their like. A cluster is nodes of a device.

@@ -6,15 +6,14 @@ from dataclasses import MISSING, fields
 from inspect import getdoc
 from typing import Any
 
-import click
-
 from . import options, output
+from .command import command
 
 
-@click.command("passes", short_help="The passes that a pipeline can name.")
+@command("passes", "The passes that a pipeline can name, and their options.")
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(form: str | None, output_file: str | None) -> None:
+def passes(form: str | None, output_file: str | None) -> None:
     """List the passes, with each option's type and default.
 
     A pipeline is passes with commas between them; options stand in braces: 'fuse,name{option=value}'.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dtype import DType
 from ..dtype import dtype as named
@@ -19,9 +19,14 @@ class Quantize(Op):
     opcode = "quantize"
     kind = "elementwise"
     rule = "* -> *"
+    moves = converts = True
     vector_flops = 2
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The narrow type."""
@@ -39,9 +44,14 @@ class Dequantize(Op):
     opcode = "dequantize"
     kind = "elementwise"
     rule = "* -> *"
+    moves = converts = True
     vector_flops = 1
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The wide type."""

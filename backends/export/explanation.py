@@ -1,4 +1,4 @@
-"""How the terminal shows an explanation of an op."""
+"""An explanation of an op, as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
 }
 
 
-def shown(e: Explanation, phase: str) -> RenderableType:
+@table.printed(of=Explanation)
+def shown(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
+    phase = e.phase
 
     def title(text: str) -> Group:
         return Group("", _text(text, "bold"))
