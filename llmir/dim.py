@@ -66,6 +66,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
 }
 ARITY = {"distinct": (4, 5), "routed": (4,), "busiest": (5,)}  # of others 2
 _POSITIVE = {"ceildiv": (1,), "distinct": (0, 1, 3), "routed": (1, 2), "busiest": (0, 1, 3)}
+MOST_EXPERTS = 1 << 20  # a hundred times those of any model; laws of routing hold a number for each
 LAW = {"distinct": 4, "routed": 3, "busiest": 4}  # the argument that is no size, but a law of routing
 
 
@@ -213,6 +214,8 @@ def call(function: str, *arguments: Argument) -> Size:
     divisors = [arguments[i] for i in _POSITIVE.get(function, ())]
     if not all(isinstance(d, int) and d > 0 for d in divisors):
         raise VerifyError(f"{function}: expected positive integers, got {', '.join(map(str, divisors))}")
+    if function != "ceildiv" and any(isinstance(d, int) and d > MOST_EXPERTS for d in divisors):
+        raise VerifyError(f"{function}: expected numbers up to {MOST_EXPERTS:,}, got {divisors}")
     place = LAW.get(function, len(arguments))
     sizes, laws = [_size(a) for a in arguments[:place]], arguments[place:]
     if not all(isinstance(by, Law) for by in laws):

@@ -52,4 +52,5 @@ def check_digits(text: str, most: int) -> None:
     found = re.search(rf"\d{{{most + 1}}}", text)
     if found:
         line = text.count("\n", 0, found.start()) + 1
-        raise UnreadableError(f"a number of more than {most} digits in line {line}")
+        where = f" in line {line}" if "\n" in text.strip() else ""
+        raise UnreadableError(f"a number of more than {most} digits{where}")

@@ -9,11 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-<<<<<<< HEAD
 from llmir import strict_csv
-=======
 from llmir.backends.analysis.report import Report
->>>>>>> main
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts
 from llmir.errors import InputError
