@@ -41,6 +41,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check(data: bytes, budget: Budget) -> None:
     """Values and nesting, before anything is built: what is outside strings is all that counts."""
+    if data.count(b'"') > 2 * budget.nodes + 2:  # each string is a value, or names one
+        raise UnreadableError(f"more than {budget.nodes:,} values")
     bare = _STRING.sub(b"", data.replace(rb"\\", b"").replace(rb"\"", b""))
     if sum(map(bare.count, (b",", b"[", b"{", b":"))) > budget.nodes:
         raise UnreadableError(f"more than {budget.nodes:,} values")

@@ -15,7 +15,7 @@ from .errors import UnreadableError
 from .names import plain
 from .reading import Budget, decoded
 
-BUDGET = Budget(bytes=2**20, nodes=50_000, depth=32, digits=100)
+BUDGET = Budget(bytes=2**20, nodes=20_000, depth=32, digits=100)
 
 _PLAIN = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
 _TAG = "tag:yaml.org,2002:"

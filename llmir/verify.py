@@ -12,8 +12,9 @@ from .op import Loop, infer
 from .ops.stage import Send
 from .tensor import Tensor
 
-# A step is priced op by op: the largest model, all its layers written out, has some thousands.
-MOST_OPS, MOST_LEVELS = 2_000_000, 16
+# A step is priced op by op: the largest model, all its layers written out, has some thousands. Each level is
+# walked three times for its memory.
+MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 
 def verify(program: Program) -> Program:

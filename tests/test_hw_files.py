@@ -147,7 +147,7 @@ def swap(key: str, value: str) -> str:
         ("[" * 5000, "mine.yaml"),
         ("a: " + "{a: " * 3000 + "1" + "}" * 3000, "mine.yaml"),
         ("a: &a {a: *a}", "*a is inside of itself"),
-        (WIDE, "more than 50,000 values"),
+        (WIDE, "more than 20,000 values"),
         ("? [a]\n: b", "mine.yaml"),
         (MINIMAL + "memory_GBps: 5\n", "key 'memory_GBps' twice"),
         (MINIMAL + "memory_gbps: 5\n", "unknown key 'memory_gbps'; did you mean memory_GBps"),
