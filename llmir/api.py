@@ -100,19 +100,40 @@ def workload(
 
 
 def diff(
-    before: Any, after: Any, hw: Any = None, *, batch: int = 1, new: int = 1, context: int = 0
+    before: Any,
+    after: Any,
+    hw: Any = None,
+    *,
+    hw_after: Any = None,
+    batch: int = 1,
+    new: int = 1,
+    context: int = 0,
+    cost: str | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """What one step of two programs on a device differs in, op by op; with `to_dict()`.
+    """What one step of two programs differs in, op by op; with `to_dict()`.
 
-    Also of two reports, or of two workloads, which know their device (so it may differ) and their step:
-    then `hw` is left out.
+    Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
+    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is the
+    device of the other side, if that is another. Also of two reports, or of two workloads, which know their
+    device and step: all else is left out, and InputError if only the times of one are measured.
     """
-    from .backends.analysis.diff import diff
+    from .backends.analysis.common import common
+    from .backends.analysis.diff import diff, steps
+    from .backends.analysis.report import Report
+    from .hw import load
 
-    if hw is not None:
-        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
-        before, after = (analyze(p, hw, **at) for p in (before, after))
-    return diff(before, after)
+    if hw is None:
+        if cost or engine or efficiency or hw_after is not None:
+            raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
+        return diff(before, after)
+    devices = load(hw), load(hw if hw_after is None else hw_after)
+    sides = list(zip(map(_program, (before, after)), devices, strict=True))
+    basis = common(sides, cost, engine, efficiency)
+    at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
+    reports = [Report(p, m.device, **at, model=m) for (p, _), m in zip(sides, basis.models, strict=True)]
+    return steps(reports[0], reports[1], basis.why)
 
 
 def validate(

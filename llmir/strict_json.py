@@ -1,4 +1,4 @@
-"""JSON up to a budget, in which a repeated key is a mistake."""
+"""JSON up to a budget, in which a key that is there twice has one value, or is a mistake."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def load(data: bytes, budget: Budget) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise UnreadableError(f"broken JSON: key {plain(name, 60)!r} twice")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            both = (plain(json.dumps(x), 60) for x in (name, found[name], value))
+            raise UnreadableError("{} is there twice, as {} and {}".format(*both))
     return found
 
 

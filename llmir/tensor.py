@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, SupportsIndex
 
-from .dim import Dim, Size, ceildiv, product
-from .dim_text import parse
+from .dim import Dim, Size, ceildiv, parse, product
 from .dtype import DType, dtype
 from .errors import ParseError, VerifyError
 from .frozen import Immutable

@@ -70,7 +70,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("open.json", '{"a":' + "[" * 50_000, "nested more than 32 deep"),
     ("digits.json", '{"hidden_size": ' + "1" * 1_000_000 + "}", "a number of more than 400 digits"),
     ("empty.json", "[" + "{}," * 1_300_000 + "{}]", "more than 200,000 values"),
-    ("twice.json", '{"a":1,"a":2}', "key 'a' twice"),
+    ("twice.json", '{"a":1,"a":2}', "is there twice, as 1 and 2"),
     ("quotes.json", '"' + '\\"' * 1_000_000, "more than 200,000 values"),
     ("layers.json", json.dumps({**MOE, "num_experts": 4, "num_hidden_layers": 2**40}), "num_hidden_layers"),
     ("experts.json", json.dumps({**MOE, "num_experts": 2**40}), "up to 1,048,576"),

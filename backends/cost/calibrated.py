@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,50 +11,44 @@ import numpy as np
 from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
-from .calibration import Basis, engines, nearest, owner, relatives
+from .basis import BETWEEN_NODES, Basis
+from .calibration import Fit, engines, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
 from .limit import Limit
 from .nodes import split
 from .price import Price, Roofline
+from .relatives import borrowing
 from .rows import Row
-
-# What one of A100, H100 and B200 is off when another predicts its products by datasheet: the middle of
-# the table "From one GPU to another" in docs/results.md (`python benchmarks/transfer.py DIR`).
-TRANSFER = 0.12
-# What whole runs of vLLM on AMD's MI250 are off when NVIDIA's A100 predicts its kernels (docs/results.md,
-# "Predictions against measurements"): software differs more than silicon.
-ABROAD = 0.49
+from .stand_in import stand_in
 
 
 @dataclass(frozen=True)
 class Measured:
     """The time of a calibrated kernel, and never less than the roofline's.
 
-    `basis` says whose measurements it rests on; `error` is the mean relative error on unseen shapes.
+    `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
     """
 
     device: Device
     call: Call
-    fit: Basis
+    fit: Fit
     roofline: Roofline
-    hidden: float = 0.0
     engine: str = ""
+    by: str = ""
 
     @property
-    def basis(self) -> str:
-        """calibrated, or transferred from another device; for another engine, where that is borrowed from."""
-        if self.fit.device != self.device:
-            return f"transferred from {self.fit.device.name}"
+    def basis(self) -> Basis:
+        """Calibrated, of another device where that is borrowed from, or of another engine."""
         own = self.fit.engine in (self.engine, owner(self.engine))
-        return "calibrated" if own else f"calibrated for {self.fit.engine}"
+        device = "" if self.fit.device == self.device else self.fit.device.name
+        return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @property
     def error(self) -> float:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
-        if self.fit.device == self.device:
-            return self.fit.fitted.error
-        return self.fit.fitted.error + (TRANSFER if self.fit.device.vendor == self.device.vendor else ABROAD)
+        own = self.fit.device == self.device
+        return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
 
     def of(self, at: Binding) -> Price:
         """Itself."""
@@ -67,22 +61,26 @@ class Measured:
 
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
+        return maximum(self.call.seconds(self.fit.kernel, self.device, at), self.roofline.time(at))
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and without that share of the launch, but as the roofline at least."""
         least = self.roofline.time(at)
         time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
+        return time, maximum(time - hidden * self.launch_s, least)
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
         return self.roofline.time(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; due to the launch where half of it or more is there for a call with nothing to do."""
+        """The same; overhead where half of it or more is there for a call with nothing to do."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
-        launch = 2 * self.launch_s * (1 - self.hidden)
+        launch = 2 * self.launch_s
         if not at.shape:
-            return time, "launch" if 0 < launch >= time else bound
+            return time, "overhead" if 0 < launch >= time else bound
         time = np.broadcast_to(time, at.shape)
-        return time, np.where((time <= launch) & (launch > 0), "launch", bound)
+        return time, np.where((time <= launch) & (launch > 0), "overhead", bound)
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Phases:
     decode: Price
 
     @property
-    def basis(self) -> str:
+    def basis(self) -> Basis:
         """That of decode, if the two differ."""
         return self.decode.basis
 
@@ -114,17 +112,24 @@ class Phases:
         one = np.asarray(at(self.new)) == 1
         return self.decode if one.all() else self if one.any() else self.prefill
 
-    def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
+    def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
         if isinstance(at, Mixed):
-            values = [self._each(part, value) for part in at.parts]
-            return sum(values[1:], start=values[0])
+            values = zip(*(self._each(part, value) for part in at.parts), strict=True)
+            return tuple(sum(each[1:], start=each[0]) for each in values)
         if (price := self.of(at)) is not self:
             return value(price, at)
-        return np.where(at(self.new) == 1, value(self.decode, at), value(self.prefill, at))
+        both = zip(value(self.decode, at), value(self.prefill, at), strict=True)
+        return tuple(np.where(at(self.new) == 1, one, more) for one, more in both)
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
-        return self._each(at, lambda price, point: price.time(point))
+        (time,) = self._each(at, lambda price, point: (price.time(point),))
+        return time
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same of the kernel that holds, alone and in a graph."""
+        alone, together = self._each(at, lambda price, point: price.in_graph(point, hidden))
+        return alone, together
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -155,27 +160,25 @@ class Calibrated:
     @property
     def kernels(self) -> str:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
-        if self.engine in engines(self.device):
-            return str(self.engine)
-        known = (d.calibration for d in (self.device, *relatives(self.device)))
-        return next((c.engine for c in known if c), "no")
+        known = engines(self.device)
+        return self.engine if self.engine in known else known[0]
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
         return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
-        """A measured kernel's price, or the roofline's where none is known."""
+        """A measured kernel's price; the roofline's between nodes, and where not even a stand-in is known."""
         roofline = Ideal(self.device).price(row)
         if split(self.device, row.work.group)[1] > 1:
-            return roofline  # between nodes nothing is calibrated
-        found = [self._measured(call, roofline) for call in calls(row)]
-        if len(found) > 1:
-            decode, prefill = found
+            return replace(roofline, basis=BETWEEN_NODES)
+        known = [price for call in calls(row) if (price := self._measured(call, roofline))]
+        if len(known) == 2:
+            decode, prefill = known
             return Phases(row.operands[0].shape[1], prefill, decode)
-        return found[0] if found else roofline
+        other = stand_in(row)
+        return known[0] if known else self._measured(other, roofline, other.families[0]) or roofline
 
-    def _measured(self, made: Call, roofline: Roofline) -> Price:
+    def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)
-        hidden = self.host.hidden if self.host else 0.0
-        return Measured(self.device, made, found, roofline, hidden, self.kernels) if found else roofline
+        return Measured(self.device, made, found, roofline, self.kernels, by) if found else None

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from llmir import hw
-from llmir.errors import InputError
+from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
 from llmir.names import suggest
 
@@ -61,10 +61,11 @@ def model(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Model:
-    """The model that these options ask for: calibrated where the device has a calibration, else ideal.
+    """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
 
     `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
-    contradict each other, HardwareError for an engine that is not calibrated.
+    contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
+    for where there are none.
     """
     if cost is not None and cost not in NAMES:
         raise InputError(f"cost: expected {' or '.join(NAMES)}, got {cost!r}{suggest(str(cost), NAMES)}")
@@ -72,25 +73,44 @@ def model(
         raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
     if engine and cost == "ideal":
         raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
-    if engine is not None and engine not in (known := engines(device)):
+    if efficiency:
+        return _efficiency(device, tuple(sorted(efficiency.items())))
+    known = engines(device)
+    if engine is not None and engine not in known:
         hw.engine(engine, known)  # or a HardwareError
-    return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
+    if cost == "ideal" or not (known or cost or engine):
+        return _ideal(device)
+    if not known:
+        asked = f"cost {cost!r}" if cost else f"engine {engine!r}"
+        raise HardwareError(f"{asked}: {unmeasured(device)}; leave it out for the roofline")
+    return _calibrated(device, engine)
+
+
+def unmeasured(device: Device) -> str:
+    """Why a device has no kernels to take times from."""
+    return f"{device.name} was not measured, nor was a GPU like it"
 
 
 @lru_cache(maxsize=256)
-def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tuple[str, float], ...]) -> Model:
-    if efficiency:
-        return Efficiency(device, dict(efficiency))
-    if cost == "calibrated" or engine or (device.calibration and not cost):
-        return Calibrated(device, engine, *_host(device, engine))
+def _ideal(device: Device) -> Ideal:
     return Ideal(device)
+
+
+@lru_cache(maxsize=256)
+def _efficiency(device: Device, shares: tuple[tuple[str, float], ...]) -> Efficiency:
+    return Efficiency(device, dict(shares))
+
+
+@lru_cache(maxsize=256)
+def _calibrated(device: Device, engine: str | None) -> Calibrated:
+    return Calibrated(device, engine, *_host(device, engine))
 
 
 def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
     if found := host(device, engine):
         return found
-    name = engine or Calibrated(device).kernels
     own = engines(device)
+    name = engine or own[0]
     if name not in hw.engines() and name in own and owner(name) in hw.engines():
         name = owner(name)  # of one of its kernels
     if name not in hw.engines() and (name in own or engine is None):

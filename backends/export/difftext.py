@@ -35,7 +35,9 @@ def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:
     found = []
     for phase, step in diff.phases:
         lines: list[tuple[dict[str, Any], Any]] = [(_said(c), c.figure) for c in step.changes]
-        for said, figure in [*lines, (_said(Change((), ())) | {"what": "total"}, step.total)]:
+        sides = {"before": step.basis.before, "after": step.basis.after}
+        bases = {f"basis_{name}": "; ".join(map(str, side.shares)) for name, side in sides.items()}
+        for said, figure in [*lines, (_said(Change((), ())) | {"what": "total"} | bases, step.total)]:
             pairs = {name: figure(name).to_dict() for name in FIGURES}
             found.append(
                 {"phase": phase} | said | {f"{n}_{k}": v for n, p in pairs.items() for k, v in p.items()}
@@ -47,4 +49,8 @@ def _said(change: Change) -> dict[str, Any]:
     sides = {"before": change.before, "after": change.after}
     names = {name: " ".join(p.name for p in parts) for name, parts in sides.items()}
     times = {f"repeat_{name}": diffview.times(parts).replace("×", "") for name, parts in sides.items()}
-    return {"what": change.what, **names, **times}
+    bases = {
+        f"basis_{name}": "; ".join(dict.fromkeys(str(p.basis) for p in parts))
+        for name, parts in sides.items()
+    }
+    return {"what": change.what, **names, **times, **bases}

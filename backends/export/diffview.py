@@ -131,7 +131,8 @@ def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
     on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
-    return [*shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+    basis = [("" if i else "basis", facts.plain(line)) for i, line in enumerate(diff.basis.words())]
+    return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
 
 
 def memory(step: StepDiff) -> str:
@@ -173,7 +174,8 @@ def step(diff: StepDiff) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
+    basis = map(facts.plain, diff.basis.words())
+    return Group(*basis, Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
 
 
 def _sides(step: StepDiff) -> str:
@@ -226,7 +228,8 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
 @exporter("html", ".html", of=StepDiff)
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
-    return table.caption(_sides(step)) + table.html(*flat(step)) + table.caption(memory(step), "small")
+    top = table.caption(_sides(step)) + table.caption(facts.plain(step.basis), "small")
+    return top + table.html(*flat(step)) + table.caption(memory(step), "small")
 
 
 @exporter("html", ".html", of=WorkloadDiff)

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.analysis import precision
-from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import nodes
-from llmir.backends.cost.calibration import relatives
+from llmir.backends.cost import Basis, nodes
+from llmir.backends.cost.calibration import engines
+from llmir.backends.cost.models import unmeasured
 from llmir.backends.export import units
 from llmir.dim import Number
 from llmir.graph import Program
@@ -69,17 +71,17 @@ def _line(op: OpCost) -> OpLine:
         _band(op),
         units.percent(op.share),
         units.flops(op.flops) if op.flops else _NONE,
-        units.bytes(op.read_bytes + op.write_bytes),
+        units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
-        _ideal(op.ideal_time_s, op.time_s),
-        "×".join(str(n) for n in op.shape) or "scalar",
+        _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
+        "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
     )
 
 
 def _band(op: OpCost) -> str:
-    """The error of the op's time, `~` where it rests on another device; nothing is known of a datasheet's."""
-    return f"{'~' if op.basis.startswith('transferred') else ''}{_error(op.error)}"
+    """The error of the op's time, `~` where kernels are borrowed; nothing is known of a roofline's."""
+    return f"{'~' if op.basis.borrowed else ''}{_error(op.error)}"
 
 
 def _error(error: Number | None) -> str:
@@ -131,7 +133,7 @@ def remarks(report: Report) -> tuple[str, ...]:
 
 def bounds(report: Report) -> str:
     """What the time goes to, largest share first."""
-    shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
+    shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
     return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
 
@@ -173,7 +175,7 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
         ("cost model", cost_model(workload)),
-        *[("times rest on", words) for words in rests_on(workload)],
+        *[("basis", words) for words in bases(workload)],
     ]
 
 
@@ -186,9 +188,8 @@ def cost_model(workload: Workload) -> str:
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
-    own, kin = workload.device.calibration, relatives(workload.device)
-    more = f"; --cost calibrated: by {kin[0].name}'s kernels" if kin and not own else ""
-    return COST_MODELS[report.cost_model] + more
+    nothing = "" if engines(workload.device) else f"; {unmeasured(workload.device)}"
+    return COST_MODELS[report.cost_model] + nothing
 
 
 def _whose(model: Any) -> str:
@@ -197,11 +198,11 @@ def _whose(model: Any) -> str:
     return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
 
 
-def rests_on(workload: Workload) -> list[str]:
-    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
+def bases(workload: Workload) -> list[str]:
+    """Of a calibrated model, the bases of the times of each kind of op, by their share."""
     if workload.prefill.cost_model != "calibrated":
         return []
-    found: dict[str, dict[str, float]] = {}
+    found: dict[Basis, dict[str, float]] = {}
     for _, report in phases(workload):
         for op in report.ops:
             kinds = found.setdefault(op.basis, {})

@@ -51,20 +51,22 @@ def diff(**given: Any) -> None:
     form = output.choose(given["output_file"], given["form"], WorkloadDiff)
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
-    from llmir import api
+    from llmir import api, hw
+    from llmir.backends.analysis.common import common
     from llmir.pipeline import label
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
-    jobs = []
     before = inputs.hardware(given)
-    devices = before, given["hw_after"] or before
+    devices = [hw.load(device) for device in (before, given["hw_after"] or before)]
     steps = [inputs.around(given, *passes) for passes in pipelines]
-    for model, passes, hw in zip(models, steps, devices, strict=True):
-        program = api.run(read[model], passes)
-        jobs.append(inputs.workload(program, given, hw))
+    programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
+    sides = list(zip(programs, devices, strict=True))
+    basis = common(sides, given["cost"], given["engine"], given["efficiency"])
+    jobs = [inputs.priced(p, m, given) for p, m in zip(programs, basis.models, strict=True)]
     stated = [",".join(label(p) for p in passes if p) for passes in steps]
-    output.result(WorkloadDiff(jobs[0], jobs[1], (stated[0], stated[1])), form, given["output_file"])
+    difference = WorkloadDiff(jobs[0], jobs[1], (stated[0], stated[1]), basis.why)
+    output.result(difference, form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,17 +44,22 @@ def hw(name: str | None, form: str | None, output_file: str | None) -> None:
 
 def _overview(name: str, device: Device) -> dict[str, Any]:
     peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
-    node = device.node
+    from llmir.backends.cost.relatives import kernels_of
+
+    node, kernels = device.node, kernels_of(device)
     inside = device.link(node.devices)[1].Bps if node else None
     return {
         "name": name,
         "kind": "cluster" if node else "device",
         "vendor": device.vendor,
         "architecture": device.architecture,
+        "isa": device.isa or None,
         **peaks,
         "vector_fp32_flops": device.vector_flops["fp32"],
         "memory_bytes": device.memory_bytes,
         "memory_bytes_per_s": device.memory_Bps,
+        "memory_kind": device.memory_kind or None,
+        "kernels_of": kernels.name if kernels else None,
         "board_power_W": device.board_power_W,
         "price_per_hour_usd": device.price_per_hour_usd,
         "device": device.name,
@@ -67,7 +73,20 @@ def _bundled(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
     devices = [row for row in rows if row["kind"] == "device"]
-    return Group(_devices(devices), "", _clusters([row for row in rows if row["kind"] == "cluster"]))
+    clusters = [row for row in rows if row["kind"] == "cluster"]
+    return Group(_devices(devices), "", _kernels(devices), "", _clusters(clusters))
+
+
+def _kernels(rows: list[dict[str, Any]]) -> Any:
+    """Whose kernels a time is of: the few devices that were measured, and who borrows from each."""
+    from llmir.backends.export import table
+
+    shown = table.columns(("kernels of", "are taken for"))
+    for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
+        users = [row["name"] for row in rows if row["kernels_of"] == source]
+        for i, line in enumerate(wrap(", ".join(users), 60, break_on_hyphens=False)):
+            table.add(shown, ("" if i else source or "none, the roofline", line))
+    return shown
 
 
 def _clusters(rows: list[dict[str, Any]]) -> Any:

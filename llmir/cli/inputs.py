@@ -14,10 +14,12 @@ from . import precision
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.analysis.workload import Workload
+    from llmir.backends.cost import Model
     from llmir.hw import Device
     from llmir.pipeline import Step
 
 _IR = Budget(bytes=2**26, nodes=10**6, depth=32)
+PRICING = ("cost", "engine", "efficiency")
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Program:
@@ -128,21 +130,24 @@ def hardware(given: Mapping[str, Any]) -> str | Device:
     return hw.cluster(str(cluster))
 
 
-def workload(program: Program, given: Mapping[str, Any], hw: str | Device | None = None) -> Workload:
-    """What a command's options ask of a program, on `hw` if not on their device.
+def workload(program: Program, given: Mapping[str, Any]) -> Workload:
+    """What a command's options ask of a program, on their device."""
+    from llmir import hw
+    from llmir.backends.cost import model
+
+    return priced(program, model(hw.load(hardware(given)), *(given[name] for name in PRICING)), given)
+
+
+def priced(program: Program, model: Model, given: Mapping[str, Any]) -> Workload:
+    """What a command's options ask of a program, by a cost model of its device.
 
     `InputError` when `--reserve` leaves no memory at all.
     """
-    from llmir import api
+    from llmir.backends.analysis.workload import Workload
 
     utilization, reserve = given.get("memory_utilization", 0.9), given.get("reserve", 0)
-    job = api.workload(
-        program,
-        hardware(given) if hw is None else hw,
-        **{name: given[name] for name in ("batch", "prompt", "generate", "cost", "engine", "efficiency")},
-        memory_utilization=utilization,
-        reserve_bytes=reserve,
-    )
+    asked = given["batch"], given["prompt"], given["generate"], utilization, reserve
+    job = Workload(program, model.device, *asked, model)
     if job.capacity_bytes <= 0:
         from llmir.backends.export import units
 

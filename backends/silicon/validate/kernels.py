@@ -17,7 +17,7 @@ from llmir.backends.cost import rows as ops
 from llmir.backends.silicon.calibrate import Table
 from llmir.backends.silicon.calibrate.families import laws, together
 from llmir.build import Builder
-from llmir.dim import Dim, Size, call
+from llmir.dim import Busiest, Dim, Min, Size
 from llmir.frozen import Figures
 from llmir.graph import Program, Value
 from llmir.mesh import Mesh
@@ -182,7 +182,7 @@ def moe_program(
     tokens: Size = Dim.symbol("t")
     by, atoms = law(routing), _atoms(ranks)
     if isinstance(by, Arrived):
-        tokens = call("min", tokens, call("busiest", ranks, top_k, tokens, experts, by.law))
+        tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
         experts, atoms = experts // ranks, {}
     each = f"{experts}@{'.'.join(atoms)}" if atoms else f"{experts}"
     of = {"top_k": top_k, "experts": experts, "to": wide, "routing": routing}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from dataclasses import fields
 
-from .dim import ARITY, FUNCTIONS, LAW, Dim, Size, call
-from .errors import ParseError, VerifyError
-from .names import plain
-from .routing import law
+from ..errors import ParseError, VerifyError
+from ..names import plain
+from ..routing import Law, law
+from .atoms import ATOMS
+from .polynomial import Dim, Size
 
 
 def parse(text: str) -> Size:
@@ -23,7 +25,7 @@ def parse(text: str) -> Size:
             raise ValueError(text)
         return _build(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
-        allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
+        allowed = f"integers, symbols, +, -, * and {', '.join(ATOMS)}"
         raise ParseError(f"size {plain(text, 60)!r}: expected {allowed}") from None
 
 
@@ -57,9 +59,12 @@ def _built(node: ast.expr) -> Size:
         case ast.BinOp(left=left, op=how, right=right):
             return _OPERATORS[type(how)](_build(left), _build(right))
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) not in ARITY.get(function, (2,)):
+            kinds = [f.type for f in fields(ATOMS[function])]
+            if len(arguments) > len(kinds):
                 raise ValueError(function)
-            place = LAW.get(function, len(arguments))
-            laws = (law(ast.unparse(by)) for by in arguments[place:])
-            return call(function, *map(_build, arguments[:place]), *laws)
+            return ATOMS[function].of(*map(_argument, arguments, kinds))
     raise ValueError(ast.dump(node))
+
+
+def _argument(node: ast.expr, kind: object) -> Size | Law:
+    return law(ast.unparse(node)) if kind == "Law" else _build(node)
