@@ -122,7 +122,7 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 def fields(report: Report) -> list[str]:
     """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
-    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
 
@@ -188,6 +188,8 @@ def cost_model(workload: Workload) -> str:
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
+    if report.cost_model not in COST_MODELS:
+        return f"{plain(report.cost_model)}; ideal: the roofline"
     nothing = "" if engines(workload.device) else f"; {unmeasured(workload.device)}"
     return COST_MODELS[report.cost_model] + nothing
 
