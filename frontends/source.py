@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from llmir.errors import ConfigError
@@ -90,7 +91,7 @@ def _parse(data: bytes, shown: str) -> Mapping[str, object]:
         text = data.decode("utf-8-sig")
         if not text.strip():
             raise ConfigError(f"{shown}: the file is empty")
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=partial(_object, shown))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{shown}: not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
@@ -100,6 +101,16 @@ def _parse(data: bytes, shown: str) -> Mapping[str, object]:
         raise ConfigError(f"{shown}: JSON that is too deep or has too long a number") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
+    return fields
+
+
+def _object(shown: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The fields of an object; a name that is there twice has one value, or is an error."""
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if fields.setdefault(key, value) != value:
+            both = f"{show(fields[key])} and {show(value)}"
+            raise ConfigError(f"{shown}: {show(key)} is there twice, as {both}")
     return fields
 
 

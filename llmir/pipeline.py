@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
+from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
 from .errors import LlmirError, PassError
@@ -102,6 +103,21 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")
     return options
+
+
+def describe(kind: type[Pass] | Function) -> dict[str, Any]:
+    """What a pass does and its options, as `llmir passes` lists them.
+
+    A default that is needed is missing, and one that is no JSON is text.
+    """
+    found: list[dict[str, Any]] = []
+    for f in fields(kind) if is_pass(kind) else ():
+        default = f.default if f.default_factory is MISSING else f.default_factory()
+        option = {"name": f.name, "type": type_name(f), "required": default is MISSING}
+        if default is not MISSING:
+            option["default"] = default if isinstance(default, int | float | str | None) else str(default)
+        found.append(option)
+    return {"summary": (getdoc(kind) or "").partition("\n")[0], "options": found}
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {

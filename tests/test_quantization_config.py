@@ -10,6 +10,7 @@ import llmir
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
+from llmir.ops.source import Weight
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
 
@@ -124,10 +125,83 @@ def test_modules_to_not_convert_are_kept() -> None:
     assert kinds["up_proj.weight"] == kinds["lm_head.weight"] == "fp8_e4m3_c"
 
 
-def test_a_module_kept_in_some_layers_only_is_a_note() -> None:
-    program = load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=["model.layers.0.mlp.down_proj", "lm_head"])
-    [note] = program.notes
-    assert "model.layers.*.mlp.down_proj stays as it is in 1 of 32 layers" in note
+def matrices(program: llmir.Program) -> dict[str, list[str]]:
+    """The types of each module's matrix, by layer."""
+    found: dict[str, list[str]] = {}
+    for at in program.instances():
+        if (
+            isinstance(at.node.op, Weight)
+            and at.node.op.param.endswith(".weight")
+            and "{layer}" in at.node.op.param
+        ):
+            kinds = found.setdefault(at.node.op.param, [""] * 60)
+            for layer in at.layers:
+                kinds[layer] = at.node.results[0].dtype.scheme
+    return found
+
+
+DENSE_AND_EXPERTS = {**QWEN, "num_hidden_layers": 12, "mlp_only_layers": [0, 5], "decoder_sparse_step": 2}
+
+
+@pytest.mark.parametrize(
+    ("base", "entries", "kept"),
+    [
+        (LLAMA, ["model.layers.0.mlp.down_proj", "lm_head"], {"mlp.down_proj": {0}}),
+        (LLAMA, ["model.layers.0", "model.layers.31.mlp"], {"self_attn.q_proj": {0}, "mlp.up_proj": {0, 31}}),
+        (LLAMA, ["re:.*layers\\.[3-5]\\.self_attn.*", "v_proj"], {"self_attn.k_proj": {3, 4, 5}}),
+        (LLAMA, ["model.layers.1*.self_attn.*"], {"self_attn.o_proj": {1, *range(10, 20)}}),
+        # A body that runs again and again, in one of its runs only.
+        (
+            DENSE_AND_EXPERTS,
+            ["model.layers.3"],
+            {"self_attn.q_proj": {3}, "mlp.experts.{expert}.up_proj": {3}},
+        ),
+        (
+            DENSE_AND_EXPERTS,
+            ["model.layers.5.mlp", "layers.6"],
+            {"mlp.up_proj": {5, 6}, "self_attn.q_proj": {6}},
+        ),
+        (DENSE_AND_EXPERTS, ["re:.*layers\\.7\\.mlp\\.experts.*"], {"mlp.experts.{expert}.up_proj": {7}}),
+    ],
+)
+def test_a_module_is_left_as_it_is_in_the_layers_that_are_listed(
+    base: dict[str, Any], entries: list[str], kept: dict[str, set[int]]
+) -> None:
+    program = load(base, **FP8_BLOCKS, modules_to_not_convert=entries)
+    assert program.notes == () and llmir.parse_program(llmir.print_program(program)) == program
+    assert program.parameters == llmir.load(base).parameters
+    found, all_quantized = matrices(program), matrices(load(base, **FP8_BLOCKS))
+    for module, layers in kept.items():
+        param = f"model.layers.{{layer}}.{module}.weight"
+        expected = ["bf16" if i in layers else kind for i, kind in enumerate(all_quantized[param])]
+        assert found[param] == expected
+
+
+def test_layers_that_leave_the_same_share_a_body() -> None:
+    for entries in ([], ["lm_head"], [f"model.layers.{i}.self_attn.q_proj" for i in range(32)]):
+        assert list(load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=entries).graphs) == ["main", "layer"]
+    ends = load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=["model.layers.0", "model.layers.31"])
+    assert list(ends.graphs) == ["main", "layer", "layer_2"]
+    saved = bytes_of(llmir.load(LLAMA))[0] - bytes_of(load(LLAMA, **FP8_BLOCKS))[0]
+    assert bytes_of(llmir.load(LLAMA))[0] - bytes_of(ends)[0] == saved * 30 // 32
+
+
+def test_biases_do_not_stand_in_the_way_of_modules() -> None:
+    program = load(
+        preset("qwen2.5-7b"), **FP8_BLOCKS, modules_to_not_convert=["q_proj", "model.layers.0.mlp"]
+    )
+    kinds = {node.name: node.results[0].dtype.scheme for node in program["layer_2"].nodes}
+    assert (kinds["q_proj.weight"], kinds["k_proj.weight"]) == ("bf16", "fp8_e4m3_b128x128")
+
+
+def test_some_experts_of_a_layer_cannot_be_left() -> None:
+    says = r"model\.layers\.0\.mlp\.experts: some experts are left as they are; all or none is modelled$"
+    for entry in ("mlp.experts.7", "re:.*experts\\.1[0-9]\\..*", "*experts.3.up_proj"):
+        with pytest.raises(UnsupportedError, match=says):
+            load(QWEN, **FP8_BLOCKS, modules_to_not_convert=[entry])
+    every = [f"model.layers.{i}.mlp.experts.{e}" for i in range(2) for e in range(128)]
+    program = load({**QWEN, "num_hidden_layers": 2}, **FP8_BLOCKS, modules_to_not_convert=every)
+    assert program["layer"]["up_proj.weight"].results[0].dtype.scheme == "bf16"
 
 
 def test_the_cache_scheme_is_read() -> None:

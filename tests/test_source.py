@@ -160,3 +160,13 @@ def test_reading_a_config_imports_nothing_heavy() -> None:
     script = "import sys, llmir.frontends.source; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "yaml"} & set(run.stdout.split())
+
+
+def test_a_field_that_is_there_twice_has_one_value(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 2}, "vocab_size": 8}')
+    assert read(file).fields == {"vocab_size": 8, "rope_scaling": {"factor": 2.0}}
+    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 4.0}}')
+    with pytest.raises(ConfigError) as error:
+        read(file)
+    assert message(error) == f'{file}: "factor" is there twice, as 2.0 and 4.0'

@@ -7,11 +7,12 @@ from .limit import BOUNDS, Limit
 from .models import NAMES, Model, model
 from .network import Exchange
 from .price import Price, Roofline
-from .rows import Row, rows
+from .rows import TRAFFIC, Row, rows
 
 __all__ = [
     "BOUNDS",
     "NAMES",
+    "TRAFFIC",
     "Basis",
     "Calibrated",
     "Exchange",

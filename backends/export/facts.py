@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.analysis import precision
-from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, nodes
 from llmir.backends.cost.calibration import engines
@@ -71,11 +72,11 @@ def _line(op: OpCost) -> OpLine:
         _band(op),
         units.percent(op.share),
         units.flops(op.flops) if op.flops else _NONE,
-        units.bytes(op.read_bytes + op.write_bytes),
+        units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
-        _ideal(op.ideal_time_s, op.time_s),
-        "×".join(str(n) for n in op.shape) or "scalar",
+        _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
+        "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
     )
 
 
@@ -133,7 +134,7 @@ def remarks(report: Report) -> tuple[str, ...]:
 
 def bounds(report: Report) -> str:
     """What the time goes to, largest share first."""
-    shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
+    shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
     return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
-BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "launch": "bright_black"}
+BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
