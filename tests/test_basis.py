@@ -161,7 +161,7 @@ def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
         for devices in (1, 2, 4):
             cut = replace(whole, node=replace(whole.node, devices=devices))
             at: dict[str, Any] = {"batch": 8, "new": new, "context": 99}
-            inside, across = (llmir.analyze(program, d, **at).ops for d in (whole, cut))
+            inside, across = (llmir.analyze(program, d, **at).work for d in (whole, cut))
             for one, other in zip(inside, across, strict=True):
                 assert other.time_s >= one.time_s, one.name
                 assert other.time_s >= other.ideal_time_s

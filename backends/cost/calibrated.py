@@ -65,9 +65,8 @@ class Measured:
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
-        least = self.roofline.time(at)
-        time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return time, maximum(time - hidden * self.launch_s, least)
+        time = self.time(at)
+        return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
