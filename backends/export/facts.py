@@ -123,7 +123,7 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 def fields(report: Report) -> list[str]:
     """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
-    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
 
@@ -201,6 +201,8 @@ def cost_model(report: Report) -> str:
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
+    if report.cost_model not in COST_MODELS:
+        return f"{plain(report.cost_model)}; ideal: the roofline"
     nothing = "" if engines(report.device) else f"; {unmeasured(report.device)}"
     return COST_MODELS[report.cost_model] + nothing
 
