@@ -280,6 +280,11 @@ class Program(Record, Shown):
         return Parallelism(tp=tp, pp=len(self.entries), ep=self.mesh.ep, dp=dp, sp=self.mesh.sp)
 
     @property
+    def is_model(self) -> bool:
+        """Whether it is a whole model, which an engine can serve: frontends name its `architecture`."""
+        return "architecture" in self.facts
+
+    @property
     def devices(self) -> int:
         """How many devices a step runs on: those of the mesh, for each stage."""
         return self.mesh.devices * len(self.entries)

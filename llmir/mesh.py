@@ -9,6 +9,8 @@ from math import prod
 
 from .errors import VerifyError
 
+MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices
+
 
 @dataclass(frozen=True)
 class Parallelism:
@@ -62,6 +64,8 @@ class Mesh:
             raise VerifyError(f"mesh {self}: ep is {self.ep}, which does not divide {self.devices} devices")
         if self.sp and self.degree("tp") == 1:
             raise VerifyError(f"mesh {self}: sp splits tokens over the ranks of tp, of which there is one")
+        if self.devices > MOST_DEVICES:
+            raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
     @property
     def devices(self) -> int:

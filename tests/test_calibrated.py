@@ -44,10 +44,10 @@ def test_no_time_is_below_the_rooflines(
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
     step = llmir.analyze(program, device, **point, cost="calibrated", engine=engine)
     ideal = llmir.analyze(program, device, **point, cost="ideal")
-    for ours, least in zip(step.ops, ideal.ops, strict=True):
+    for ours, least in zip(step.work, ideal.work, strict=True):
         assert ours.time_s >= least.time_s == ours.ideal_time_s, ours.name
     assert step.time_s >= step.ideal_time_s == ideal.time_s
-    assert step.time_s == pytest.approx(sum(op.repeat * op.time_s for op in step.ops) + step.host_s)
+    assert step.time_s == pytest.approx(sum(op.repeat * op.time_s for op in step.ops))
     assert sum(step.bound.values()) == pytest.approx(1)
     assert step.flops == ideal.flops
     assert step.peak_memory_bytes == ideal.peak_memory_bytes
@@ -111,7 +111,7 @@ def test_the_band_is_of_what_it_is_known_of() -> None:
     """Sums between nodes are not calibrated; they neither widen nor narrow the band."""
     program = llmir.run(llmir.load("llama3.1-70b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=16}}")
     step = llmir.analyze(program, "dgx-h100", batch=1, new=1, context=4096)
-    known = [op.error for op in step.ops if op.error is not None] + [step.plan.model.host_error]
+    known = [op.error for op in step.ops if op.error is not None]
     assert min(known) <= step.error <= max(known)
     assert any(op.error is None for op in step.ops)
 
@@ -157,8 +157,8 @@ def test_each_efficiency_acts(share: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cost": "exact"}, "cost: expected ideal or calibrated, got 'exact'"),
-        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': the ideal cost model knows no engines"),
+        ({"cost": "exact"}, "cost: expected one of calibrated, ideal, got 'exact'"),
+        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': cost model ideal knows no engines"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
         ({"engine": "sglang-tritn"}, "unknown engine 'sglang-tritn'; did you mean sglang-triton"),
         ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),
@@ -177,7 +177,9 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\nfelt: 1\n")
     shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
     assert shown.code == 0
-    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).host_s
+    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).overhead[
+        "host_s"
+    ]
     assert host == pytest.approx(5001e-6)
     (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\nfelt: 9\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")

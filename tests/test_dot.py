@@ -125,7 +125,7 @@ def program_of(name: str, op: str = "y", layers: int = 1) -> Program:
 
 
 def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
-    for op in report.ops:
+    for op in report.work:
         yield op.name.rpartition(".")[2], units.time(float(op.time_s))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,15 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Calibrated, Model
 from llmir.backends.cost.relatives import kernels_of
 from llmir.errors import InputError
+from llmir.frozen import Figures
 
 
 @dataclass(frozen=True)
-class Side:
+class Side(Figures):
     """One side: its model, each basis of its ops' times with the share of it, and the mean relative error."""
 
     model: Model
-    shares: dict[Basis, float]
+    shares: Mapping[Basis, float]
     error: float | None
 
     @property
@@ -113,11 +114,11 @@ def _side(reports: Iterable[Report]) -> Side:
     models, known, off = [], 0.0, 0.0
     for report in reports:
         models.append(report.plan.model)
-        for op in report.ops:
+        for op in report.work:
             time = op.repeat * float(op.time_s)
             shares[op.basis] = shares.get(op.basis, 0.0) + time
             if op.error is not None:
-                known, off = known + time, off + time * op.error
+                known, off = known + time, off + abs(time) * op.error
     whole = sum(shares.values()) or 1.0
     largest = sorted(shares, key=lambda basis: -shares[basis])
     error = off / known if known else None

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 from llmir.backends.analysis.bases import Bases, bases
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.match import Key, key, matches
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
@@ -98,7 +100,7 @@ class Change:
 class StepDiff(Result):
     """Two steps: the `changes` in the order of the second, and how much of the step is as it was.
 
-    The deltas of the changes add up to the difference of the steps.
+    The deltas of the changes add up to the difference of the steps, each on all its pipeline stages together.
     """
 
     before: Report
@@ -108,8 +110,8 @@ class StepDiff(Result):
     basis: Bases
 
     def total(self, name: str) -> Pair:
-        """A figure of the whole steps: any number of a `Report`; of time, that of all stages together."""
-        name = "busy_s" if name == "time_s" else name
+        """A figure of the whole steps: any number of a `Report`; of time, the step on all stages together."""
+        name = "all_stages_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class WorkloadDiff(Result):
         return Pair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `llmir diff`, `schema_version` 1."""
+        """The JSON of `llmir diff`, `schema_version` 2."""
         sides: dict[str, dict[str, Any]] = {}
         for name, side in (("before", self.before), ("after", self.after)):
             sides[name] = {
@@ -177,7 +179,7 @@ class WorkloadDiff(Result):
             sides[name]["pipeline"] = passes
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "max_batch")
         return {
-            "schema_version": 1,
+            "schema_version": 2,
             **sides,
             "basis": self.basis.to_dict(),
             **{name: self.total(name).to_dict() for name in names},
@@ -215,19 +217,39 @@ def steps(before: Report, after: Report, why: str = "") -> StepDiff:
             same += one[0]
         else:
             changes.append(Change(*one))
-    hosts = _host(before), _host(after)
-    if not math.isclose(before.host_s, after.host_s, rel_tol=1e-9):
-        changes.append(Change(*hosts))
+    overheads = _overheads(before), _overheads(after)
+    for name in dict.fromkeys(chain(*overheads)):
+        old_rows, new_rows = (of.get(name, ()) for of in overheads)
+        change = Change(old_rows, new_rows)
+        if old_rows and new_rows and math.isclose(*change.figure("time_s"), rel_tol=1e-9):
+            same += old_rows
+        else:
+            changes.append(change)
     return StepDiff(before, after, tuple(changes), tuple(same), basis)
 
 
-def _host(report: Report) -> tuple[Part, ...]:
-    """What an engine's host adds to the ops, as one more of them."""
-    seconds = report.host_s
-    if not seconds:
-        return ()
-    none: dict[str, Any] = dict.fromkeys(FIGURES, 0) | {"time_s": seconds}
-    return (Part("host", "host", "host", "", 1, bound="launch", basis=Basis("calibrated"), **none),)
+def _overheads(report: Report) -> dict[str, tuple[Part, ...]]:
+    """What is no op, each kind on all stages together, by its name."""
+    found: dict[str, list[OpCost]] = {}
+    for row in report.ops:
+        if row.kind == OVERHEAD:
+            found.setdefault(row.name.rpartition(".")[2], []).append(row)
+    none: dict[str, Any] = dict.fromkeys(FIGURES, 0)
+    return {
+        name: (
+            Part(
+                name,
+                OVERHEAD,
+                OVERHEAD,
+                rows[0].block,
+                sum(row.repeat for row in rows),
+                bound=rows[0].bound,
+                basis=rows[0].basis,
+                **(none | {"time_s": sum(row.total_s for row in rows)}),
+            ),
+        )
+        for name, rows in found.items()
+    }
 
 
 def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
@@ -255,7 +277,7 @@ def _together(changes: list[Change]) -> Change:
 def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:
     """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
     copies: dict[Key, list[Any]] = {}
-    for op, row in zip(report.ops, report.plan.rows, strict=True):
+    for op, row in zip(report.work, report.plan.rows, strict=True):
         prefix = report.program.prefix(report.program.entries[op.stage])
         copies.setdefault(key(op.name.removeprefix(prefix), row.node.op.opcode), []).append(op)
     found = {}

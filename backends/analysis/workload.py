@@ -162,10 +162,10 @@ class Workload(Record, Result):
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 1."""
+        """The JSON report, `schema_version` 2."""
         program, decode, model = self.program, self.decode, self.prefill.plan.model
         return {
-            "schema_version": 1,
+            "schema_version": 2,
             "model": {
                 "name": program.name,
                 "architecture": program.facts.get("architecture"),

@@ -20,7 +20,7 @@ from .nodes import split
 from .price import Price, Roofline
 from .relatives import borrowing
 from .rows import Row
-from .stand_in import stand_in
+from .stand_in import stand_in, within
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Measured:
     call: Call
     fit: Fit
     roofline: Roofline
-    hidden: float = 0.0
     engine: str = ""
     by: str = ""
 
@@ -46,7 +45,7 @@ class Measured:
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
         own = self.fit.device == self.device
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
@@ -62,22 +61,50 @@ class Measured:
 
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
-        least = self.roofline.time(at)
-        time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
+        return maximum(self.call.seconds(self.fit.kernel, self.device, at), self.roofline.time(at))
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and without that share of the launch, but as the roofline at least."""
+        time = self.time(at)
+        return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
         return self.roofline.time(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; due to the launch where half of it or more is there for a call with nothing to do."""
+        """The same; overhead where half of it or more is there for a call with nothing to do."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
-        launch = 2 * self.launch_s * (1 - self.hidden)
+        launch = 2 * self.launch_s
         if not at.shape:
-            return time, "launch" if 0 < launch >= time else bound
+            return time, "overhead" if 0 < launch >= time else bound
         time = np.broadcast_to(time, at.shape)
-        return time, np.where((time <= launch) & (launch > 0), "launch", bound)
+        return time, np.where((time <= launch) & (launch > 0), "overhead", bound)
+
+
+@dataclass(frozen=True)
+class Crossing(Measured):
+    """The time of ranks in several nodes, between which nothing was measured: the roofline of the network.
+
+    It is never less than if all of them were in one node, nor than as many as one holds take `inside` it.
+    """
+
+    inside: Measured | None = None
+
+    def time(self, at: Binding) -> Number:
+        """Seconds."""
+        time = Measured.time(self, at)
+        return maximum(time, self.inside.time(at)) if self.inside else time
+
+    @property
+    def basis(self) -> Basis:
+        """The roofline between nodes."""
+        return BETWEEN_NODES
+
+    @property
+    def error(self) -> None:
+        """Unknown."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -109,17 +136,24 @@ class Phases:
         one = np.asarray(at(self.new)) == 1
         return self.decode if one.all() else self if one.any() else self.prefill
 
-    def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
+    def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
         if isinstance(at, Mixed):
-            values = [self._each(part, value) for part in at.parts]
-            return sum(values[1:], start=values[0])
+            values = zip(*(self._each(part, value) for part in at.parts), strict=True)
+            return tuple(sum(each[1:], start=each[0]) for each in values)
         if (price := self.of(at)) is not self:
             return value(price, at)
-        return np.where(at(self.new) == 1, value(self.decode, at), value(self.prefill, at))
+        both = zip(value(self.decode, at), value(self.prefill, at), strict=True)
+        return tuple(np.where(at(self.new) == 1, one, more) for one, more in both)
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
-        return self._each(at, lambda price, point: price.time(point))
+        (time,) = self._each(at, lambda price, point: (price.time(point),))
+        return time
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same of the kernel that holds, alone and in a graph."""
+        alone, together = self._each(at, lambda price, point: price.in_graph(point, hidden))
+        return alone, together
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -158,18 +192,20 @@ class Calibrated:
         return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
-        """A measured kernel's price; the roofline's between nodes, and where not even a stand-in is known."""
-        roofline = Ideal(self.device).price(row)
-        if split(self.device, row.work.group)[1] > 1:
-            return replace(roofline, basis=BETWEEN_NODES)
+        """A measured kernel's price; the roofline's where not even a stand-in is known."""
+        roofline, other = Ideal(self.device).price(row), stand_in(row)
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         if len(known) == 2:
             decode, prefill = known
             return Phases(row.operands[0].shape[1], prefill, decode)
-        other = stand_in(row)
-        return known[0] if known else self._measured(other, roofline, other.families[0]) or roofline
+        one = known[0] if known else self._measured(other, roofline, other.families[0])
+        node = self.device.node
+        if node and split(self.device, row.work.group)[1] > 1:
+            if not one:
+                return replace(roofline, basis=BETWEEN_NODES)
+            return Crossing(**vars(one), inside=replace(one, call=within(one.call, node.devices)))
+        return one or roofline
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)
-        hidden = self.host.hidden if self.host else 0.0
-        return Measured(self.device, made, found, roofline, hidden, self.kernels, by) if found else None
+        return Measured(self.device, made, found, roofline, self.kernels, by) if found else None

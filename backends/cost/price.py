@@ -33,6 +33,9 @@ class Price(Protocol):
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same, and what it is due to, one of `BOUNDS`; arrays on a grid."""
 
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
+
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline, below which no time goes."""
 
@@ -56,6 +59,11 @@ class Roofline:
         for limit in self.limits[1:]:
             time = maximum(time, limit.time(at))
         return time
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same twice: no launch is told apart."""
+        time = self.time(at)
+        return time, time
 
     def least(self, at: Binding) -> Number:
         """The largest of the limits."""

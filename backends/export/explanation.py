@@ -105,8 +105,6 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
-    if kernel.hidden > 0:
-        lines.append(f"less {units.percent(kernel.hidden)} of its launch_us, hidden in a graph of kernels")
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     return Group(*map(_text, lines), table.pairs(rows))
 
@@ -124,5 +122,6 @@ def _routes(e: Explanation) -> RenderableType:
 def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
-    whole = f"its {e.stages} stages work in {phase}" if e.stages > 1 else f"{phase} takes"
-    return ["", f"Total {total}, {units.percent(e.share)} of the {units.time(e.busy_s)} that {whole}"]
+    stages = f" on {e.stages} stages" if e.stages > 1 else ""
+    step = f"{units.time(e.step_time_s)} of {phase}{stages}"
+    return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]

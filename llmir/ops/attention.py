@@ -32,6 +32,7 @@ class AttentionScores(Op):
     opcode = "attention_scores"
     kind = "attention"
     rule = "b t g r d, b c g d -> b g r t c"
+    takes = ("q", "k")
     alike = MappingProxyType({1: 0})
 
     scale: float = 1.0
@@ -69,6 +70,7 @@ class AttentionMix(Op):
     opcode = "attention_mix"
     kind = "attention"
     rule = "b g r t c, b c g e -> b t g r e"
+    takes = ("probabilities", "v")
     alike = MappingProxyType({1: 0})
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -87,6 +89,7 @@ class FlashAttention(Op):
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
+    takes = ("q", "k", "v")
     widens = frozenset({1, 2})
 
     scale: float = 1.0

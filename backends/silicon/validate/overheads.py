@@ -137,17 +137,15 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
 
 def _step(program: Program, device: Device, engine: str, at: Binding) -> StepShape:
     """Its kernels, with and without the time that each waits to begin."""
-    waits, flows = (_busy(program, _model(device, engine, hidden), at) for hidden in (0.0, 1.0))
-    kernels = sum(row.repeat for row in plan(program, _model(device, engine, 0.0)).rows)
-    return StepShape(waits, waits - flows, kernels, at.symbols["B"])
+    made = plan(program, _model(device, engine))
+    waits = flows = 0.0
+    for row, price in zip(made.rows, made.prices, strict=True):
+        alone, together = price.in_graph(at, 1.0)
+        waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
+    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"])
 
 
 @cache
-def _model(device: Device, engine: str, hidden: float) -> Calibrated:
+def _model(device: Device, engine: str) -> Calibrated:
     own = device.calibration.engines if device.calibration else {}
-    return Calibrated(device, engine if engine in own else None, Host(hidden=hidden))
-
-
-def _busy(program: Program, model: Calibrated, at: Binding) -> float:
-    made = plan(program, model)
-    return float(sum(row.repeat * price.time(at) for row, price in zip(made.rows, made.prices, strict=True)))
+    return Calibrated(device, engine if engine in own else None)
