@@ -51,7 +51,7 @@ class Shard(Pass):
             return program
         now = program.parallelism
         if self.sp and self.tp * now.tp == 1:
-            raise PassError("shard: sp=1 splits tokens over the ranks of tp, of which there is one; say tp too")
+            raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}

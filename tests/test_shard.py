@@ -53,7 +53,9 @@ def test_a_program_says_how_it_is_split(tp: int, dp: int, data: st.DataObject) -
     assert again == Parallelism(tp=tp, pp=pp, ep=ep, dp=2 * dp, sp=sp)
 
 
-@pytest.mark.parametrize("said", ["{ep=3}", "{ep=true}", "{sp=1}", "{sp=false, x=1}", "{ep=0}", "{ep=2, ep=2}"])
+@pytest.mark.parametrize(
+    "said", ["{ep=3}", "{ep=true}", "{sp=1}", "{sp=false, x=1}", "{ep=0}", "{ep=2, ep=2}"]
+)
 def test_a_mesh_that_says_what_cannot_be_is_refused(said: str) -> None:
     with pytest.raises(ParseError, match=r"^line 2: .*\bep\b|twice"):
         llmir.parse_program(f'program "x"\nmesh(tp=4) {said}\ngraph @main {{\nreturn\n}}')
@@ -235,7 +237,7 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         ("qwen2.5-0.5b", "tp=4", "axis 'heads' is 14 and cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "tp is 0, expected at least 1"),
         ("llama3.1-8b", "tp=2, sp=2", "sp is 2, expected 0 or 1"),
-        ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, of which there is one"),
+        ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, and there is one"),
         ("llama3.1-8b", "tp=x", "option tp is 'x', expected an integer"),
     ],
 )
