@@ -125,7 +125,8 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    return Group(title, "", pairs(facts.step_lines(report)), "", ops(report), "", *facts.remarks(report))
+    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    return Group(title, "", pairs(figures), "", ops(report), "", *facts.remarks(report))
 
 
 @printed(of=Pairs)
@@ -181,7 +182,8 @@ def report_html(report: Report) -> str:
     if report.shape:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
-    return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
+    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    return caption(title) + html(("", ""), figures) + _ops_html(report)
 
 
 @exporter("html", ".html", of=Workload)
