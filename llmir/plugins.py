@@ -130,7 +130,7 @@ def import_all(home: str) -> None:
 _loaded: dict[str, ModuleType] = {}  # by the name that messages have
 
 
-def load(plugin: str | os.PathLike[str]) -> ModuleType:
+def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     """The module of a plugin, a module's name or a file `.py`, imported once; what it defines is then known.
 
     `PluginError` names the plugin and says what is wrong in it, or that there is none.

@@ -1,7 +1,7 @@
 """Programs made small: the same ops on short axes, so that numpy can run a model of any size.
 
-Every length above `KEPT` that any of the programs has becomes another, the same in all, in the same order:
-even, a multiple of the ranks that any axis is split over, and distinct where the lengths were. All layers stay.
+Every length above `KEPT` that any of the programs has becomes another, the same in all and in the same
+order: even, a multiple of the ranks that any axis is split over, distinct where lengths were. Layers stay.
 """
 
 from __future__ import annotations
