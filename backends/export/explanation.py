@@ -41,7 +41,9 @@ def shown(e: Explanation) -> RenderableType:
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
-        parts += [title(f"Time is that of a measured kernel, {e.kernel.family} of {e.kernel.engine}")]
+        kernel = f"that of a measured kernel, {e.kernel.family} of {e.kernel.engine}"
+        bound = e.basis.kind == "roofline"
+        parts += [title(f"Time is no less than {kernel}, in one node" if bound else f"Time is {kernel}")]
         parts += [_indented(_kernel(e, e.kernel))]
     if e.routes:
         parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
