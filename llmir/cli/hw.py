@@ -188,7 +188,7 @@ def _human(value: Any, unit: str) -> str:
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends.export import table
+    from llmir.backends.export import facts, table
 
     kind = " ".join(filter(None, (device.vendor, device.architecture)))
     made = ", ".join(filter(None, (kind, device.isa, device.memory_kind)))
@@ -200,7 +200,7 @@ def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
             source = row["source"].removesuffix(_JUDGED)
             table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), source))
     judged = [f"±{_JUDGED.replace('; ', ' is the ')}."] if device.calibration else []
-    return Group(title, "", shown, "", _whose(device), *judged)
+    return Group(facts.plain(title), "", shown, "", _whose(device), *judged)
 
 
 def _whose(device: Device) -> str:
