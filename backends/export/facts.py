@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from llmir.backends.analysis import precision
 from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Basis, nodes
+from llmir.backends.cost import TRAFFIC, Basis, nodes
 from llmir.backends.cost.calibration import engines
 from llmir.backends.cost.models import unmeasured
 from llmir.backends.export import units
@@ -36,6 +37,7 @@ class OpLine(NamedTuple):
     share: str
     flops: str
     bytes: str
+    roles: str
     intensity: str
     bound: str
     ideal: str
@@ -43,11 +45,28 @@ class OpLine(NamedTuple):
 
 
 HEADINGS = OpLine(
-    "", "op", "kind", "×", "time", "±", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
+    group="",
+    name="op",
+    kind="kind",
+    repeat="×",
+    time="time",
+    error="±",
+    share="share",
+    flops="FLOPs",
+    bytes="bytes",
+    roles="w/kv/a",
+    intensity="FLOP/B",
+    bound="bound",
+    ideal="ideal",
+    shape="result shape",
 )
-ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
-BANDS = "± is the mean error of such kernels on shapes left out of their fit, ~ by another device's"
-NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "intensity", "ideal"})
+NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "roles", "intensity", "ideal"})
+REMARKS = {
+    "time": "time, FLOPs and bytes are of one execution; shares and totals of all",
+    "error": "± is the mean error on shapes left out of the fit, ~ of another device's kernels",
+    "roles": "w/kv/a: percent of the bytes that are of weights, KV cache and activations",
+    "ideal": "ideal: the roofline's part of the time",
+}
 
 
 def plain(text: object) -> str:
@@ -72,11 +91,25 @@ def _line(op: OpCost) -> OpLine:
         units.percent(op.share),
         units.flops(op.flops) if op.flops else _NONE,
         units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
+        _roles(vars(op)),
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
         _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
         "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
     )
+
+
+def _roles(figures: Mapping[str, Any]) -> str:
+    """What percent of bytes moved are of weights, of the KV cache and of activations, as whole numbers.
+
+    >>> _roles({f"{role}_bytes": n for role, n in zip(TRAFFIC, (667, 300, 0, 33, 0))})
+    '67/0/33'
+    """
+    moved = {"weight": 0.0, "kv_cache": 0.0, "activation": 0.0}
+    for role in TRAFFIC:
+        moved[role.rpartition("_")[0]] += float(figures[f"{role}_bytes"])
+    whole = sum(moved.values())
+    return "/".join(f"{100 * part / whole:.0f}" for part in moved.values()) if whole else _NONE
 
 
 def _band(op: OpCost) -> str:
@@ -105,6 +138,7 @@ def total_line(report: Report) -> OpLine:
         "100%",
         units.flops(report.flops),
         units.bytes(moved),
+        _roles(report.bytes_by_role),
         units.digits(report.flops / moved) if moved else _NONE,
         max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
         _ideal(report.ideal_time_s, report.time_s),
@@ -128,7 +162,37 @@ def fields(report: Report) -> list[str]:
 
 def remarks(report: Report) -> tuple[str, ...]:
     """What the columns of its ops mean."""
-    return (ONE_EXECUTION, BANDS) if "error" in fields(report) else (ONE_EXECUTION,)
+    shown = fields(report)
+    return tuple(words for field, words in REMARKS.items() if field in shown)
+
+
+def sums(report: Report) -> list[str]:
+    """How the rows add up to the step, on each stage; nothing where there are ops alone."""
+    found = []
+    for stage in report.stages:
+        parts = [f"ops {units.time(stage.ops_s)}"]
+        parts += [f"engine_overhead {units.time(stage.overhead_s)}"] if report.engine else []
+        parts += [f"bubble {units.time(stage.bubble_s)}"] if len(report.stages) > 1 else []
+        where = f"stage {stage.stage}: " if len(report.stages) > 1 else ""
+        found += [f"{where}{' + '.join(parts)} = {units.time(report.time_s)}"] if len(parts) > 1 else []
+    return found
+
+
+def overhead(report: Report) -> str:
+    """What the engine adds to the ops, and what that is made of."""
+    names = {"host_s": "CPU", "launching_s": "waiting for launches", "hidden_s": "hidden launches"}
+    parts = [f"{names[k]} {units.time(v)}" for k, v in report.overhead.items() if v]
+    return f"{units.time(report.overhead_s)}: {', '.join(parts)}" if parts else units.time(report.overhead_s)
+
+
+def moved(report: Report, how: str) -> str:
+    """The bytes that are read or written, and of what."""
+    names = {"weight": "weights", "kv_cache": "KV cache", "activation": "activations"}
+    roles = {role.removesuffix(f"_{how}"): role for role in TRAFFIC if role.endswith(how)}
+    sizes = {names[role]: report.bytes_by_role[f"{key}_bytes"] for role, key in roles.items()}
+    parts = [f"{name} {units.bytes(size)}" for name, size in sizes.items() if size]
+    total = units.bytes(sum(sizes.values()))
+    return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
 
 
 def bounds(report: Report) -> str:
@@ -255,6 +319,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
+        ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
         ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -270,10 +335,12 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     return [
         ("time", units.time(report.time_s) + within(report.error)),
         *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *([("overhead", overhead(report))] if report.engine else []),
         *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
-        ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
+        ("read", moved(report, "read")),
+        ("written", moved(report, "write")),
         ("weights", units.bytes(report.weight_bytes)),
         ("KV cache", units.bytes(report.kv_cache_bytes)),
         ("activations", units.bytes(report.activation_peak_bytes)),

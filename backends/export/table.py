@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from html import escape
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, repeat, zip_longest
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
+
+WIDE = 80  # columns of a terminal
+NAME = 22  # of them for the name of an op; a longer one has a line of its own
 
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
@@ -59,14 +63,17 @@ def printed(of: type) -> Callable[[Make], Make]:
     return take
 
 
-def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
-    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup."""
+def columns(headings: Sequence[str], numeric: Iterable[str] = (), *, gap: int = 2) -> Table:
+    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup.
+
+    Columns are `gap` apart, one at least.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
     right = set(numeric)
     for heading in headings:
@@ -104,10 +111,12 @@ def workload(workload: Workload) -> Group:
     from rich.text import Text
 
     steps = facts.phases(workload)
-    parts: list[RenderableType] = [pairs(facts.head(workload)), "", pairs(facts.result(workload)), ""]
+    said = [facts.head(workload), facts.result(workload)]
+    parts: list[RenderableType] = [part for rows in said for part in (pairs(wrapped(rows, WIDE)), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
+        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        parts += ["", title, *_step(report)]
     parts += ["", *facts.remarks(workload.prefill)]
     return Group(*parts)
 
@@ -125,7 +134,8 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    return Group(title, "", pairs(facts.step_lines(report)), "", ops(report), "", *facts.remarks(report))
+    figures = pairs(wrapped(facts.step_lines(report), WIDE))
+    return Group(title, "", figures, "", *_step(report), "", *facts.remarks(report))
 
 
 @printed(of=Pairs)
@@ -134,24 +144,40 @@ def lines(result: Pairs) -> Table:
     return pairs(result.pairs())
 
 
+def wrapped(rows: Iterable[tuple[str, ...]], across: int) -> Iterator[tuple[str, ...]]:
+    """Rows whose cells after the first are cut into lines, so that all fit so many columns."""
+    rows = list(rows)
+    label = max((len(row[0]) for row in rows), default=0)
+    for first, *cells in rows:
+        room = (across - label) // len(cells) - 2
+        lines = [wrap(facts.plain(cell), room) for cell in cells]
+        for i, line in enumerate(zip_longest(*lines, fillvalue="")):
+            yield ("" if i else first, *line)
+
+
 def _steps(steps: list[tuple[str, Report]]) -> Table:
     table = columns(["", *(facts.TITLES[name] for name, _ in steps)])
     figures = [facts.step_lines(report) for _, report in steps]
-    for row in zip(*figures, strict=True):
-        add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
+    rows = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
+    for row in wrapped(rows, WIDE):
+        add(table, row, styles=["bold"])
     return table
 
 
 def ops(report: Report) -> Table:
-    """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
+    """The rows of a step, grouped by the body that repeats them."""
+    # A terminal's table says group and repeat in a line of their own, and has no room for all.
     fields = facts.fields(report)
-    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
-    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric, gap=1)
 
     def put(line: OpLine, style: str = "") -> None:
+        if len(line.name) > NAME:
+            put(EMPTY._replace(name=line.name), style)
+            line = line._replace(name="")
+        line = line._replace(flops=line.flops.removesuffix("FLOP").rstrip())
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
@@ -163,15 +189,21 @@ def ops(report: Report) -> Table:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
             alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
             first = shown.setdefault(alike, group) if len(alike) > 2 else group
-            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
-            put(EMPTY._replace(name=name, share=share), "bold")
+            put(EMPTY._replace(name=f"{group} {times}".rstrip(), share=share), "bold")
             if first != group:
+                put(EMPTY._replace(name=f" each as {first}"))
                 continue
         for row, _ in inside:
-            put(row._replace(name=f" {row.name}") if group else row)
+            put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
     put(facts.total_line(report), "bold")
     return table
+
+
+def _step(report: Report) -> Iterator[RenderableType]:
+    """The rows of a step, and how they add up."""
+    yield ops(report)
+    yield from facts.sums(report)
 
 
 @exporter("html", ".html", of=Report)
