@@ -5,8 +5,8 @@ Frontends know no passes, so a program says this as its fact `quantization`, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from llmir.errors import UnsupportedError
 from llmir.graph import Program
@@ -19,6 +19,7 @@ from .source import show
 from .unquantized import Apart
 
 KEY = "quantization_config"
+_STATIC = f"$.{KEY}: static activation scales are counted as dynamic ones"
 
 
 def scheme(config: Config, build: Callable[[Apart], Program]) -> tuple[Program, str]:
@@ -85,7 +86,7 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
     _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
     if config.fields.get("activation_scheme") == "static":
-        config.note(f"$.{KEY}: static activation scales are counted as dynamic ones")
+        config.note(_STATIC)
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
     return {"weights": weights, "activations": "fp8"}
 
@@ -119,25 +120,27 @@ def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
 
 def _compressed(config: Config, entries: tuple[str, ...]) -> Options:
     """compressed-tensors, one group of all linears."""
-    config.ignore("config_groups", "kv_cache_scheme")
-    groups = config.fields.get("config_groups")
-    if not isinstance(groups, Mapping) or len(groups) != 1:
-        got = f"{len(groups)} groups" if isinstance(groups, Mapping) else show(groups)
-        raise config.error("config_groups", f"expected one group, got {got}", UnsupportedError)
-    [(name, group)] = groups.items()
-    where = f"config_groups.{name}"
-    if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping):
-        raise config.error(where, "expected an object with weights")
-    _known(config, where, group, "format input_activations targets weights")
-    if list(group.get("targets") or ["Linear"]) != ["Linear"]:
-        fact = f'{show(group["targets"])} is not supported; ["Linear"] is'
-        raise config.error(f"{where}.targets", fact, UnsupportedError)
-    weights = _compressed_weights(config, f"{where}.weights", group["weights"])
+    groups = config.nested("config_groups")
+    names = list(groups.fields) if groups else []
+    if not groups or len(names) != 1:
+        raise config.error("config_groups", f"expected one group, got {len(names)}", UnsupportedError)
+    group = groups.nested(names[0])
+    matrices = group.nested("weights") if group else None
+    if not group or not matrices:
+        raise groups.error(names[0], "expected an object with weights")
+    group.ignore("format")
+    group.unmodelled("output_activations", (None,), "results of few bits")
+    if group.texts("targets") not in ((), ("Linear",)):
+        fact = f'{show(group.fields["targets"])} is not supported; ["Linear"] is'
+        raise group.error("targets", fact, UnsupportedError)
+    weights = _compressed_weights(matrices)
     options = {"weights": weights, "activations": "", "kv": ""}
-    if isinstance(inputs := group.get("input_activations"), Mapping):
-        options["activations"] = _number(config, f"{where}.input_activations", inputs)
-    if isinstance(cache := config.fields.get("kv_cache_scheme"), Mapping):
-        options["kv"] = _number(config, "kv_cache_scheme", cache)
+    if inputs := group.nested("input_activations"):
+        options["activations"] = _symmetric(inputs)
+        if inputs.fields.get("dynamic") is False:
+            config.note(_STATIC)
+    if cache := config.nested("kv_cache_scheme"):
+        options["kv"] = _symmetric(cache)
     sparse = config.nested("sparsity_config")  # dense weights may bear one too
     if sparse and sparse.fields:
         sparse.unmodelled("format", (None, "dense"), "sparse weights")
@@ -147,44 +150,39 @@ def _compressed(config: Config, entries: tuple[str, ...]) -> Options:
     return options
 
 
-def _compressed_weights(config: Config, where: str, scheme: Mapping[str, Any]) -> str:
-    kind, strategy, group = _number(config, where, scheme), scheme.get("strategy"), scheme.get("group_size")
-    block = scheme.get("block_structure")
+def _compressed_weights(scheme: Config) -> str:
+    kind, strategy = _number(scheme), scheme.text("strategy")
     if kind == "nvfp4":
         return kind
-    if strategy == "group" and type(group) is int and group > 0:
-        return f"{kind}_g{group}" + ("" if scheme.get("symmetric", True) else "z")
-    if strategy == "block" and isinstance(block, list) and len(block) == 2:
+    if strategy == "group":
+        group = scheme.integer("group_size")
+        return f"{kind}_g{group}" + ("" if scheme.flag("symmetric", True) else "z")
+    _symmetric(scheme)
+    if strategy == "block" and len(block := scheme.integers("block_structure")) == 2 and all(block):
         return f"{kind}_b{block[0]}x{block[1]}"
-    scales = {"channel": "c" if kind != "int4" else "c16", "tensor": "t"}.get(str(strategy))
+    scales = {"channel": "c" if kind != "int4" else "c16", "tensor": "t"}.get(strategy)
     if scales is None:
-        raise config.error(f"{where}.strategy", f"{show(strategy)} is not supported", UnsupportedError)
+        raise scheme.error("strategy", f"{show(strategy)} is not supported", UnsupportedError)
     return f"{kind}_{scales}"
 
 
-def _number(config: Config, where: str, scheme: Mapping[str, Any]) -> str:
+def _symmetric(scheme: Config) -> str:
+    """A kind of number without zero points."""
+    scheme.unmodelled("symmetric", (None, True), "zero points, but for groups of weights,")
+    return _number(scheme)
+
+
+def _number(scheme: Config) -> str:
     kinds = {(8, "float"): "fp8", (8, "int"): "int8", (4, "int"): "int4", (4, "float"): "nvfp4"}
-    _known(config, where, scheme, _NUMBER_FIELDS)
-    bits, kind = scheme.get("num_bits"), scheme.get("type", "int")
-    found = kinds.get((bits, kind)) if isinstance(bits, int) else None
-    if found is None:
+    bits, kind = scheme.integer("num_bits"), scheme.text("type", "int")
+    # How scales lie and are found; what of it decides bytes is read by those who call this.
+    scheme.ignore("actorder", "block_structure", "dynamic", "group_size", "observer", "observer_kwargs")
+    scheme.ignore("scale_dtype", "strategy", "symmetric", "zp_dtype")
+    if (bits, kind) not in kinds:
         known = ", ".join(f"{b}-bit {k}" for b, k in kinds)
-        raise config.error(where, f"{show(bits)}-bit {kind} is not supported; {known} are", UnsupportedError)
-    return found
-
-
-_NUMBER_FIELDS = """
-    actorder block_structure dynamic group_size num_bits observer observer_kwargs scale_dtype strategy
-    symmetric type zp_dtype
-"""
-
-
-def _known(config: Config, where: str, fields: Mapping[str, Any], names: str) -> None:
-    """An error for a field of an object inside that is not of these, unless it is null."""
-    for key, value in fields.items():
-        if value is not None and key not in names.split():
-            fact = f"{show(value)} is not modelled (unknown, so it may act)"
-            raise config.error(f"{where}.{plain(str(key))}", fact, UnsupportedError)
+        fact = f"{bits}-bit {plain(kind)} is not supported; {known} are"
+        raise scheme.error("num_bits", fact, UnsupportedError)
+    return kinds[bits, kind]
 
 
 _METHODS = {

@@ -9,6 +9,8 @@ from math import prod
 
 from .errors import VerifyError
 
+MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -30,6 +32,8 @@ class Mesh:
             raise VerifyError(f"mesh {self}: axes are named in letters and digits")
         if any(size < 1 for _, size in self.axes):
             raise VerifyError(f"mesh {self}: each axis needs at least one device")
+        if self.devices > MOST_DEVICES:
+            raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
     @property
     def devices(self) -> int:

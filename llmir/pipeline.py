@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeGuard, cast
 
 from .errors import LlmirError, PassError
 from .graph import Program
-from .names import suggest
+from .names import plain, suggest
 from .op import type_name
 from .plugins import Kind, load
 from .tensor import split_commas
@@ -162,5 +162,6 @@ def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Prog
                 raise PassError(f"a pass returns a Program, got {type(after).__name__}")
             program = after if after is program else verify(after)
         except LlmirError as error:
-            raise PassError(f"{error} [in pass {len(done)} of {','.join(done)}]") from error
+            where = f"in pass {len(done)} of {plain(','.join(done), 200)}"
+            raise PassError(f"{error} [{where}]") from error
     return program

@@ -20,6 +20,7 @@ from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops import OPS, make
+from .reading import check_digits
 from .tensor import parse_tensor, split_commas
 from .views import exporter
 
@@ -81,7 +82,10 @@ def print_program(program: Program) -> str:
 
 
 _VALUE = re.compile(r"%([^\s#,()]+)(?:#(\d+))?")
-_OP = re.compile(r"%([^\s#,()=]+)\s*=\s*(\w+)\(([^()]*)\)\s*(\{.*\})?\s*:\s*(.+)")
+_OP = re.compile(r"%([^\s#,()=]+)\s*=\s*(\w+)\(([^()]*)\)\s*(\{.*\}\s*)?:\s*(.+)")
+# A line of llama3.1-405b has 300 characters at most, and all its layers written out have half a million.
+_LONGEST_LINE = 100_000
+_DIGITS = 100
 
 
 def _parse(text: str) -> Any:
@@ -89,7 +93,7 @@ def _parse(text: str) -> Any:
     if text.startswith("("):
         if not text.endswith(")"):
             raise ParseError(f"{text!r}: the parenthesis does not close")
-        return tuple(_parse(p) for p in _commas(text[1:-1]) if p.strip())
+        return tuple(_parse(p) for p in split_commas(text[1:-1]) if p.strip())
     if text.startswith('"'):
         return json.loads(text)
     if text in ("true", "false"):
@@ -99,20 +103,8 @@ def _parse(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
-def _commas(text: str) -> list[str]:
-    # Strings may hold commas and brackets, so they are set aside while splitting.
-    kept: list[str] = []
-
-    def keep(found: re.Match[str]) -> str:
-        kept.append(found[0])
-        return f"\0{len(kept) - 1}\0"
-
-    hidden = re.sub(r'"(?:[^"\\]|\\.)*"', keep, text)
-    return [re.sub("\0(\\d+)\0", lambda m: kept[int(m[1])], part) for part in split_commas(hidden)]
-
-
 def _parse_block(text: str | None) -> dict[str, Any]:
-    pairs = [p.partition("=") for p in _commas(text.strip()[1:-1])] if text else []
+    pairs = [p.partition("=") for p in split_commas(text.strip()[1:-1])] if text else []
     found = {k.strip(): _parse(v) for k, _, v in pairs}
     if len(found) != len(pairs):
         raise ParseError("an attribute is given twice")
@@ -229,6 +221,9 @@ def parse_program(text: str) -> Program:
         if not line or line.startswith("#"):
             continue
         try:
+            if len(line) > _LONGEST_LINE:
+                raise ParseError(f"more than {_LONGEST_LINE:,} characters")
+            check_digits(line, _DIGITS)
             reader.take(line)
         except (LlmirError, ValueError, KeyError) as error:
             raise ParseError(f"line {number}: {error}: {line[:120]}") from None

@@ -150,6 +150,33 @@ def test_what_crosses_nodes_is_said(program: llmir.Program) -> None:
     assert "between nodes" not in str(inside.basis)
 
 
+@pytest.mark.parametrize("new", [1, 512])
+def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
+    """Each collective, and what stages send, of eight devices in nodes of one, two and four."""
+    model = llmir.load("qwen3-30b-a3b")
+    whole = hw.load("dgx-h100")
+    assert whole.node
+    for steps in ("shard{tp=8,ep=8}", "shard{tp=2,dp=4,ep=4}", "stages{pp=2},shard{tp=4}"):
+        program = llmir.run(model, f"{llmir.DEFAULT_PIPELINE},{steps}")
+        for devices in (1, 2, 4):
+            cut = replace(whole, node=replace(whole.node, devices=devices))
+            at: dict[str, Any] = {"batch": 8, "new": new, "context": 99}
+            inside, across = (llmir.analyze(program, d, **at).work for d in (whole, cut))
+            for one, other in zip(inside, across, strict=True):
+                assert other.time_s >= one.time_s, one.name
+                assert other.time_s >= other.ideal_time_s
+                assert other.basis.kind == "calibrated" or one.kind == "collective"
+
+
+@pytest.mark.parametrize("new", [1, 512])
+def test_a_sum_over_two_nodes_takes_no_less_than_in_one(new: int) -> None:
+    model = llmir.load("llama3.1-70b")
+    near, far = (llmir.run(model, f"{llmir.DEFAULT_PIPELINE},shard{{tp={n}}}") for n in (8, 16))
+    inside, across = (llmir.analyze(p, "dgx-h100", batch=4, new=new, context=99).ops for p in (near, far))
+    for one, other in zip(inside, across, strict=True):
+        assert one.kind != "collective" or other.time_s >= one.time_s, one.name
+
+
 FITTED = "{origin: our own, rows: 3, error_percent: 5, launch_us: 3}"
 
 

@@ -157,8 +157,8 @@ def test_each_efficiency_acts(share: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cost": "exact"}, "cost: expected ideal or calibrated, got 'exact'"),
-        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': the ideal cost model knows no engines"),
+        ({"cost": "exact"}, "cost: expected one of calibrated, ideal, got 'exact'"),
+        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': cost model ideal knows no engines"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
         ({"engine": "sglang-tritn"}, "unknown engine 'sglang-tritn'; did you mean sglang-triton"),
         ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),

@@ -42,7 +42,7 @@ FP8_BLOCKS = {
     "activation_scheme": "dynamic",
     "fmt": "e4m3",
 }
-EIGHT = {"num_bits": 8, "type": "float"}
+EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ EIGHT = {"num_bits": 8, "type": "float"}
         (
             {
                 "quant_method": "compressed-tensors",
-                "config_groups": group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"}),
+                "config_groups": group(EIGHT, {**EIGHT, "strategy": "token"}),
                 "ignore": ["lm_head"],
             },
             "fp8",
@@ -117,7 +117,7 @@ def test_modules_to_not_convert_are_kept() -> None:
     regex = load(
         LLAMA,
         quant_method="compressed-tensors",
-        config_groups=group({**EIGHT, "strategy": "channel"}),
+        config_groups=group(EIGHT),
         ignore=["re:.*down_proj$"],
     )
     kinds = {n.name: n.results[0].dtype.scheme for g in regex.graphs.values() for n in g.nodes}
@@ -222,6 +222,14 @@ def test_more_can_be_asked_of_a_quantized_model() -> None:
     assert bytes_of(both)[0] == bytes_of(program)[0]
 
 
+def test_static_scales_are_noted() -> None:
+    for scheme in (
+        {**FP8_BLOCKS, "activation_scheme": "static"},
+        {"quant_method": "compressed-tensors", "config_groups": group(EIGHT, {**EIGHT, "dynamic": False})},
+    ):
+        assert "static activation scales are counted as dynamic ones" in load(LLAMA, **scheme).notes[0]
+
+
 def test_null_is_not_quantized() -> None:
     assert llmir.load({**LLAMA, "quantization_config": None}).graphs == llmir.load(LLAMA).graphs
 
@@ -246,6 +254,21 @@ def test_null_is_not_quantized() -> None:
         ({"quant_method": "fp8", "fmt": "e5m3"}, "is not supported", UnsupportedError),
         ({"quant_method": 7}, "expected a string", ConfigError),
         ({}, "quant_method: missing", ConfigError),
+        *(
+            ({"quant_method": "compressed-tensors", "config_groups": group(weights), **more}, says, kind)
+            for weights, more, says, kind in [
+                (EIGHT, {"kv_cache_scheme": "fp8"}, r"\.kv_cache_scheme: expected an object", ConfigError),
+                ({**EIGHT, "type": [1]}, {}, r"\.group_0\.weights\.type: expected a string", ConfigError),
+                ({**EIGHT, "strategy": "token"}, {}, r'\.strategy: "token" is not supp', UnsupportedError),
+                ({**EIGHT, "symmetric": False}, {}, r"\.symmetric: false is not mod", UnsupportedError),
+                ({**EIGHT, "num_bits": True}, {}, r"\.num_bits: expected a positive integer", ConfigError),
+                ({**EIGHT, "strategy": "group"}, {}, r"\.weights\.group_size: missing", ConfigError),
+                (EIGHT, {"config_groups": group({})}, r"\.weights\.num_bits: missing", ConfigError),
+                (EIGHT, {"config_groups": []}, r"config_groups: expected an object", ConfigError),
+                (EIGHT, {"config_groups": {"a": None}}, r"\.a: expected an object with w", ConfigError),
+                (EIGHT, {"kv_cache_scheme": {**EIGHT, "symmetric": False}}, "zero points", UnsupportedError),
+            ]
+        ),
         ({"quant_method": "gptq", "bits": 4, "group_size": "all"}, "group_size", ConfigError),
     ],
 )
@@ -281,7 +304,7 @@ def test_what_may_act_on_a_scheme_is_refused_by_name(key: str) -> None:
 
 @pytest.mark.parametrize("inside", ["weights", "input_activations", ""])
 def test_what_may_act_on_a_group_is_refused_by_name(inside: str) -> None:
-    groups = group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"})
+    groups = group({**EIGHT}, {**EIGHT, "strategy": "token"})
     of = groups["group_0"]
     (of[inside] if inside else of)["output_activations"] = EIGHT
     with pytest.raises(UnsupportedError, match=r"output_activations: an object is not modelled"):
@@ -291,7 +314,7 @@ def test_what_may_act_on_a_group_is_refused_by_name(inside: str) -> None:
 @pytest.mark.parametrize("form", [None, "dense", "sparse-24-bitmask"])
 def test_sparse_weights_are_refused_and_dense_ones_that_say_so_are_not(form: str | None) -> None:
     fields = {
-        "config_groups": group({**EIGHT, "strategy": "channel"}),
+        "config_groups": group(EIGHT),
         "sparsity_config": {"format": form, "x": 1},
     }
     if form == "sparse-24-bitmask":

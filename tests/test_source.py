@@ -95,8 +95,8 @@ BAD_FILES = {
     "a list": (b"[1]", "expected a JSON object, got a list"),
     "null": (b"null", "expected a JSON object, got null"),
     "not UTF-8": (b'{"a": "\xff"}', "not UTF-8 text (byte 7)"),
-    "deep": (b"[" * 100_000, "JSON that is too deep"),
-    "digits": (b'{"a": ' + b"1" * 10_000 + b"}", "too long a number"),
+    "deep": (b"[" * 100_000, "nested more than 32 deep"),
+    "digits": (b'{"a": ' + b"1" * 10_000 + b"}", "a number of more than 400 digits"),
 }
 
 

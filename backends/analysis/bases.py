@@ -114,7 +114,7 @@ def _side(reports: Iterable[Report]) -> Side:
     models, known, off = [], 0.0, 0.0
     for report in reports:
         models.append(report.plan.model)
-        for op in report.ops:
+        for op in report.work:
             time = op.repeat * float(op.time_s)
             shares[op.basis] = shares.get(op.basis, 0.0) + time
             if op.error is not None:

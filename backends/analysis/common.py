@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmir.backends.analysis.plan import plan
-from llmir.backends.cost import Model, model
+from llmir.backends.cost import CostModel, Model, model
 from llmir.backends.cost.basis import ROOFLINE
 from llmir.backends.cost.calibration import engines
 from llmir.backends.cost.models import unmeasured
@@ -26,7 +26,7 @@ class Common:
 
 def common(
     sides: Sides,
-    cost: str | None = None,
+    cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Common:
@@ -36,7 +36,7 @@ def common(
     kernels; else the roofline. HardwareError if kernels are asked for and a device has none.
     """
     devices = [device for _, device in sides]
-    if cost or engine or efficiency:
+    if cost is not None or engine or efficiency:
         return Common(tuple(model(device, cost, engine, efficiency) for device in devices))
     engine, why = _engine(devices)
     if not why:

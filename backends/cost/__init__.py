@@ -4,17 +4,20 @@ from .basis import Basis
 from .calibrated import Calibrated
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
-from .models import NAMES, Model, model
+from .models import Model, model
+from .names import COSTS, cost_model
 from .network import Exchange
+from .own import CostModel
 from .price import Price, Roofline
 from .rows import TRAFFIC, Row, rows
 
 __all__ = [
     "BOUNDS",
-    "NAMES",
+    "COSTS",
     "TRAFFIC",
     "Basis",
     "Calibrated",
+    "CostModel",
     "Exchange",
     "Ideal",
     "Limit",
@@ -22,6 +25,7 @@ __all__ = [
     "Price",
     "Roofline",
     "Row",
+    "cost_model",
     "model",
     "rows",
 ]

@@ -20,7 +20,7 @@ from .nodes import split
 from .price import Price, Roofline
 from .relatives import borrowing
 from .rows import Row
-from .stand_in import stand_in
+from .stand_in import stand_in, within
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measured:
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
         own = self.fit.device == self.device
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
@@ -65,9 +65,8 @@ class Measured:
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
-        least = self.roofline.time(at)
-        time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
-        return time, maximum(time - hidden * self.launch_s, least)
+        time = self.time(at)
+        return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
@@ -81,6 +80,31 @@ class Measured:
             return time, "overhead" if 0 < launch >= time else bound
         time = np.broadcast_to(time, at.shape)
         return time, np.where((time <= launch) & (launch > 0), "overhead", bound)
+
+
+@dataclass(frozen=True)
+class Crossing(Measured):
+    """The time of ranks in several nodes, between which nothing was measured: the roofline of the network.
+
+    It is never less than if all of them were in one node, nor than as many as one holds take `inside` it.
+    """
+
+    inside: Measured | None = None
+
+    def time(self, at: Binding) -> Number:
+        """Seconds."""
+        time = Measured.time(self, at)
+        return maximum(time, self.inside.time(at)) if self.inside else time
+
+    @property
+    def basis(self) -> Basis:
+        """The roofline between nodes."""
+        return BETWEEN_NODES
+
+    @property
+    def error(self) -> None:
+        """Unknown."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -168,16 +192,19 @@ class Calibrated:
         return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
-        """A measured kernel's price; the roofline's between nodes, and where not even a stand-in is known."""
-        roofline = Ideal(self.device).price(row)
-        if split(self.device, row.work.group)[1] > 1:
-            return replace(roofline, basis=BETWEEN_NODES)
+        """A measured kernel's price; the roofline's where not even a stand-in is known."""
+        roofline, other = Ideal(self.device).price(row), stand_in(row)
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         if len(known) == 2:
             decode, prefill = known
             return Phases(row.operands[0].shape[1], prefill, decode)
-        other = stand_in(row)
-        return known[0] if known else self._measured(other, roofline, other.families[0]) or roofline
+        one = known[0] if known else self._measured(other, roofline, other.families[0])
+        node = self.device.node
+        if node and split(self.device, row.work.group)[1] > 1:
+            if not one:
+                return replace(roofline, basis=BETWEEN_NODES)
+            return Crossing(**vars(one), inside=replace(one, call=within(one.call, node.devices)))
+        return one or roofline
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)

@@ -17,10 +17,12 @@ from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
 from .limit import Limit
+from .names import COSTS, cost_model
+from .own import CostModel, own
 from .price import Price
 from .rows import Row
 
-NAMES = ("ideal", "calibrated")
+OURS = ("ideal", "calibrated")  # which are given once for a device
 
 
 class Model(Protocol):
@@ -57,22 +59,29 @@ class Model(Protocol):
 
 def model(
     device: Device,
-    cost: str | None = None,
+    cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Model:
     """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
 
+    `cost` is a name, or a model of the user's own.
     `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
     contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
     for where there are none.
     """
-    if cost is not None and cost not in NAMES:
-        raise InputError(f"cost: expected {' or '.join(NAMES)}, got {cost!r}{suggest(str(cost), NAMES)}")
-    if efficiency and (cost or engine):
-        raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
-    if engine and cost == "ideal":
-        raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
+    if isinstance(cost, str) and cost not in COSTS:
+        raise InputError(f"cost: expected one of {', '.join(COSTS)}, got {cost!r}{suggest(cost, COSTS)}")
+    if efficiency and (cost is not None or engine):
+        option = "engine" if cost is None else "cost"
+        raise InputError(f"efficiency replaces the cost model; leave {option} out")
+    if engine and cost not in (None, "calibrated"):
+        named = cost if isinstance(cost, str) else type(cost).__name__
+        raise InputError(f"engine {engine!r}: cost model {named} knows no engines; leave one of them out")
+    if isinstance(cost, str) and cost not in OURS:
+        return own(COSTS[cost](device), device, cost)
+    if cost is not None and not isinstance(cost, str):
+        return own(cost, device)
     if efficiency:
         return _efficiency(device, tuple(sorted(efficiency.items())))
     known = engines(device)
@@ -99,6 +108,12 @@ def _ideal(device: Device) -> Ideal:
 @lru_cache(maxsize=256)
 def _efficiency(device: Device, shares: tuple[tuple[str, float], ...]) -> Efficiency:
     return Efficiency(device, dict(shares))
+
+
+@cost_model("calibrated")
+def calibrated(device: Device) -> Calibrated:
+    """With the device's first engine."""
+    return _calibrated(device, None)
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC, Basis, nodes
 from llmir.backends.cost.calibration import engines
 from llmir.backends.cost.models import unmeasured
+from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.export import units
 from llmir.dim import Number
 from llmir.graph import Program
@@ -156,7 +157,7 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 def fields(report: Report) -> list[str]:
     """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
-    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
 
@@ -238,41 +239,48 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
-        ("cost model", cost_model(workload)),
-        *[("basis", words) for words in bases(workload)],
+        *pricing(*(report for _, report in phases(workload))),
     ]
 
 
-def cost_model(workload: Workload) -> str:
+def pricing(*reports: Report) -> list[tuple[str, str]]:
+    """The cost model of some steps, and what the times of each kind of op are made of, by their share."""
+    said = [("cost model", cost_model(reports[0]))]
+    if reports[0].cost_model == "calibrated":
+        found: dict[Basis, dict[str, float]] = {}
+        for op in (op for report in reports for op in report.ops):
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+        for basis, kinds in sorted(found.items(), key=lambda item: -sum(item[1].values())):
+            label = "basis" if len(said) == 1 else ""
+            said.append((label, f"{basis}: {', '.join(sorted(kinds, key=lambda k: -kinds[k]))}"))
+    return said
+
+
+def cost_model(report: Report) -> str:
     """The cost model in words."""
-    report = workload.prefill
     model = report.plan.model
     if report.cost_model == "calibrated":
         return f"calibrated, {_whose(model)}; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
-    nothing = "" if engines(workload.device) else f"; {unmeasured(workload.device)}"
+    if report.cost_model not in COST_MODELS:
+        return f"{plain(report.cost_model)}; ideal: the roofline"
+    nothing = "" if engines(report.device) else f"; {unmeasured(report.device)}"
     return COST_MODELS[report.cost_model] + nothing
+
+
+def short_basis(report: Report) -> str:
+    """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
+    whose = kernels_of(report.device) if report.cost_model == "calibrated" else None
+    return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
 
 
 def _whose(model: Any) -> str:
     """Whose kernels, and whose host where that is another engine's."""
     engine, kernels = model.engine, f"{model.kernels} kernels"
     return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
-
-
-def bases(workload: Workload) -> list[str]:
-    """Of a calibrated model, the bases of the times of each kind of op, by their share."""
-    if workload.prefill.cost_model != "calibrated":
-        return []
-    found: dict[Basis, dict[str, float]] = {}
-    for _, report in phases(workload):
-        for op in report.ops:
-            kinds = found.setdefault(op.basis, {})
-            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
-    order = sorted(found, key=lambda basis: -sum(found[basis].values()))
-    return [f"{basis}: {', '.join(sorted(found[basis], key=lambda k: -found[basis][k]))}" for basis in order]
 
 
 def within(error: Number | None) -> str:

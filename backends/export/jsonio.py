@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llmir import strict_csv
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts
@@ -22,11 +23,12 @@ def to_json(data: object) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows with equal keys as CSV, under a line of those keys; None is empty."""
+    """Rows with equal keys as CSV, under a line of those keys; None is empty, and no cell is a formula."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    names = list(rows[0]) if rows else []
+    writer.writerow(map(strict_csv.inert, names))
+    writer.writerows([strict_csv.inert(row[name]) for name in names] for row in rows)
     return text.getvalue()
 
 

@@ -134,7 +134,7 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = pairs(wrapped(facts.step_lines(report), WIDE))
+    figures = pairs(wrapped([*facts.pricing(report), *facts.step_lines(report)], WIDE))
     return Group(title, "", figures, "", *_step(report), "", *facts.remarks(report))
 
 
@@ -213,7 +213,8 @@ def report_html(report: Report) -> str:
     if report.shape:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
-    return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
+    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    return caption(title) + html(("", ""), figures) + _ops_html(report)
 
 
 @exporter("html", ".html", of=Workload)

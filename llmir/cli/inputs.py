@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, ParseError
+from llmir.errors import InputError, ParseError, UnreadableError
+from llmir.reading import Budget, contents, decoded
 
 from . import precision
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmir.hw import Device
     from llmir.pipeline import Step
 
-_LARGEST_IR = 2**26
+_IR = Budget(bytes=2**26, nodes=10**6, depth=32)
 PRICING = ("cost", "engine", "efficiency")
 
 
@@ -41,22 +41,13 @@ def is_ir(model: str) -> bool:
 def _parse(path: str) -> Program:
     from llmir.text import parse_program
 
-    shown = "stdin" if path == "-" else path
     try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_LARGEST_IR + 1)
-        else:
-            with open(os.path.expanduser(path), "rb") as stream:
-                data = stream.read(_LARGEST_IR + 1)
-        if len(data) > _LARGEST_IR:
-            raise ParseError(f"{shown}: too large for IR")
-        return parse_program(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ParseError(f"{shown}: not UTF-8 text (byte {error.start})") from None
+        data = sys.stdin.buffer.read(_IR.bytes + 1) if path == "-" else contents(path, _IR)
+        return parse_program(decoded(data, _IR))
     except OSError as error:
-        raise ParseError(f"{shown}: cannot be read ({error.strerror or error})") from None
-    except ParseError as error:
-        raise error if str(error).startswith(shown) else ParseError(f"{shown}: {error}") from None
+        raise ParseError(f"stdin: cannot be read ({error.strerror or error})") from None
+    except (ParseError, UnreadableError) as error:
+        raise ParseError(f"{'stdin' if path == '-' else path}: {error}") from None
 
 
 def passes(model: str, attention: str, pipeline: str | None) -> str:

@@ -28,6 +28,7 @@ class Atom(Record):
 
     name: ClassVar[str] = ""
     about: ClassVar[str] = ""  # what a reader of a printed size is told
+    most: ClassVar[int] = 1 << 20  # of its integers: laws of routing hold a number for each expert
 
     def __init_subclass__(cls) -> None:
         ATOMS[cls.name] = cls
@@ -60,8 +61,9 @@ def _size(kind: type[Atom], *arguments: Any) -> Size:
         raise VerifyError(f"{kind.name}: expected ({takes}), got {len(arguments)} arguments")
     given = list(zip(stated, arguments, strict=False))
     counts = [a for f, a in given if f.type == "int"]
-    if not all(isinstance(n, int) and n > 0 for n in counts):
-        raise VerifyError(f"{kind.name}: expected positive integers, got {', '.join(map(str, counts))}")
+    if not all(isinstance(n, int) and 0 < n <= kind.most for n in counts):
+        rule = f"expected positive integers up to {kind.most:,}"
+        raise VerifyError(f"{kind.name}: {rule}, got {', '.join(map(str, counts))}")
     for field, argument in given:
         if field.type == "Law" and not isinstance(argument, Law):
             raise VerifyError(f"{kind.name}: expected a law of routing, got {argument}")
@@ -76,6 +78,7 @@ class CeilDiv(Atom):
     """`a / by` rounded up."""
 
     name = "ceildiv"
+    most = 1 << 48
 
     a: Size
     by: int

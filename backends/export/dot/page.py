@@ -115,7 +115,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
     step = job.prefill if isinstance(job, Workload) else job
     if step.cost_model != "ideal":
-        times.append(step.cost_model)
+        times.append(facts.short_basis(step))
     memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
     return " · ".join(times), memory, fits
 

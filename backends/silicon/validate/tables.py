@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from llmir import strict_csv
 from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.silicon.calibrate import Column, Table, read
 from llmir.backends.silicon.calibrate.families import LAW, TURNS
 from llmir.backends.silicon.calibrate.rows import LATENCY
-from llmir.errors import InputError
+from llmir.errors import InputError, UnreadableError
 from llmir.names import plain
 
 _WORDS = ("gpu", "framework")
@@ -81,15 +81,10 @@ _UNITS = {"": 1.0, "_s": 1.0, "_ms": 1e-3, "_us": 1e-6}
 def header(path: Path) -> list[str]:
     """The names in a file's first line; InputError if it is no CSV, or empty."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            found = next(csv.reader(file), [])
-    except OSError as error:
-        raise InputError(f"{path.name}: cannot be read, {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path.name}: not readable as CSV, {plain(str(error))}") from None
-    if not any(found):
-        raise InputError(f"{path.name}: the file is empty")
-    return found
+        with strict_csv.table(path) as reader:
+            return list(reader.fieldnames or [])
+    except UnreadableError as error:
+        raise InputError(f"{path.name}: {error}") from None
 
 
 def table(path: Path) -> tuple[str, Table]:
