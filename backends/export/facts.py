@@ -63,9 +63,9 @@ HEADINGS = OpLine(
 )
 NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "roles", "intensity", "ideal"})
 REMARKS = {
-    "time": "time, FLOPs and bytes are of one execution; shares and totals of all",
-    "error": "± is the mean error on shapes left out of the fit, ~ of another device's kernels",
-    "roles": "w/kv/a: percent of the bytes that are of weights, KV cache and activations",
+    "time": "time, FLOPs, bytes: of one execution; share, total: of all of them",
+    "error": "±: mean error on shapes left out of the fit; ~: of another device's kernels",
+    "roles": "w/kv/a: percent of the bytes that are weights, KV cache and activations",
     "ideal": "ideal: the roofline's part of the time",
 }
 
@@ -101,7 +101,7 @@ def _line(op: OpCost) -> OpLine:
 
 
 def _roles(figures: Mapping[str, Any]) -> str:
-    """What percent of bytes moved are of weights, of the KV cache and of activations, as whole numbers.
+    """What percent of the bytes moved are of weights, of the KV cache and of activations.
 
     >>> _roles({f"{role}_bytes": n for role, n in zip(TRAFFIC, (667, 300, 0, 33, 0))})
     '67/0/33'
@@ -181,9 +181,13 @@ def sums(report: Report) -> list[str]:
 
 def overhead(report: Report) -> str:
     """What the engine adds to the ops, and what that is made of."""
+    return ": ".join([units.time(report.overhead_s), *filter(None, [", ".join(overhead_parts(report))])])
+
+
+def overhead_parts(report: Report) -> list[str]:
+    """What the engine's overhead is made of."""
     names = {"host_s": "CPU", "launching_s": "waiting for launches", "hidden_s": "hidden launches"}
-    parts = [f"{names[k]} {units.time(v)}" for k, v in report.overhead.items() if v]
-    return f"{units.time(report.overhead_s)}: {', '.join(parts)}" if parts else units.time(report.overhead_s)
+    return [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
 
 
 def moved(report: Report, how: str) -> str:
@@ -335,7 +339,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
 
 def _share(workload: Workload) -> str:
     reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
-    return f"{100 * workload.memory_utilization:g}% of the device's memory{reserve}"
+    return f"{100 * workload.memory_utilization:g}% of the memory{reserve}"
 
 
 def step_lines(report: Report) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 WIDE = 80  # columns of a terminal
-NAME = 22  # of them for the name of an op; a longer one has a line of its own
+NAME = 22  # of them for the name of an op; a longer one goes on in the next line
 
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
@@ -175,8 +175,11 @@ def ops(report: Report) -> Table:
 
     def put(line: OpLine, style: str = "") -> None:
         if len(line.name) > NAME:
-            put(EMPTY._replace(name=line.name), style)
-            line = line._replace(name="")
+            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            add(table, [line.name[:cut]], style)
+            indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
+            put(line._replace(name=indent + line.name[cut:]), style)
+            return
         line = line._replace(flops=line.flops.removesuffix("FLOP").rstrip())
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
