@@ -85,7 +85,7 @@ class Kind(MutableMapping[str, T]):
         if not self._read:
             self._read = True
             for home in self.homes:
-                _import_all(home)
+                import_all(home)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and any(name in self._things for _ in self._places(name))
@@ -118,7 +118,7 @@ def _import_if_there(name: str) -> None:
             raise
 
 
-def _import_all(home: str) -> None:
+def import_all(home: str) -> None:
     """Import a package and each module in it, not those of packages inside."""
     from pkgutil import iter_modules
 
@@ -130,7 +130,7 @@ def _import_all(home: str) -> None:
 _loaded: dict[str, ModuleType] = {}  # by the name that messages have
 
 
-def load(plugin: str | os.PathLike[str]) -> ModuleType:
+def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     """The module of a plugin, a module's name or a file `.py`, imported once; what it defines is then known.
 
     `PluginError` names the plugin and says what is wrong in it, or that there is none.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmir.errors import PassError
+from llmir import strict_yaml
+from llmir.errors import InputError, PassError, UnreadableError
 from llmir.graph import Graph, Node
 from llmir.names import suggest
+from llmir.reading import contents
 from llmir.tensor import split_commas
 
 from . import formats
@@ -45,6 +48,22 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
                 formats.asked(role, name)
             found.append(Entry(pattern, role, name))
     return tuple(found)
+
+
+def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
+    """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
+    try:
+        plan = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+    except UnreadableError as error:
+        raise InputError(f"{path}: {error}") from None
+    expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"
+    if not isinstance(plan, dict) or not plan:
+        raise InputError(f"{path}: {expected}, got {type(plan).__name__}")
+    for module, said in plan.items():
+        inner = [*said, *said.values()] if isinstance(said, dict) else [said]
+        if not said or not all(isinstance(text, str) for text in (module, *inner)):
+            raise InputError(f"{path}: {expected}, got {str(module)[:60]}: {str(said)[:60]}")
+    return {module: said if isinstance(said, dict) else {"weights": said} for module, said in plan.items()}
 
 
 def _roles(said: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:

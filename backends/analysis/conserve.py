@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from llmir.backends.analysis.asked import count
-from llmir.backends.analysis.workload import parallel
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import figure
@@ -106,6 +105,11 @@ class Conservation(Result):
                 found.append(f"{what}: {whole:,} in the sharded program, {total.unsharded:,} before")
         return tuple(found)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether all sums come out."""
+        return not self.problems
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         shares = [{**asdict(s), "replicated": s.replicated} for s in self.replicated]
@@ -114,7 +118,7 @@ class Conservation(Result):
         return {
             "model": self.after.name,
             "devices": self.after.devices,
-            "parallel": parallel(self.after),
+            "parallel": asdict(self.after.parallelism),
             "step": {
                 "batch": self.at.symbols["B"],
                 "new": self.at.symbols["T"],
@@ -147,8 +151,8 @@ def conservation(
     """
     if before.devices > 1:
         raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
-    batch = after.mesh.degree("dp") * after.micro_batches if batch is None else batch
-    new = after.mesh.degree("tp") if new is None else new
+    batch = after.parallelism.dp * after.micro_batches if batch is None else batch
+    new = after.parallelism.tp if new is None else new
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")

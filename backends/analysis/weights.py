@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from llmir.backends.analysis.precision import short
 from llmir.dim import Binding
 from llmir.graph import Instance, Program
 
@@ -62,7 +61,7 @@ def _one(block: str, name: str, held: list[Instance], *, inside: bool) -> Weight
     return WeightSum(
         block=block,
         name=name,
-        dtype=short(types[0].dtype),
+        dtype=types[0].dtype.short,
         layers=1 if inside else None,
         layer_parameters=parameters if inside else None,
         layer_bytes=size if inside else None,
