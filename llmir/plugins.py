@@ -78,7 +78,7 @@ class Kind(MutableMapping[str, T]):
                 yield
             self._read_homes()
             yield
-        if _load_installed():
+        if installed():
             yield
 
     def _read_homes(self) -> None:
@@ -181,23 +181,28 @@ def _import_file(path: str) -> ModuleType:
     return module
 
 
-_installed: list[str] | None = None
+_installed: dict[str, str] = {}  # name and version -> what is wrong with it, if anything
 
 
-def _load_installed() -> list[str]:
-    """The names of installed plugins, imported when first asked for; a broken one is a `PluginWarning`."""
-    global _installed  # noqa: PLW0603 (once a process, as imports are)
-    if _installed is None:
+def installed() -> dict[str, str]:
+    """The installed plugins, with their versions, imported when first asked for, and what is wrong with each.
+
+    A broken one is a `PluginWarning`, once; all else works.
+    """
+    if not _installed:
         from importlib.metadata import entry_points
 
-        _installed = []
+        _installed[""] = ""  # looked for, if none is found
         for point in entry_points(group=GROUP):
-            _installed.append(point.name)
+            version = point.dist.version if point.dist else ""
+            said = ""
             try:
                 _load_module(point.name, point.module)
             except PluginError as error:
-                warnings.warn(str(error), PluginWarning, stacklevel=2)
-    return _installed
+                said = str(error)
+                warnings.warn(said, PluginWarning, stacklevel=2)
+            _installed[f"{point.name} {version}".strip()] = said
+    return {name: said for name, said in _installed.items() if name}
 
 
 def blame(error: BaseException) -> str | None:

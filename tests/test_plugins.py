@@ -32,10 +32,9 @@ def epilogue(program):
 '''
 
 
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """What a test defines is gone after it."""
-    for kind in KINDS.values():
+def restored() -> Iterator[None]:
+    """What is defined in between is gone after it."""
+    for kind in list(KINDS.values()):
         kind._read_homes()
     before = {kind.what: dict(kind._things) for kind in KINDS.values()}
     loaded = dict(plugins._loaded)
@@ -48,6 +47,11 @@ def _as_before() -> Iterator[None]:
         kind._things.update(before[kind.what])
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield from restored()
 
 
 def file(folder: Path, text: str, name: str = "mine.py") -> str:
@@ -158,7 +162,7 @@ def test_an_installed_plugin_is_found_when_a_name_is_unknown(
     )
     installed(tmp_path, "broken", "import nowhere_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "_installed", None)
+    monkeypatch.setattr(plugins, "_installed", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert llmir.run(program(), "dce").name == "small"

@@ -43,9 +43,11 @@ def check(**given: Any) -> int:
     llmir check qwen3-235b-a22b --tp 8 --dp 2 --ep 16
     """
     from llmir import api
-    from llmir.views import Result
+    from llmir.backends.analysis.conserve import Conservation
+    from llmir.frontends.weights import Comparison
 
-    form = output.choose(given["output_file"], given["form"], Result)
+    of = Conservation if given["index"] is None else Comparison
+    form = output.choose(given["output_file"], given["form"], of)
     if given["index"] is None:
         before, program = inputs.halves(given)
         if program.devices == 1:
