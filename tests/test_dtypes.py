@@ -48,9 +48,7 @@ def test_what_is_allowed_is_spelled_shortest() -> None:
             assert asked(what, name).plain == spelled(name).plain
 
 
-@pytest.mark.parametrize(
-    "word", ["", "fp9", "bf16_c", "fp8_b0x1", "int4_g", "nvfp4_c", "fp8_e4m3.kn"]
-)
+@pytest.mark.parametrize("word", ["", "fp9", "bf16_c", "fp8_b0x1", "int4_g", "nvfp4_c", "fp8_e4m3.kn"])
 def test_unknown_words_are_refused_by_name(word: str) -> None:
     with pytest.raises(ParseError, match="is unknown; known: fp64"):
         spelled(word)

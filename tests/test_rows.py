@@ -19,7 +19,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC
-from llmir.backends.export import facts
+from llmir.backends.export import oplines
 from llmir.frontends.presets import PRESETS
 from llmir.graph import Program
 from llmir.views import exported
@@ -270,7 +270,7 @@ def test_a_printed_table_adds_up_and_fits_80_columns(step: Report) -> None:
 @given(steps())
 @settings(max_examples=20)
 def test_markdown_and_html_have_every_row(step: Report) -> None:
-    headings, rows, _ = facts.flat(step)
+    headings, rows, _ = oplines.flat(step)
     names = [row[headings.index("op")] for row in rows]
     assert names == [*(row.name for row in step.ops), "total"]
     assert str(exported(step, "html")).count("engine_overhead") >= len(step.engine)

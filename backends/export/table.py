@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, units
-from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+from llmir.backends.export import facts, oplines, units
+from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
 from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def workload(workload: Workload) -> Group:
     for name, report in steps:
         title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
         parts += ["", title, *_step(report)]
-    parts += ["", *facts.remarks(workload.prefill)]
+    parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
 
 
@@ -135,7 +135,7 @@ def report(report: Report) -> Group:
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
     figures = pairs(wrapped([*facts.pricing(report), *facts.step_lines(report)], WIDE))
-    return Group(title, "", figures, "", *_step(report), "", *facts.remarks(report))
+    return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
 @printed(of=Pairs)
@@ -167,7 +167,7 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 def ops(report: Report) -> Table:
     """The rows of a step, grouped by the body that repeats them."""
     # A terminal's table says group and repeat in a line of their own, and has no room for all.
-    fields = facts.fields(report)
+    fields = oplines.fields(report)
     left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
@@ -184,7 +184,7 @@ def ops(report: Report) -> Table:
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(facts.op_lines(report), report.ops, strict=True)
+    lines = zip(oplines.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
@@ -199,14 +199,14 @@ def ops(report: Report) -> Table:
         for row, _ in inside:
             put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
-    put(facts.total_line(report), "bold")
+    put(oplines.total_line(report), "bold")
     return table
 
 
 def _step(report: Report) -> Iterator[RenderableType]:
     """The rows of a step, and how they add up."""
     yield ops(report)
-    yield from facts.sums(report)
+    yield from oplines.sums(report)
 
 
 @exporter("html", ".html", of=Report)
@@ -241,7 +241,7 @@ def plain_html(thing: Shown) -> str:
 
 
 def _ops_html(report: Report) -> str:
-    return html(*facts.flat(report))
+    return html(*oplines.flat(report))
 
 
 def caption(text: str, tag: str = "b") -> str:
