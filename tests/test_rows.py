@@ -234,7 +234,9 @@ def printed(step: Report) -> Iterator[tuple[int, float, int]]:
     for line in lines[start + 2 : end]:
         whole = before + line.lstrip() if before else line  # a long name goes on in the next line
         before = ""
-        if found := re.fullmatch(r" each as (\S+)", line):
+        if line.endswith("_"):
+            before = whole
+        elif found := re.fullmatch(r" each as (\S+)", whole):
             yield from ((stage_of(group), time, times) for time in seen[found[1]])
         elif found := GROUP.fullmatch(whole):
             group, times = found["name"], int(found["times"] or 1)
@@ -243,8 +245,7 @@ def printed(step: Report) -> Iterator[tuple[int, float, int]]:
             seen.setdefault(group, []).append(time)
             yield stage_of(group if inside else ""), time, times if inside else int(found["times"] or 1)
         else:
-            assert re.fullmatch(NAMED, line) or not line, line
-            before = line
+            assert not line, line
 
 
 def stage_of(path: str) -> int:

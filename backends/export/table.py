@@ -27,6 +27,8 @@ BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta"
 WIDE = 80  # columns of a terminal
 NAME = 22  # of them for the name of an op; a longer one goes on in the next line
 
+LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
+NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
@@ -236,8 +238,10 @@ def workload_html(workload: Workload) -> str:
 
 @exporter("html", ".html", of=Shown)
 def plain_html(thing: Shown) -> str:
-    """Whatever has no HTML of its own: as it prints."""
-    return f"<pre>{escape(str(thing))}</pre>"
+    """Whatever has no HTML of its own: as it prints, the first lines of it."""
+    lines = str(thing).splitlines()
+    more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
+    return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
 
 
 def _ops_html(report: Report) -> str:
