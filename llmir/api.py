@@ -235,8 +235,10 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
     """
     from .backends.export.files import check_writable, write
-    from .views import exported, format_of, suffixes
+    from .views import Shown, exported, format_of, suffixes
 
+    if not isinstance(result, Shown):
+        raise InputError(f"save: expected a result, such as a Report, got {type(result).__name__}")
     target, of = check_writable(path), type(result)
     found = format or format_of(target.suffix.lower(), of)
     if found is None:

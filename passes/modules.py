@@ -103,31 +103,35 @@ class Modules:
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
         self.met: set[Entry] = set()
+        self.taken: set[Entry] = set()  # those that some module could take, or that a later one overrules
         self.others: dict[Entry, str] = {}  # the role in which a module was met that has not the entry's
         self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
 
-    def said(self, role: str, names: set[str], known: Iterable[str]) -> str:
-        """What the last entry says that matches one of the names; "" if none does.
+    def said(self, role: str, names: set[str], known: Iterable[str]) -> Entry | None:
+        """The last entry that matches one of the names, if one does.
 
         An error about names lists the ones that are `known`.
         """
         self.known[role].update(dict.fromkeys(n for n in known if n))
-        found = ""
-        for entry in self.entries:
-            if not _matches(entry.pattern, names):
-                continue
-            if entry.role == role:
-                self.met.add(entry)
-                found = entry.format
-            else:
-                self.others[entry] = role
-        return found
+        met = [entry for entry in self.entries if _matches(entry.pattern, names)]
+        self.others |= {entry: role for entry in met if entry.role != role}
+        met = [entry for entry in met if entry.role == role]
+        self.met.update(met)
+        self.taken.update(met[:-1])
+        return met[-1] if met else None
+
+    def take(self, entry: Entry | None) -> None:
+        """Note that a module is as an entry says."""
+        self.taken |= {entry} if entry else set()
 
     def check(self) -> None:
-        """`PassError` for an entry that no module met."""
+        """`PassError` for an entry that no module met, or that none could take."""
         for entry in self.entries:
-            if entry in self.met:
+            if entry in self.taken:
                 continue
+            if entry in self.met:
+                what = f"{entry.pattern!r} has no {entry.role} that can be {entry.format}"
+                raise PassError(f"quantize: plan: {what}; scales and tf32 are of matrices")
             known = list(self.known[entry.role])
             what, there = (
                 f"no module {entry.pattern!r}",

@@ -125,5 +125,5 @@ def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
     stages = f" on {e.stages} stages" if e.stages > 1 else ""
-    step = f"{units.time(e.step_time_s)} of {phase}{stages}"
+    step = f"{units.time(e.step_time_s)} of {'the step' if phase == 'step' else phase}{stages}"
     return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]
