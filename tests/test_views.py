@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def results() -> dict[str, Shown]:
 
 
 RESULTS = results()
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("kind", RESULTS)
@@ -142,6 +145,16 @@ def test_every_name_of_the_public_face_is_there() -> None:
     for name in llmir.__all__:
         thing: Any = getattr(llmir, name)
         assert name.startswith("__") or name.isupper() or thing.__doc__, name
+
+
+def test_the_most_special_format_is_taken_whatever_was_imported_first() -> None:
+    code = """
+import llmir, llmir.backends.export.table
+model = llmir.load("llama3.2-1b")
+print(llmir.diff(model, model, "h100-sxm")._repr_html_()[:3])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (ran.stdout, ran.stderr) == ("<p>\n", "")  # a table under its title, and no text as it prints
 
 
 LETTERS = "abcdefgh"
