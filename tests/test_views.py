@@ -179,3 +179,17 @@ def test_any_linear_is_drawn_printed_and_explained(program: Program, level: str)
     assert "linear" in str(step)
     assert str(program["main"]["linear"].op.einsum) in str(llmir.explain(step, "linear"))  # type: ignore[attr-defined]
     assert llmir.parse_program(str(program)) == program
+
+
+def test_requests_of_two_programs_are_compared_by_one_basis() -> None:
+    eager = llmir.load(TINY)
+    fused = llmir.run(eager, llmir.DEFAULT_PIPELINE)
+    found = llmir.diff(eager, fused, "h100-sxm", hw_after="tpu-v6e", prompt=8, generate=3)
+    assert (found.before.prompt, found.before.generate, found.why != "") == (8, 3, True)  # type: ignore[union-attr]
+    jobs = [
+        llmir.workload(p, hw, prompt=8, generate=3, cost="ideal")
+        for p, hw in ((eager, "h100-sxm"), (fused, "tpu-v6e"))
+    ]
+    assert found.total("ttft_s") == tuple(j.ttft_s for j in jobs)
+    with pytest.raises(InputError, match="new and context are of a step"):
+        llmir.diff(eager, fused, "h100-sxm", prompt=8, new=1)
