@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from html import escape
 from itertools import chain, groupby, repeat
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, units
-from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+from llmir.backends.export import facts, oplines, units
+from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
 from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
@@ -23,14 +23,13 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
+WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
+LEAST = 16  # of a column that is wrapped
+NAME = 22  # of them for the name of an op; a longer one goes on in the next line
+
 LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
 NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
-
-
-WIDTH = 80  # of a terminal, to which prose and cells of prose are wrapped
-_NAME = 23  # of an op; the columns beside it are 57 wide
-_LEAST = 16  # of a column that is wrapped
 
 
 def text(table: RenderableType, *, colour: bool = False) -> str:
@@ -49,7 +48,7 @@ def text(table: RenderableType, *, colour: bool = False) -> str:
         emoji=False,
     )
     with console, console.capture() as captured:
-        console.print(_fit(table, WIDTH), soft_wrap=False)
+        console.print(_fit(table, WIDE), soft_wrap=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
@@ -84,7 +83,7 @@ def _narrow(table: Table, room: int) -> None:
     wrapped = [i for i, column in enumerate(table.columns) if not column.no_wrap]
     while wrapped and sum(widths) + gaps > room:
         i = max(wrapped, key=lambda i: widths[i])
-        if widths[i] <= _LEAST:
+        if widths[i] <= LEAST:
             break
         widths[i] -= 1
     for i in wrapped:
@@ -104,17 +103,20 @@ def printed(of: type) -> Callable[[Make], Make]:
     return take
 
 
-def columns(headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = ()) -> Table:
+def columns(
+    headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = (), *, gap: int = 2
+) -> Table:
     """An empty table with a line under its headings; nothing in it is cut, or read as markup.
 
-    The columns `numeric` are to the right, and those of `prose` wrapped if the table is too wide.
+    The columns `numeric` are to the right, those of `prose` are wrapped if the table is too wide. Columns are
+    `gap` apart, one at least.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
     right, wrapped = set(numeric), set(prose)
     for heading in headings:
@@ -152,11 +154,13 @@ def workload(workload: Workload) -> Group:
     from rich.text import Text
 
     steps = facts.phases(workload)
-    parts: list[RenderableType] = [pairs(facts.head(workload)), "", pairs(facts.result(workload)), ""]
+    said = [facts.head(workload), facts.result(workload)]
+    parts: list[RenderableType] = [part for rows in said for part in (pairs(rows), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
-    parts += ["", *facts.remarks(workload.prefill)]
+        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        parts += ["", title, *_step(report)]
+    parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
 
 
@@ -173,8 +177,8 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = [*facts.pricing(report), *facts.step_lines(report)]
-    return Group(title, "", pairs(figures), "", ops(report), "", *facts.remarks(report))
+    figures = pairs([*facts.pricing(report), *facts.step_lines(report)])
+    return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
 @printed(of=Pairs)
@@ -193,23 +197,26 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 
 def ops(report: Report) -> Table:
-    """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
-    fields = facts.fields(report)
-    left_out = {"group", "kind", "repeat", "shape", *(["intensity"] if "ideal" in fields else [])}
+    """The rows of a step, grouped by the body that repeats them."""
+    # A terminal's table says group and repeat in a line of their own, and has no room for all.
+    fields = oplines.fields(report)
+    left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
-    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric, gap=1)
 
     def put(line: OpLine, style: str = "") -> None:
-        line = line._replace(flops=line.flops.removesuffix("FLOP"))  # the heading says it
+        if len(line.name) > NAME:
+            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            add(table, [line.name[:cut]], style)
+            indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
+            put(line._replace(name=indent + line.name[cut:]), style)
+            return
+        line = line._replace(flops=line.flops.removesuffix("FLOP").rstrip())
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
-        first, *further = _pieces(line.name)
-        add(table, [first, *(getattr(line, f) for f in chosen[1:])], style, styles)
-        for piece in further:
-            add(table, [piece], style)
+        add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(facts.op_lines(report), report.ops, strict=True)
+    lines = zip(oplines.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
@@ -217,28 +224,21 @@ def ops(report: Report) -> Table:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
             alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
             first = shown.setdefault(alike, group) if len(alike) > 2 else group
-            put(EMPTY._replace(name=f"{group} {times}", share=share), "bold")
+            put(EMPTY._replace(name=f"{group} {times}".rstrip(), share=share), "bold")
             if first != group:
                 put(EMPTY._replace(name=f" each as {first}"))
                 continue
         for row, _ in inside:
-            put(row._replace(name=f" {row.name}") if group else row)
+            put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
-    put(facts.total_line(report), "bold")
+    put(oplines.total_line(report), "bold")
     return table
 
 
-def _pieces(name: str) -> list[str]:
-    """The name of an op, on as many lines as it needs, broken after underscores.
-
-    >>> _pieces(" all_gather_quantize_input_norm")
-    [' all_gather_quantize_', '   input_norm']
-    """
-    if len(name) <= _NAME or " " in name.strip():
-        return [name]
-    head = name[:_NAME].rpartition("_")[0]
-    head = f"{head}_" if head.strip() else name[:_NAME]
-    return [head, *_pieces(f"   {name[len(head) :]}")]
+def _step(report: Report) -> Iterator[RenderableType]:
+    """The rows of a step, and how they add up."""
+    yield ops(report)
+    yield from oplines.sums(report)
 
 
 @exporter("html", ".html", of=Report)
@@ -275,7 +275,7 @@ def plain_html(thing: Shown) -> str:
 
 
 def _ops_html(report: Report) -> str:
-    return html(*facts.flat(report))
+    return html(*oplines.flat(report))
 
 
 def caption(text: str, tag: str = "b") -> str:
