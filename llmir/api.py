@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import convert
 from .errors import InputError, PassError
 from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
@@ -40,11 +41,12 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     """
     steps: list[Any] = [pipeline]
     if isinstance(pipeline, Iterable) and not isinstance(pipeline, str):
-        steps = list(pipeline)
+        steps = list(convert.items("pipeline", pipeline, "passes", error=PassError))
     passes: list[Pass | Callable[[Program], Program]] = []
     for step in steps:
         if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
-            raise PassError(f"a pass is a name, a Pass, or a function from program to program, got {step!r}")
+            expected = "a name, a Pass, or a function from program to program"
+            convert.refuse("pipeline", step, expected, PassError)
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
     return run_passes(_program(program), passes)
 
@@ -133,6 +135,7 @@ def diff(
     sides = list(zip(map(_program, (before, after)), devices, strict=True))
     basis = common(sides, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
+    at = {name: convert.integer(name, value, name != "context") for name, value in at.items()}
     reports = [Report(p, m.device, **at, model=m) for (p, _), m in zip(sides, basis.models, strict=True)]
     return steps(reports[0], reports[1], basis.why)
 
@@ -158,6 +161,10 @@ def validate(
     from .backends.silicon.validate import validate as run_all
     from .hw import load as device
 
+    paths = [convert.path("files", file) for file in files]
+    batch, engine = convert.integer("batch", batch, 1), engine and convert.text("engine", engine)
+    if not callable(tell):
+        convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
     if engine and hw is None:
@@ -165,14 +172,14 @@ def validate(
     if engine:
         model(device(hw), cost, engine)  # or an error
     on = None if program is None else Chat(_program(program), device(hw), engine or "", batch)
-    return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
+    return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
 
 
 def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
     """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
     from .backends.silicon.validate import overheads
 
-    return overheads(Path(path), _built)
+    return overheads(convert.path("path", path), _built)
 
 
 def _built(layout: Layout) -> Program:
@@ -212,5 +219,5 @@ def _model(
 
 def _program(program: object) -> Program:
     if not isinstance(program, Program):
-        raise InputError(f"expected a Program, such as llmir.load gives, got {type(program).__name__}")
+        convert.refuse("program", program, "a Program, such as llmir.load gives")
     return program

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from llmir.build import Builder
 from llmir.equation import Dimension
-from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
+from llmir.mesh import MOST_DEVICES
 from llmir.op import Op
 from llmir.ops.collective import TOKENS
 from llmir.ops.moe import Combine, Dispatch
-from llmir.pipeline import Pass
+from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
@@ -35,18 +35,13 @@ class Shard(Pass):
 
     name: ClassVar[str] = "shard"
 
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-    sp: int = 0
+    tp: int = option(1, least=1, most=MOST_DEVICES)
+    dp: int = option(1, least=1, most=MOST_DEVICES)
+    ep: int = option(1, least=1, most=MOST_DEVICES)
+    sp: int = option(0, choices=(0, 1))
 
     def __call__(self, program: Program) -> Program:
         """Lay sources out anew and walk each graph once."""
-        for option in ("tp", "dp", "ep"):
-            if getattr(self, option) < 1:
-                raise PassError(f"shard: {option} is {getattr(self, option)}, expected at least 1")
-        if self.sp not in (0, 1):
-            raise PassError(f"shard: sp is {self.sp}, expected 0 or 1")
         if self == Shard():
             return program
         mesh, facts = program.mesh, dict(program.facts)

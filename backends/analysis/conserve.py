@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.analysis.asked import count
 from llmir.backends.analysis.workload import parallel
+from llmir.convert import integer
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import figure
@@ -152,7 +152,7 @@ def conservation(
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")
-    at = {"B": count("batch", batch, 1), "T": count("new", new, 1), "C": count("context", context, 0)}
+    at = {"B": integer("batch", batch, 1), "T": integer("new", new, 1), "C": integer("context", context)}
     return Conservation(before, after, Binding(**at))
 
 
