@@ -16,7 +16,7 @@ from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
-from .mesh import ONE_DEVICE, Mesh
+from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .op import Op
 from .tensor import Tensor
 from .views import Shown
@@ -272,6 +272,12 @@ class Program(Record, Shown):
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
         return f"{entry}." if len(self.entries) > 1 else ""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How many ways each kind of parallelism splits it."""
+        tp, dp = (self.mesh.degree(name) for name in ("tp", "dp"))
+        return Parallelism(tp=tp, pp=len(self.entries), ep=self.mesh.ep, dp=dp, sp=self.mesh.sp)
 
     @property
     def is_model(self) -> bool:

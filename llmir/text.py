@@ -189,9 +189,12 @@ class _Reader:
             raise ParseError(f"graph @{self.graph} is there twice")
 
     def _mesh(self, line: str) -> None:
-        (inner,) = _fields(r"mesh\((.*)\)", line)
+        inner, block = _fields(r"mesh\(([^)]*)\)\s*(\{.*\})?", line)
         axes = (part.partition("=") for part in inner.split(","))
-        self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes))
+        how = _parse_block(block)
+        if any(type(value) is not {"ep": int, "sp": bool}.get(key) for key, value in how.items()):
+            raise ParseError("a mesh says ep, a number, and sp, true or false")
+        self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes), **how)
 
     def _entries(self, line: str) -> None:
         self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import CostModel, Model, model
 from llmir.backends.cost.basis import ROOFLINE
-from llmir.backends.cost.calibration import engines
+from llmir.backends.cost.calibration import engines, first
 from llmir.backends.cost.models import unmeasured
 from llmir.graph import Program
 from llmir.hw import Device
@@ -49,15 +49,14 @@ def common(
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
     """The engine to take, None for the default of all; and what speaks against any."""
-    known = [engines(device) for device in devices]
-    if lacking := [d for d, names in zip(devices, known, strict=True) if not names]:
-        return None, unmeasured(lacking[0])
-    firsts = dict.fromkeys(names[0] for names in known)
-    if len(firsts) == 1:
+    firsts = [first(device) for device in devices]
+    if None in firsts:
+        return None, unmeasured(devices[firsts.index(None)])
+    if len(set(firsts)) == 1:
         return None, ""
-    if shared := [name for name in firsts if all(name in names for names in known)]:
+    if shared := [name for name in firsts if all(name in engines(device) for device in devices)]:
         return shared[0], ""
-    on = ", ".join(f"{names[0]} on {d.name}" for d, names in zip(devices, known, strict=True))
+    on = ", ".join(f"{name} on {d.name}" for d, name in zip(devices, firsts, strict=True))
     return None, f"no engine was measured on all: {on}"
 
 

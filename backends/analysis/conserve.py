@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.analysis.workload import parallel
 from llmir.convert import integer
 from llmir.dim import Binding
 from llmir.errors import InputError
@@ -114,7 +113,7 @@ class Conservation(Result):
         return {
             "model": self.after.name,
             "devices": self.after.devices,
-            "parallel": parallel(self.after),
+            "parallel": asdict(self.after.parallelism),
             "step": {
                 "batch": self.at.symbols["B"],
                 "new": self.at.symbols["T"],
@@ -147,8 +146,8 @@ def conservation(
     """
     if before.devices > 1:
         raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
-    batch = after.mesh.degree("dp") * after.micro_batches if batch is None else batch
-    new = after.mesh.degree("tp") if new is None else new
+    batch = after.parallelism.dp * after.micro_batches if batch is None else batch
+    new = after.parallelism.tp if new is None else new
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")

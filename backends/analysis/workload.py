@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -175,7 +175,7 @@ class Workload(Record, Result):
             "hardware": hardware(program, self.device),
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
-            "parallel": parallel(program),
+            "parallel": asdict(program.parallelism),
             "micro_batches": program.micro_batches,
             "cost_model": self.prefill.cost_model,
             "engine": model.engine or getattr(model, "kernels", None),
@@ -195,15 +195,3 @@ class Workload(Record, Result):
             f"<Workload {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
         )
-
-
-def parallel(program: Program) -> dict[str, int | bool]:
-    """How many ways each kind of parallelism splits the program; sp is on or off."""
-    mesh, facts = program.mesh, program.facts
-    return {
-        "tp": mesh.degree("tp"),
-        "pp": len(program.entries),
-        "ep": int(facts.get("ep", 1)),
-        "dp": mesh.degree("dp"),
-        "sp": bool(facts.get("sp", 0)),
-    }

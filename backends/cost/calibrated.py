@@ -12,7 +12,7 @@ from llmir.dim import Binding, Dim, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .basis import BETWEEN_NODES, Basis
-from .calibration import Fit, engines, nearest, owner
+from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
 from .limit import Limit
@@ -184,8 +184,8 @@ class Calibrated:
     @property
     def kernels(self) -> str:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
-        known = engines(self.device)
-        return self.engine if self.engine in known else known[0]
+        named = self.engine if self.engine and self.engine in engines(self.device) else None
+        return named or first(self.device) or "no"
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""

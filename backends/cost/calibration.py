@@ -14,7 +14,7 @@ from llmir.hw import Calibration, Device, Fitted
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
-from .relatives import relatives
+from .relatives import kernels_of, relatives
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,12 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     """
     known = (d for d in (device, *relatives(device)) if d.calibration)
     return next((b for d in known if (b := _of(d, family, engine))), None)
+
+
+def first(device: Device) -> str | None:
+    """The engine to take where none is named; None where there are no kernels to take."""
+    whose = kernels_of(device)
+    return whose.calibration.engine if whose and whose.calibration else None
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
 
 from .calibrated import Calibrated
-from .calibration import engines, host, owner
+from .calibration import engines, first, host, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
@@ -86,12 +86,12 @@ def model(
         return own(cost, device)
     if efficiency:
         return _efficiency(device, tuple(sorted(efficiency.items())))
-    known = engines(device)
-    if engine is not None and engine not in known:
+    measured = cost != "ideal" and first(device) is not None
+    if engine is not None and engine not in (known := engines(device)):
         hw.engine(engine, known)  # or a HardwareError
-    if cost == "ideal" or not (known or cost or engine):
+    if cost == "ideal" or not (measured or cost or engine):
         return _ideal(device)
-    if not known:
+    if not measured:
         asked = f"cost {cost!r}" if cost else f"engine {engine!r}"
         raise HardwareError(f"{asked}: {unmeasured(device)}; leave it out for the roofline")
     return _calibrated(device, engine)
@@ -126,11 +126,10 @@ def _calibrated(device: Device, engine: str | None) -> Calibrated:
 def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
     if found := host(device, engine):
         return found
-    own = engines(device)
-    name = engine or own[0]
-    if name not in hw.engines() and name in own and owner(name) in hw.engines():
+    name = engine or first(device) or ""
+    if name not in hw.engines() and name in engines(device):
         name = owner(name)  # of one of its kernels
-    if name not in hw.engines() and (name in own or engine is None):
-        return None, None
+        if name not in hw.engines():
+            return None, None
     fitted = hw.engine(name)
     return Host.of(fitted.parameters, f"engine {name}"), fitted.error

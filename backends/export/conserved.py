@@ -7,7 +7,6 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from llmir.backends.analysis.conserve import Conservation, Total
-from llmir.backends.analysis.workload import parallel
 from llmir.backends.export import table, units
 
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
@@ -16,8 +15,7 @@ LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul 
 @table.printed(of=Conservation)
 def shown(held: Conservation) -> RenderableType:
     """The sums, what is replicated by name, and the verdict."""
-    degrees, at = parallel(held.after).items(), held.at.symbols
-    named = ", ".join(k if v is True else f"{k} {v}" for k, v in degrees if v > 1 or v is True)
+    named, at = str(held.after.parallelism), held.at.symbols
     step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
     sums = ("unsharded", "+ replicated", "+ uneven", "= all ranks", "a rank")
     totals = table.columns(("", *sums), sums)

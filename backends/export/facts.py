@@ -12,7 +12,7 @@ from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, nodes
-from llmir.backends.cost.calibration import engines
+from llmir.backends.cost.calibration import first
 from llmir.backends.cost.models import unmeasured
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.export import units
@@ -203,7 +203,7 @@ def cost_model(report: Report) -> str:
         return f"roofline at these shares of its rates: {shares}"
     if report.cost_model not in COST_MODELS:
         return f"{plain(report.cost_model)}; ideal: the roofline"
-    nothing = "" if engines(report.device) else f"; {unmeasured(report.device)}"
+    nothing = "" if first(report.device) else f"; {unmeasured(report.device)}"
     return COST_MODELS[report.cost_model] + nothing
 
 

@@ -61,7 +61,7 @@ def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
 
 def replicas(program: Program) -> int:
     """How many prompts are read at once, each alone on its data-parallel ranks."""
-    return program.mesh.degree("dp")
+    return program.parallelism.dp
 
 
 def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int, generate: int) -> Seconds:

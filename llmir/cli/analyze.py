@@ -30,8 +30,9 @@ def analyze(**given: Any) -> int:
     """Price a request: prefill, decode, and each op of both.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
-    Times are a roofline's: no op is faster than its arithmetic at the peak rate or its bytes at full
-    bandwidth. Sizes are in powers of 1000 (GB), times of one execution.
+    Times are of measured kernels, the device's own or those of the nearest GPU that was measured, and never
+    below the roofline, which --cost ideal gives alone. Sizes are in powers of 1000 (GB), times of one
+    execution.
 
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256

@@ -36,7 +36,8 @@ def diff(**given: Any) -> None:
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
     passes, after is the default pipeline. With MODEL2 or --hw-after, both sides run the default pipeline
     (.ir as it is). A fused op is shown with the ops that it replaced. --weights, --tp and their like hold
-    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}.
+    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}. Both sides
+    are priced alike, as the first line says: by measured kernels of one engine, or all by the roofline.
 
     \b
     llmir diff llama3.1-8b --batch 8

@@ -184,13 +184,29 @@ def _human(value: Any, unit: str) -> str:
 
 
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
     from llmir.backends.export import table
 
-    made = " ".join(filter(None, (device.vendor, device.architecture)))
+    kind = " ".join(filter(None, (device.vendor, device.architecture)))
+    made = ", ".join(filter(None, (kind, device.isa, device.memory_kind)))
     made += f", {device.node.devices} in a {device.node.name}" if device.node else ""
     title = f"{device.name} ({made})" if made else device.name
     shown = table.columns((title, "value", "source"), ("value",))
     for row in rows:
         if not isinstance(row["value"], str):
             table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), row["source"]))
-    return shown
+    return Group(shown, "", _whose(device))
+
+
+def _whose(device: Device) -> str:
+    """Whose kernels its times are of."""
+    from llmir.backends.cost.models import unmeasured
+    from llmir.backends.cost.relatives import borrowing, kernels_of
+
+    kernels = kernels_of(device)
+    if kernels is None:
+        return f"times are of the roofline: {unmeasured(device)}"
+    if kernels == device:
+        return "times are of its own kernels, with these errors"
+    return f"times are of kernels of {kernels.name}, {100 * borrowing(device, kernels):.0f} points wider"

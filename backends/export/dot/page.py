@@ -7,7 +7,7 @@ from typing import Any
 
 from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload, parallel
+from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import BOUNDS
 from llmir.backends.export import facts, units
 
@@ -97,10 +97,9 @@ def step_words(report: Report) -> tuple[str, str]:
 
 
 def _where(job: Report | Workload) -> str:
-    degrees = parallel(job.program)
-    axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
-    axes += ["SP"] if degrees["sp"] else []
-    return f"{facts.devices(job.program, job.device)} ({', '.join([*axes, *precision.words(job.program)])})"
+    words = [word.upper() for word in job.program.parallelism.words("=")]
+    words += precision.words(job.program)
+    return f"{facts.devices(job.program, job.device)} ({', '.join(words)})"
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:

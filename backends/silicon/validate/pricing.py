@@ -11,7 +11,7 @@ from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Ideal, Model, model
-from llmir.backends.cost.calibration import basis, engines
+from llmir.backends.cost.calibration import basis, first
 from llmir.backends.cost.kernels import MoeShape
 from llmir.backends.silicon.calibrate import Family, families
 from llmir.convert import choice
@@ -75,7 +75,7 @@ class CalibratedPricing(Pricing):
 
     def model(self, device: Device, engine: str) -> Model:
         """The device's first engine for an unknown one; the roofline where nothing like it was measured."""
-        if not engines(device):
+        if first(device) is None:
             return model(device, "ideal")
         own = device.calibration.engines if device.calibration else {}
         return model(device, "calibrated", engine if engine in own or engine in hw.engines() else None)
