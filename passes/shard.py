@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from llmir.build import Builder
 from llmir.equation import Dimension
+from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.mesh import MOST_DEVICES
 from llmir.op import Op
