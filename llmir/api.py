@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from . import convert
 from .errors import InputError, PassError
 from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
+from .verify import verify
 
 if TYPE_CHECKING:
     from .backends.analysis.diff import StepDiff, WorkloadDiff
@@ -127,6 +129,7 @@ def diff(
     from .backends.analysis.report import Report
     from .hw import load
 
+    engine, efficiency = _options(engine, efficiency)
     if hw is None:
         if cost is not None or engine or efficiency or hw_after is not None:
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
@@ -162,7 +165,7 @@ def validate(
     from .hw import load as device
 
     paths = [convert.path("files", file) for file in files]
-    batch, engine = convert.integer("batch", batch, 1), engine and convert.text("engine", engine)
+    batch, (engine, _) = convert.integer("batch", batch, 1), _options(engine, None)
     if not callable(tell):
         convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
@@ -214,10 +217,27 @@ def _model(
     from .backends.cost import model
     from .hw import load
 
-    return model(load(hw), cost, engine, efficiency)
+    return model(load(hw), cost, *_options(engine, efficiency))
+
+
+def _options(
+    engine: str | None, efficiency: Mapping[str, float] | None
+) -> tuple[str | None, Mapping[str, float] | None]:
+    """What a cost model is asked for besides its name, checked."""
+    if efficiency is not None:
+        shares = convert.mapping("efficiency", efficiency, "shares by name")
+        efficiency = {name: convert.number(f"efficiency: {name}", share) for name, share in shares.items()}
+    return None if engine is None else convert.text("engine", engine), efficiency
 
 
 def _program(program: object) -> Program:
     if not isinstance(program, Program):
         convert.refuse("program", program, "a Program, such as llmir.load gives")
+    _verified(program)
     return program
+
+
+@lru_cache(maxsize=256)
+def _verified(program: Program) -> None:
+    """A program may be of a caller's own making; once is enough, for it does not change."""
+    verify(program)

@@ -26,6 +26,7 @@ Number = Any  # an int, a float, or a float64 array
 
 LARGEST = 1e300  # of a number that is no count
 MOST = 1 << 48  # beyond this a count is a typo, and products of counts would leave float64's exact integers
+POINTS = 100_000_000  # of a grid: arrays of figures then have a gigabyte each
 _MANY = 10_000  # items of a list that a caller gives; no list that goes on for ever is read to its end
 
 
@@ -112,8 +113,8 @@ def choice(name: str, value: object, choices: Collection[Any], *, error: Error =
     for known in choices:
         if isinstance(value, type(known)) and value == known:
             return known
-    near = suggest(value, choices) if isinstance(value, str) else ""
     words = [str(c) for c in choices]
+    near = suggest(value, words) if isinstance(value, str) else ""
     allowed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
     raise error(f"{name}: expected {allowed}, got {shown(value)}{near}")
 
@@ -137,6 +138,12 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
     """
     if type(value) is int and least <= value <= most:
         return value
+    try:
+        many = not isinstance(value, np.ndarray) and len(value) > POINTS  # type: ignore[arg-type] # or an error
+    except Exception:  # a number has no length; a caller's object may have anything
+        many = False
+    if many:
+        refuse(name, value, f"at most {POINTS:,} integers")
     try:
         array = np.asarray(value)
         whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
@@ -194,7 +201,7 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
     elif word == "str":
         value = text(name, value, error=error)
     elif word.startswith("tuple["):
-        inner = word[len("tuple[") :].partition(",")[0]
+        inner = word[len("tuple[") : -1].partition(",")[0]
         found = items(name, value, "values", error=error)
         value = tuple(stated(f"{name}[{i}]", each, inner, {}, error) for i, each in enumerate(found))
     return value

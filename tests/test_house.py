@@ -23,7 +23,7 @@ OUTER = {
     "frontends": {*CORE, "frontends"},
     "passes": {*CORE, "passes"},
     "backends": {*CORE, "backends", "hw"},  # and among its rooms as `ROOMS` says
-    "hw": {"errors", "names", "frozen", "reading", "strict_yaml", "hw"},
+    "hw": {"errors", "names", "frozen", "convert", "reading", "strict_yaml", "hw"},
 }
 # Rooms of `backends`, and which of them each may import. The meaning of a program sees the core alone.
 ROOMS = {

@@ -273,7 +273,7 @@ def test_a_stage_must_take_what_the_one_before_gives() -> None:
         parse_program(text.replace("micro_batches 2", "micro_batches two"))
     with pytest.raises(VerifyError, match="entries, each once, got stage0, stage0"):
         verify(program.replace(entries=("stage0", "stage0")))
-    with pytest.raises(VerifyError, match="at least 1 micro-batch, got 0"):
+    with pytest.raises(VerifyError, match="micro_batches: expected an integer from 1"):
         verify(program.replace(micro_batches=0))
 
 

@@ -17,7 +17,7 @@ from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
-from llmir.convert import items
+from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Immutable, figure, rebuilt, sealed
@@ -91,6 +91,8 @@ class Report(Immutable, Result):
         except ValueError:
             shapes = ", ".join(str(np.shape(v)) for step in steps for v in step)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
+        if math.prod(shape) > POINTS:
+            raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         vars(self).update(program=program, device=device, at=at, shape=shape)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
         vars(self)["plan"] = plan(program, model or cost.model(device))

@@ -53,7 +53,7 @@ class Workload(Record, Result):
             ("reserve_bytes", 0, 1 << 60),
         ):
             value = getattr(self, name)
-            if np.ndim(value):
+            if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
                 raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
             vars(self)[name] = integer(name, value, least, most)
         share = number("memory_utilization", self.memory_utilization, 0, 1, above=True)

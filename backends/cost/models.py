@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from llmir import hw
-from llmir.convert import choice, mapping, text
+from llmir.convert import choice
 from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
 
@@ -72,8 +72,6 @@ def model(
     """
     if isinstance(cost, str):
         cost = str(choice("cost", cost, tuple(COSTS)))
-    engine = None if engine is None else text("engine", engine)
-    efficiency = mapping("efficiency", efficiency or {}, "shares by name")
     if efficiency and (cost is not None or engine):
         option = "engine" if cost is None else "cost"
         raise InputError(f"efficiency replaces the cost model; leave {option} out")

@@ -103,8 +103,7 @@ def png(job: Report | Workload, *, level: str = "layer", phase: str = "both") ->
 
 def _steps(job: Report | Workload, phase: str) -> list[Report]:
     """The steps to draw."""
-    if not isinstance(phase, str) or phase not in PHASES:
-        raise InputError(f"phase: {phase!r} is not one of {', '.join(PHASES)}")
+    phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         if job.shape:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")
