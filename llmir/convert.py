@@ -139,21 +139,35 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
     if type(value) is int and least <= value <= most:
         return value
     try:
-        many = not isinstance(value, np.ndarray) and len(value) > POINTS  # type: ignore[arg-type] # or an error
-    except Exception:  # a number has no length; a caller's object may have anything
-        many = False
-    if many:
-        refuse(name, value, f"at most {POINTS:,} integers")
-    try:
-        array = np.asarray(value)
+        array = _asarray(name, value)
         whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
         if array.ndim and whole and array.size and least <= array.min() and array.max() <= most:
             return read_only(array.astype(np.float64))
-    except Exception:  # a ragged list, say, or an object of a caller that cannot be looked into
+    except (ValueError, TypeError):  # what cannot be compared
         array = np.zeros(())
     if array.ndim:
         refuse(name, value, _integers("integers", least, most))
     return integer(name, value, least, most)
+
+
+def _asarray(name: str, value: object) -> np.ndarray[Any, np.dtype[Any]]:
+    """Numpy's view of a value; an object without dimensions for what has none."""
+    try:
+        many = not isinstance(value, np.ndarray) and len(value) > POINTS  # type: ignore[arg-type] # or an error
+    except Exception:  # a number has no length; a caller's object may have anything
+        many = False
+    if many:
+        refuse(name, value, f"at most {POINTS:,} numbers")
+    try:
+        return np.asarray(value)
+    except Exception:  # a ragged list, say, or an object of a caller that cannot be looked into
+        return np.zeros((), dtype=object)
+
+
+def array(name: str, value: object, *, error: Error = InputError) -> np.ndarray[Any, np.dtype[Any]]:
+    """An array of real numbers."""
+    found = _asarray(name, value)
+    return found if found.dtype.kind in "biuf" else refuse(name, value, "an array of numbers", error)
 
 
 def items(

@@ -97,7 +97,7 @@ def test_a_row_that_breaks_off_is_named_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "missing column m, n; it has none"),
+        (b"", "the file is empty"),
         (b"gpu,m\nh100,1\n", "missing column n; it has gpu, m"),
         (b"\xff\xfe\x00", "not readable as CSV"),
     ],

@@ -105,6 +105,11 @@ class Conservation(Result):
                 found.append(f"{what}: {whole:,} in the sharded program, {total.unsharded:,} before")
         return tuple(found)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether all sums come out."""
+        return not self.problems
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         shares = [{**asdict(s), "replicated": s.replicated} for s in self.replicated]
@@ -146,12 +151,12 @@ def conservation(
     """
     if before.devices > 1:
         raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
-    batch = after.parallelism.dp * after.micro_batches if batch is None else batch
-    new = after.parallelism.tp if new is None else new
+    batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
+    new = after.parallelism.tp if new is None else integer("new", new, 1)
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")
-    at = {"B": integer("batch", batch, 1), "T": integer("new", new, 1), "C": integer("context", context)}
+    at = {"B": batch, "T": new, "C": integer("context", context)}
     return Conservation(before, after, Binding(**at))
 
 

@@ -23,6 +23,8 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
+LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
+NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
@@ -202,8 +204,10 @@ def workload_html(workload: Workload) -> str:
 
 @exporter("html", ".html", of=Shown)
 def plain_html(thing: Shown) -> str:
-    """Whatever has no HTML of its own: as it prints."""
-    return f"<pre>{escape(str(thing))}</pre>"
+    """Whatever has no HTML of its own: as it prints, the first lines of it."""
+    lines = str(thing).splitlines()
+    more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
+    return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
 
 
 def _ops_html(report: Report) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
+from llmir.convert import array
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import read_only
@@ -31,6 +32,7 @@ class _Run:
     weights: Weights
     caches: Mapping[str, Spread]
     at: Binding
+    seen: dict[str, Array] | None = None
     written: dict[str, Spread] = field(default_factory=dict)
 
     @cached_property
@@ -71,18 +73,31 @@ class _Run:
                 results = self.compute(graph, node, operands)
             for value, result in zip(node.values, results, strict=True):
                 held[value] = result
+                self.see(prefix + str(value)[1:], graph.type(value), result)
                 origin = graph.origin(value)
                 if origin.op.role == "cache":
                     self.written[prefix + origin.name] = result
         return [held[v] for v in graph.outputs]
 
+    def see(self, path: str, type: Tensor, pieces: Spread) -> None:
+        """Keep a value, if that is asked for and it can be put together: no partial sum, no routed rows."""
+        if self.seen is None or type.partial or type.tokens:
+            return
+        whole = np.empty(tuple(map(self.at, type.shape)))
+        places = (self.ranks.local(whole, type, rank).shape for rank in self.ranks.all)
+        if all(piece.shape == shape for piece, shape in zip(pieces, places, strict=True)):
+            self.seen[path] = self.ranks.whole(pieces, type, whole.shape)
+
     def compute(self, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
         """An ordinary op, rank by rank."""
         types = graph.operand_types(node)
-        each = [
-            node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
-            for i, rank in enumerate(self.ranks.all)
-        ]
+        try:
+            each = [
+                node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
+                for i, rank in enumerate(self.ranks.all)
+            ]
+        except IndexError as error:  # of a table that has no such row
+            raise InputError(f"%{node.name}: {error}") from None
         return [list(result) for result in zip(*each, strict=True)]
 
     def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> Place:
@@ -110,7 +125,7 @@ class _Run:
 
     def weight(self, name: str, type: Tensor) -> Spread:
         """What the caller gives for a weight; `InputError` if it has another shape."""
-        found, shape = self.weights(name, type), tuple(map(self.at, type.shape))
+        found, shape = array(f"weight {name}", self.weights(name, type)), tuple(map(self.at, type.shape))
         if found.shape != shape:
             raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
         return self.ranks.spread(rounded(found, type.dtype), type)
@@ -128,6 +143,8 @@ def interpret(
     inputs: Mapping[str, Array],
     weights: Weights,
     caches: Mapping[str, Spread] | None = None,
+    *,
+    seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
     """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
 
@@ -136,18 +153,24 @@ def interpret(
     `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
     how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
     weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
-    heads apart.
+    heads apart. `seen` is given each value of the (last) micro-batch that is no partial sum, by its path.
     """
     symbols = {"B": 1, "T": 1, "C": 0}
-    for node in _asked(program):
+    for node in asked(program):
         if node.name not in inputs:
             raise InputError(f"input %{node.name} is not given")
-        shape = inputs[node.name].shape
+        shape, type = inputs[node.name].shape, node.results[0]
+        if type.dtype.kind == "int" and not (
+            inputs[node.name].dtype.kind in "iu" and np.all(inputs[node.name] >= 0)
+        ):
+            raise InputError(f"input %{node.name}: expected integers of at least 0, as {type} holds")
         if len(shape) != len(node.results[0].shape):
             raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
         for size, length in zip(node.results[0].shape, shape, strict=True):
             symbols |= {str(size): length} if str(size) in symbols else {}
-    for cache in (caches or {}).values():
+    for path, cache in (caches or {}).items():
+        if len(cache) != program.mesh.devices or cache[0].ndim < 2:
+            raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
         symbols["C"] = cache[0].shape[1]
     parts = program.micro_batches
     if symbols["B"] % parts:
@@ -158,8 +181,8 @@ def interpret(
     for part in range(parts):
         key = f"{part}/" if parts > 1 else ""
         ours = {k.removeprefix(key): v for k, v in (caches or {}).items() if k.startswith(key)}
-        run = _Run(program, weights, ours, Binding(**symbols))
-        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in _asked(program)}))
+        run = _Run(program, weights, ours, Binding(**symbols), seen)
+        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in asked(program)}))
         written |= {key + k: v for k, v in run.written.items()}
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
@@ -169,7 +192,7 @@ def interpret(
     return list(map(read_only, outputs)), kept
 
 
-def _asked(program: Program) -> list[Node]:
+def asked(program: Program) -> list[Node]:
     """The inputs that the caller gives: those of each entry but what the entry before hands over."""
     handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
     pairs = zip(program.entries, handed, strict=True)
