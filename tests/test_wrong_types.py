@@ -131,6 +131,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, "cost": None, "engine": None}),
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
+    "diff of requests": (
+        lambda prompt, generate: llmir.diff(PROGRAM, PROGRAM, "h100", prompt=prompt, generate=generate),
+        {"prompt": 8, "generate": 2},
+    ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (
         lambda file, **named: llmir.validate(file, **named),  # noqa: PLW0108 (files have no name)
