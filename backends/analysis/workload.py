@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.asked import count
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
+from llmir.convert import integer, number
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import Record
@@ -52,13 +53,15 @@ class Workload(Record, Result):
             ("generate", 1, LONGEST),
             ("reserve_bytes", 0, 1 << 60),
         ):
-            value = count(name, getattr(self, name), least, most)
-            if np.ndim(value):
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
                 raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
-            vars(self)[name] = value
-        share = self.memory_utilization
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
+            vars(self)[name] = integer(name, value, least, most)
+        share = number("memory_utilization", self.memory_utilization, 0, 1, above=True)
+        vars(self)["memory_utilization"] = share
+        if self.capacity_bytes <= 0:
+            usable = f"{self.device.memory_bytes * share:,.0f} bytes usable on {self.device.name}"
+            raise InputError(f"reserve: {self.reserve_bytes:,} bytes leaves nothing of the {usable}")
 
     def _step(self, new: Any, context: Any) -> Report:
         at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
@@ -96,6 +99,11 @@ class Workload(Record, Result):
     def e2e_s(self) -> float:
         """Time to the last token."""
         return self.ttft_s + (self.generate - 1) * (self.tpot_s or 0.0)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Tokens of all prompts that are read in a second of prefill."""
+        return self.batch * self.prompt / self.ttft_s if self.ttft_s else float("inf")
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -172,6 +180,8 @@ class Workload(Record, Result):
                 "layers": program.facts.get("layers"),
                 "parameters": program.parameters,
                 "active_parameters": program.active_parameters,
+                "weight_bytes": sum(w.bytes for w in weights(program)),
+                "weights": [vars(w) for w in weights(program)],
             },
             "hardware": hardware(program, self.device),
             "precision": precision(program),
@@ -185,6 +195,7 @@ class Workload(Record, Result):
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s else None,
             "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
             "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s else None,
             "notes": list(self.notes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from html import escape
 from itertools import chain, groupby, repeat
@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, units
-from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+from llmir.backends.export import facts, oplines, units
+from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
 from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
+    from rich.console import Group, JustifyMethod, RenderableType
+    from rich.table import Column, Table
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
+
+WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
+LEAST = 16  # of a column that is wrapped
+NAME = 22  # of them for the name of an op; a longer one goes on in the next line
 
 LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
 NEWLINE = "\n"
@@ -29,7 +33,7 @@ EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
 def text(table: RenderableType, *, colour: bool = False) -> str:
-    """A table at its natural width: nothing is cut to fit a terminal."""
+    """A table as text, in 80 columns where its prose can be wrapped to that; nothing is cut."""
     from rich.console import Console
 
     console = Console(
@@ -44,8 +48,46 @@ def text(table: RenderableType, *, colour: bool = False) -> str:
         emoji=False,
     )
     with console, console.capture() as captured:
-        console.print(table, soft_wrap=False)
+        console.print(_fit(table, WIDE), soft_wrap=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _fit(part: RenderableType, room: int) -> RenderableType:
+    """`part` with what may be wrapped in it wrapped to `room` columns."""
+    from rich.console import Group
+    from rich.constrain import Constrain
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    if isinstance(part, Group):
+        return Group(*(_fit(p, room) for p in part.renderables))
+    if isinstance(part, Padding):
+        inside = _fit(part.renderable, room - part.left - part.right)
+        return Padding(inside, (part.top, part.right, part.bottom, part.left), expand=part.expand)
+    if isinstance(part, Table):
+        _narrow(part, room)
+        return part
+    return Constrain(part, room) if isinstance(part, (str, Text)) else part
+
+
+def _narrow(table: Table, room: int) -> None:
+    """Take from the widest columns that may be wrapped what a table has beyond `room` columns."""
+    from rich.cells import cell_len
+
+    def widest(column: Column) -> int:
+        return max((cell_len(str(cell)) for cell in (column.header, *column.cells)), default=0)
+
+    widths = [widest(column) for column in table.columns]
+    gaps = (table.padding[1] + bool(table.box)) * (len(widths) - 1)
+    wrapped = [i for i, column in enumerate(table.columns) if not column.no_wrap]
+    while wrapped and sum(widths) + gaps > room:
+        i = max(wrapped, key=lambda i: widths[i])
+        if widths[i] <= LEAST:
+            break
+        widths[i] -= 1
+    for i in wrapped:
+        table.columns[i].max_width = widths[i]
 
 
 def printed(of: type) -> Callable[[Make], Make]:
@@ -61,20 +103,26 @@ def printed(of: type) -> Callable[[Make], Make]:
     return take
 
 
-def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
-    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup."""
+def columns(
+    headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = (), *, gap: int = 2
+) -> Table:
+    """An empty table with a line under its headings; nothing in it is cut, or read as markup.
+
+    The columns `numeric` are to the right, those of `prose` are wrapped if the table is too wide. Columns are
+    `gap` apart, one at least.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
-    right = set(numeric)
+    right, wrapped = set(numeric), set(prose)
     for heading in headings:
-        table.add_column(
-            Text(facts.plain(heading)), justify="right" if heading in right else "left", no_wrap=True
-        )
+        justify: JustifyMethod = "right" if heading in right else "left"
+        kept = heading not in wrapped
+        table.add_column(Text(facts.plain(heading)), justify=justify, no_wrap=kept, overflow="fold")
     return table
 
 
@@ -86,15 +134,15 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
     table.add_row(*(Text(facts.plain(c), style=next(of_each)) for c in cells), style=style)
 
 
-def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
-    """Labels and what they say."""
+def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
+    """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         if not table.columns:
-            for _ in row:
-                table.add_column(no_wrap=True)
+            for i in range(len(row)):
+                table.add_column(no_wrap=not {i, i - len(row)} & {*prose}, overflow="fold")
         add(table, row, styles=["bold"])
     return table
 
@@ -106,11 +154,13 @@ def workload(workload: Workload) -> Group:
     from rich.text import Text
 
     steps = facts.phases(workload)
-    parts: list[RenderableType] = [pairs(facts.head(workload)), "", pairs(facts.result(workload)), ""]
+    said = [facts.head(workload), facts.result(workload)]
+    parts: list[RenderableType] = [part for rows in said for part in (pairs(rows), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
-    parts += ["", *facts.remarks(workload.prefill)]
+        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        parts += ["", title, *_step(report)]
+    parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
 
 
@@ -127,8 +177,8 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = [*facts.pricing(report), *facts.step_lines(report)]
-    return Group(title, "", pairs(figures), "", ops(report), "", *facts.remarks(report))
+    figures = pairs([*facts.pricing(report), *facts.step_lines(report)])
+    return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
 @printed(of=Pairs)
@@ -138,7 +188,8 @@ def lines(result: Pairs) -> Table:
 
 
 def _steps(steps: list[tuple[str, Report]]) -> Table:
-    table = columns(["", *(facts.TITLES[name] for name, _ in steps)])
+    titles = [facts.TITLES[name] for name, _ in steps]
+    table = columns(["", *titles], prose=titles)
     figures = [facts.step_lines(report) for _, report in steps]
     for row in zip(*figures, strict=True):
         add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
@@ -146,19 +197,26 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 
 
 def ops(report: Report) -> Table:
-    """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
-    fields = facts.fields(report)
-    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    """The rows of a step, grouped by the body that repeats them."""
+    # A terminal's table says group and repeat in a line of their own, and has no room for all.
+    fields = oplines.fields(report)
+    left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
-    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric, gap=1)
 
     def put(line: OpLine, style: str = "") -> None:
+        if len(line.name) > NAME:
+            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            add(table, [line.name[:cut]], style)
+            indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
+            put(line._replace(name=indent + line.name[cut:]), style)
+            return
+        line = line._replace(flops=line.flops.removesuffix("FLOP").rstrip())
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(facts.op_lines(report), report.ops, strict=True)
+    lines = zip(oplines.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
@@ -166,15 +224,21 @@ def ops(report: Report) -> Table:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
             alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
             first = shown.setdefault(alike, group) if len(alike) > 2 else group
-            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
-            put(EMPTY._replace(name=name, share=share), "bold")
+            put(EMPTY._replace(name=f"{group} {times}".rstrip(), share=share), "bold")
             if first != group:
+                put(EMPTY._replace(name=f" each as {first}"))
                 continue
         for row, _ in inside:
-            put(row._replace(name=f" {row.name}") if group else row)
+            put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
-    put(facts.total_line(report), "bold")
+    put(oplines.total_line(report), "bold")
     return table
+
+
+def _step(report: Report) -> Iterator[RenderableType]:
+    """The rows of a step, and how they add up."""
+    yield ops(report)
+    yield from oplines.sums(report)
 
 
 @exporter("html", ".html", of=Report)
@@ -211,7 +275,7 @@ def plain_html(thing: Shown) -> str:
 
 
 def _ops_html(report: Report) -> str:
-    return html(*facts.flat(report))
+    return html(*oplines.flat(report))
 
 
 def caption(text: str, tag: str = "b") -> str:
