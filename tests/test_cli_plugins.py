@@ -192,7 +192,7 @@ def test_a_cost_model_of_a_plugin_prices(run: Run, tmp_path: Path) -> None:
     unknown = run("analyze", "tiny.json", *STEP, "--cost", "slwo")
     assert (
         unknown.err
-        == "error: cost: expected one of calibrated, ideal, slow, got 'slwo'; did you mean slow?\n"
+        == "error: cost: expected calibrated, ideal or slow, got 'slwo'; did you mean slow?\n"
     )
 
 
