@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
+    from .backends.export.rows import Rows
     from .backends.interpret import Equivalence
     from .backends.silicon.validate import Layout, Overheads, Validation
     from .frontends.weights import Comparison
@@ -44,6 +45,34 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False) -> 
     program = read(model, logits="last" if logits is None else logits, lenient=lenient)
     stored = program.facts.get("quantization")
     return run(program, stored) if isinstance(stored, str) else program
+
+
+def models(name: str = "") -> Rows:
+    """The bundled models, or those that have `name` in theirs; of the model of that name, its weights too.
+
+    >>> [row["name"] for row in models("llama-3.2").rows]
+    ['Llama-3.2-1B', 'Llama-3.2-3B']
+    """
+    from .backends.export import models as lists
+    from .frontends import presets, sizes
+
+    if not isinstance(name, str):
+        raise InputError(f"models: expected a name or a part of one, got {type(name).__name__}")
+    if preset := presets.find(name):
+        return lists.model(load(preset.config), sizes.row(preset))
+    return lists.models(sizes.rows(name))
+
+
+def devices(name: Any = None) -> Rows:
+    """The bundled devices and clusters; of one, by name or YAML file, each number and its source.
+
+    >>> {row["field"]: row["value"] for row in devices("h100-sxm").rows}["memory_Bps"]
+    3350000000000.0
+    """
+    from .backends.export import devices as lists
+    from .hw import load
+
+    return lists.devices() if name is None else lists.device(load(name))
 
 
 def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
