@@ -14,8 +14,8 @@ from llmir.backends.cost import Ideal, Model, model
 from llmir.backends.cost.calibration import basis, first
 from llmir.backends.cost.kernels import MoeShape
 from llmir.backends.silicon.calibrate import Family, families
+from llmir.convert import choice
 from llmir.dim import Binding
-from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -135,6 +135,4 @@ def _family(call: Call) -> Family | None:
 def priced_by(cost: str) -> Pricing:
     """The pricing of that name."""
     known: dict[str, Pricing] = {p.name: p for p in (CalibratedPricing(), IDEAL)}
-    if cost not in known:
-        raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
-    return known[cost]
+    return known[choice("cost", cost, tuple(known))]
