@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         models,
         run,
         save,
-        validate,
         workload,
     )
     from .backends.cost import CostModel
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .measured import validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
@@ -47,7 +47,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "api",
-    "validate": "api",
+    "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
     "Builder": "build",
