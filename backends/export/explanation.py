@@ -29,7 +29,7 @@ def shown(e: Explanation) -> RenderableType:
         _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
         _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
         title("IR"),
-        *(_text(f"  {part}") for part in _broken(e.ir)),
+        *(_indented(_text(part), 4 if i else 2) for i, part in enumerate(_broken(e.ir))),
         title("Equation"),
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
@@ -38,7 +38,7 @@ def shown(e: Explanation) -> RenderableType:
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
     atoms = [a for a in ATOMS.values() if a.about and any(f"{a.name}(" in c for c in counted)]
-    parts += [_text(f"  {atom.about}") for atom in atoms]
+    parts += [_indented(_text(atom.about)) for atom in atoms]
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
@@ -70,17 +70,17 @@ def _text(text: str, style: str = "") -> RenderableType:
     return Text(facts.plain(text), style=style)
 
 
-def _indented(table: RenderableType) -> RenderableType:
+def _indented(table: RenderableType, left: int = 2) -> RenderableType:
     from rich.padding import Padding
 
-    return Padding(table, (0, 0, 0, 2), expand=False)
+    return Padding(table, (0, 0, 0, left), expand=False)
 
 
 def _broken(ir: str) -> list[str]:
     """A line of IR on up to three: the op, its attributes, its types."""
     operation, _, types = ir.rpartition(" : ")
     name, brace, attributes = operation.partition(" {")
-    return [name, *([f"  {{{attributes}"] if brace else []), f"  : {types}"]
+    return [name, *([f"{{{attributes}"] if brace else []), f": {types}"]
 
 
 def _sized(expression: str, value: float) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _amounts(e: Explanation) -> RenderableType:
     put("send", e.sends, True, units.bytes)
     results = [a if a.role == "new" else replace(a, what=f"{a.what}, {a.role}") for a in e.results]
     put("result", results, False, units.bytes)
-    return table.pairs(rows)
+    return table.pairs(rows, prose=(1, 2))
 
 
 def _limits(e: Explanation) -> RenderableType:
@@ -115,7 +115,7 @@ def _limits(e: Explanation) -> RenderableType:
         sum_ = f"{hops}{unit(x.amount)} / {unit(x.rate)}/s"
         rows.append((x.bound, x.what, sum_, f"= {units.time(x.time_s)}", "← decides" if x.decides else ""))
     sources = dict.fromkeys(f"{x.constant}: {x.source}" for x in e.limits)
-    return table.stack(table.pairs(rows), *map(_text, sources))
+    return table.stack(table.pairs(rows, prose=(1, 2)), *map(_text, sources))
 
 
 def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
@@ -136,7 +136,9 @@ def _routes(e: Explanation) -> RenderableType:
         return f"{units.time(route.latency_s)} + {sent}"
 
     marks = {True: "← fastest", False: ""}
-    return table.pairs([(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes])
+    return table.pairs(
+        [(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes], prose=(0, 1)
+    )
 
 
 def _total(e: Explanation, phase: str) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def passes(default: str) -> Rows:
     """A row for each pass, with its options; the JSON says the `default` pipeline too."""
     found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
-    shown = table.columns(("pass", "what it does"))
+    shown = table.columns(("pass", "what it does"), prose=("what it does",))
     for p in found:
         table.add(shown, (p["name"], p["summary"]), styles=["bold"])
         for option in p["options"]:
@@ -50,9 +50,9 @@ def _attribute(attribute: Mapping[str, Any]) -> str:
 
 
 def _all(found: list[dict[str, Any]]) -> RenderableType:
-    shown = table.columns(("op", "kind", "takes", "what it does"))
+    shown = table.columns(("op", "kind", "what it does"), prose=("what it does",))
     for op in found:
-        table.add(shown, (op["name"], op["kind"], op["takes"], op["summary"]), styles=["bold"])
+        table.add(shown, (op["name"], op["kind"], op["summary"]), styles=["bold"])
     return shown
 
 
