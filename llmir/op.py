@@ -309,8 +309,8 @@ def _spelled(rule: str, rank: int) -> Equation:
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
     takes = op.takes
-    if takes == Op.takes and op.rule:  # of a class that names none
-        takes = tuple(op.rule.partition("->")[0].split(","))
+    if takes == Op.takes:  # of a class that names none: its rule counts them, else its equation will
+        takes = tuple(op.rule.partition("->")[0].split(",")) if op.rule else ("*operands",)
     least = sum(not name.startswith("*") for name in takes)
     if len(operands) < least or (len(operands) > least == len(takes)):
         named = f" ({', '.join(takes)})" if takes else ""

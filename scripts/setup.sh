@@ -25,6 +25,7 @@ if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
     }
     "$python" -m venv --clear "$venv"
 fi
+echo "setup: installing llmir and what it needs in $venv, a minute or two"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".[$3]"
 
 if ! command -v dot >/dev/null; then
