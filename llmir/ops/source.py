@@ -48,13 +48,16 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`.
+    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`. `turns` is how many
+    weights like it a benchmark multiplies by one after another, so that some may still lie in a cache; 0 is
+    as in a model, of whose step all other weights come between.
     """
 
     opcode = "weight"
     kind = "gather"
 
     param: str = ""
+    turns: int = 0
 
 
 @dataclass(frozen=True)
