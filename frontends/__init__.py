@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from llmir.errors import InputError, UnsupportedError
+from llmir.errors import InputError, LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
 from . import blocks, quantization
-from .blocks import Decoder
 from .config import Config, read
-from .llama import llama
-from .qwen import qwen2, qwen3, qwen3_moe
+from .family import FAMILIES, Family, family
 
-# The class in HF's `architectures` -> its `model_type`, and who reads it.
-FAMILIES: dict[str, tuple[str, Callable[[Config], Decoder]]] = {
-    "LlamaForCausalLM": ("llama", llama),
-    "Qwen2ForCausalLM": ("qwen2", qwen2),
-    "Qwen3ForCausalLM": ("qwen3", qwen3),
-    "Qwen3MoeForCausalLM": ("qwen3_moe", qwen3_moe),
-}
+__all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 
 LOGITS = ("last", "all")
 
@@ -35,28 +25,28 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     if logits not in LOGITS:
         raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
     config = read(model, lenient=lenient)
-    family = _family(config)
-    program = blocks.decoder(family(config), logits, ())
+    program = blocks.decoder(_family(config).read(config), logits, ())
     stored = quantization.scheme(config, program)
     config.finish()
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))
 
 
-def _family(config: Config) -> Callable[[Config], Decoder]:
-    known = ", ".join(FAMILIES)
+def _family(config: Config) -> Family:
     for named in config.texts("architectures")[:1]:
         if named not in FAMILIES:
-            fact = f"{plain(named)} is not supported; supported are {known}"
-            raise config.error("architectures", fact, UnsupportedError)
-        return FAMILIES[named][1]
+            raise _unknown(config, "architectures", plain(named))
+        return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
-            fact = f"{plain(config.text('_class_name'))} is not supported; supported are {known}"
-            raise config.error("_class_name", fact, UnsupportedError)
+            raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    for model_type, reader in FAMILIES.values():
-        if kind == model_type:
-            return reader
-    raise config.error("model_type", f"{kind!r} is not supported; supported are {known}", UnsupportedError)
+    if found := FAMILIES.first(lambda family: family.model_type == kind):
+        return found
+    raise _unknown(config, "model_type", repr(kind))
+
+
+def _unknown(config: Config, field: str, named: str) -> LlmirError:
+    fact = f"{named} is not supported; supported are {', '.join(FAMILIES)}"
+    return config.error(field, fact, UnsupportedError)

@@ -9,6 +9,7 @@ from llmir.dtype import dtype
 
 from .blocks import Decoder, Rope
 from .config import Config
+from .family import family
 
 # Which numbers each kind of scaling has, in the order in which ops keep them (`llmir.ops.rope.Rotary`).
 _TRAINED = "original_max_position_embeddings"
@@ -139,6 +140,7 @@ def decoder(
     return make(**{**common, **differences})
 
 
+@family("LlamaForCausalLM", "llama")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     config.unmodelled("sliding_window", (None,), "sliding-window attention")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .blocks import Decoder, Experts
 from .config import Config
+from .family import family
 from .llama import decoder, layers
 
 _POSITIONS = 32768
@@ -14,12 +15,14 @@ def _full_attention(config: Config) -> None:
     config.ignore("sliding_window")  # acts only with use_sliding_window or layer_types, which are looked at
 
 
+@family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
     _full_attention(config)
     return decoder(config, "Qwen2ForCausalLM", positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
 
 
+@family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
     _full_attention(config)
@@ -36,6 +39,7 @@ def qwen3(config: Config) -> Decoder:
     )
 
 
+@family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
     _full_attention(config)

@@ -38,8 +38,6 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
 
     Verified before the first pass and after every one; raises `PassError`.
     """
-    from .passes import PASSES
-
     steps: list[Any] = [pipeline]
     if isinstance(pipeline, Iterable) and not isinstance(pipeline, str):
         steps = list(pipeline)
@@ -47,7 +45,7 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     for step in steps:
         if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
             raise PassError(f"a pass is a name, a Pass, or a function from program to program, got {step!r}")
-        passes += parse_pipeline(step, PASSES) if isinstance(step, str) else [step]
+        passes += parse_pipeline(step) if isinstance(step, str) else [step]
     return run_passes(_program(program), passes)
 
 

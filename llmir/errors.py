@@ -37,5 +37,13 @@ class InputError(LlmirError):
     """A number or option outside its range."""
 
 
+class PluginError(LlmirError):
+    """A plugin that cannot be loaded or defines what is there already; names it."""
+
+
+class PluginWarning(UserWarning):
+    """An installed plugin that cannot be loaded; all else works."""
+
+
 class OutputError(LlmirError):
     """A file that cannot be written."""

@@ -14,9 +14,10 @@ from .dim import Size, product
 from .dtype import DType
 from .equation import Dimension, Equation, equation
 from .mesh import Mesh
+from .plugins import Kind
 from .tensor import Tensor
 
-OPS: dict[str, type[Op]] = {}
+OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -101,7 +102,8 @@ class Op:
         if cls.opcode:
             if cls.kind not in KINDS:
                 raise TypeError(f"{cls.__name__}: kind is {cls.kind!r}, expected one of {', '.join(KINDS)}")
-            OPS[cls.opcode] = cls
+            if "opcode" in vars(cls):
+                OPS.add(cls.opcode, cls, cls)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard, cast
 
 from .errors import LlmirError, PassError
 from .graph import Program
 from .names import suggest
 from .op import type_name
+from .plugins import Kind, load
 from .tensor import split_commas
 from .verify import verify
 
@@ -20,6 +21,10 @@ class Pass:
 
     name: ClassVar[str] = ""
 
+    def __init_subclass__(cls) -> None:
+        if vars(cls).get("name"):
+            PASSES.add(cls.name, cls, cls)
+
     def __call__(self, program: Program) -> Program:
         """The rewritten program; the argument itself when there is nothing to do."""
         raise PassError(f"{type(self).__name__}: a pass must define __call__")
@@ -29,28 +34,63 @@ class Pass:
         return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in given.items())}}}" if given else "")
 
 
-Step = str | Pass | Callable[[Program], Program]
+Function = Callable[[Program], Program]
+Step = str | Pass | Function
+
+PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
 
 
-def parse_pipeline(text: str, table: Mapping[str, type[Pass]]) -> list[Pass]:
+def parse_pipeline(text: str) -> list[Pass | Function]:
     """The passes that `text` names, with their options; `PassError` for names that do not exist.
 
-    Options are `name{option=value}`; a pass with options round-trips through `str`.
+    Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass,
+    or a function from program to program, of a plugin, which is loaded.
     """
-    return [_parse_pass(part.strip(), table) for part in split_commas(text)]
+    return [_parse_pass(part.strip()) for part in split_commas(text)]
 
 
-def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
+def _parse_pass(text: str) -> Pass | Function:
     name, brace, rest = text.partition("{")
-    name = name.strip()
-    if name not in table:
-        known = ", ".join(sorted(table))
-        raise PassError(f"pass {name!r} does not exist; there are {known}{suggest(name, table)}")
     if brace and not rest.rstrip().endswith("}"):
         raise PassError(f"pass {text!r}: the brace does not close")
-    stated = {f.name: f for f in fields(table[name])}
+    kind = _named(name.strip())
+    if is_pass(kind):
+        return kind(**_options(kind, rest.rstrip().removesuffix("}")))
+    if brace and rest.rstrip() != "}":
+        raise PassError(f"pass {name.strip()} is a function, it has no options")
+    return cast(Function, kind)
+
+
+def is_pass(kind: object) -> TypeGuard[type[Pass]]:
+    """Whether it is a class of passes, and no plain function."""
+    return isinstance(kind, type) and issubclass(kind, Pass)
+
+
+def label(step: Step) -> str:
+    """What a pipeline's text says of a step."""
+    return str(step) if isinstance(step, str | Pass) else getattr(step, "__name__", type(step).__name__)
+
+
+def _named(name: str) -> type[Pass] | Function:
+    """What a pipeline calls `name`, or `plugin:name`."""
+    plugin, colon, inner = name.rpartition(":")
+    if colon:
+        inside = vars(load(plugin))
+        kinds = (thing for thing in inside.values() if is_pass(thing) and thing.name == inner)
+        found: type[Pass] | Function | None = inside.get(inner) or next(kinds, None)
+        if not callable(found):
+            raise PassError(f"plugin {plugin} has no pass or function {inner!r}")
+        return found
+    if name not in PASSES:
+        raise PassError(f"pass {name!r} does not exist; there are {', '.join(PASSES)}{suggest(name, PASSES)}")
+    return PASSES[name]
+
+
+def _options(kind: type[Pass], text: str) -> dict[str, Any]:
+    """What stands between the braces, each as its field's type says."""
+    name, stated = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
     options: dict[str, Any] = {}
-    for part in split_commas(rest.rstrip().removesuffix("}")):
+    for part in split_commas(text):
         key, _, value = (p.strip() for p in part.partition("="))
         if key not in stated:
             allowed = f"it has {', '.join(stated)}" if stated else "it has none"
@@ -61,7 +101,7 @@ def _parse_pass(text: str, table: Mapping[str, type[Pass]]) -> Pass:
     missing = [k for k, f in stated.items() if f.default is MISSING and k not in options]
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")
-    return table[name](**options)
+    return options
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -80,13 +120,26 @@ def _option(name: str, key: str, value: str, stated: str) -> Any:
         raise PassError(f"pass {name}: option {key} is {value!r}, expected {expected}") from None
 
 
+def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:
+    """A pipeline up to where one pass stands in it, without that and with it; at its end if it is not there.
+
+    >>> [[label(p) for p in side] for side in around("fuse", "fuse-attention,fuse,dce")]
+    [['fuse-attention'], ['fuse-attention', 'fuse']]
+    """
+    steps, usual = parse_pipeline(step), parse_pipeline(pipeline)
+    if len(steps) != 1:
+        raise PassError(f"expected one pass, got {step!r}")
+    names = [label(p).partition("{")[0] for p in (*usual, *steps)]
+    sooner = usual[: names.index(names[-1])]
+    return sooner, [*sooner, *steps]
+
+
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
     """`program` after each step, verified before the first and after every one."""
     verify(program)
     done: list[str] = []
     for step in steps:
-        label = str(step) if isinstance(step, Pass) else getattr(step, "__name__", type(step).__name__)
-        done.append(label)
+        done.append(label(step))
         try:
             after = step(program)
             if not isinstance(after, Program):

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
-    *("errors", "names", "frozen", "strict_yaml"),
+    *("errors", "plugins", "names", "frozen", "strict_yaml"),
     *("routing", "dim", "dim_text", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
     *("graph", "build", "text", "verify", "rewrite", "pipeline"),

@@ -9,7 +9,10 @@ import click
 from . import inputs, options, output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from llmir.backends.analysis.diff import WorkloadDiff
+    from llmir.pipeline import Step
 
 
 @click.command("diff", short_help="What passes, another model or another device change.")
@@ -48,51 +51,39 @@ def command(**given: Any) -> None:
     pipelines = _pipelines(given, models)
     from llmir import api
     from llmir.backends.analysis.diff import WorkloadDiff
+    from llmir.pipeline import label
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     jobs = []
     before = inputs.hardware(given)
     devices = before, given["hw_after"] or before
-    steps = [inputs.around(given, passes) for passes in pipelines]
+    steps = [inputs.around(given, *passes) for passes in pipelines]
     for model, passes, hw in zip(models, steps, devices, strict=True):
         program = api.run(read[model], passes)
         jobs.append(inputs.workload(program, given, hw))
-    stated = [",".join(str(p) for p in passes if str(p)) for passes in steps]
+    stated = [",".join(label(p) for p in passes if p) for passes in steps]
     _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 
 
-def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> tuple[str, str]:
+def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Sequence[Step]]:
     """The passes of either side."""
     from llmir.passes import DEFAULT_PIPELINE
+    from llmir.pipeline import around
 
     two = given["other"] is not None or given["hw_after"] is not None
     before, after = given["before"], given["after"]
     if given["step"] is None:
         if two:
             usual = [inputs.passes(m, "flash", None) for m in models]
-            return usual[0] if before is None else before, usual[1] if after is None else after
-        return before or "", DEFAULT_PIPELINE if after is None else after
+            return [usual[0] if before is None else before], [usual[1] if after is None else after]
+        return [before or ""], [DEFAULT_PIPELINE if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
             "--pass: says both sides already, with --before, --after, MODEL2 or --hw-after"
         )
-    return _around(given["step"], DEFAULT_PIPELINE)
-
-
-def _around(step: str, pipeline: str) -> tuple[str, str]:
-    """The pipeline up to where a pass stands, without it and with it; at the end if it is not in there."""
-    from llmir.passes import PASSES
-    from llmir.pipeline import parse_pipeline
-
-    asked = parse_pipeline(step, PASSES)
-    if len(asked) != 1:
-        raise click.UsageError(f"--pass: expected one pass, got {step!r}; use --before and --after")
-    usual = parse_pipeline(pipeline, PASSES)
-    names = [p.name for p in usual]
-    sooner = usual[: names.index(asked[0].name)] if asked[0].name in names else usual
-    return ",".join(map(str, sooner)), ",".join(map(str, [*sooner, *asked]))
+    return around(given["step"], DEFAULT_PIPELINE)
 
 
 def _emit(diff: WorkloadDiff, pipelines: tuple[str, str], form: str, target: str | None) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.analysis.workload import Workload
     from llmir.hw import Device
+    from llmir.pipeline import Step
 
 _LARGEST_IR = 2**26
 
@@ -91,10 +92,10 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
     return api.run(program, [*before, steps]), api.run(program, around(given, steps))
 
 
-def around(given: Mapping[str, Any], pipeline: str) -> list[str | Pass]:
+def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_stages(given), pipeline, *_route(given), *_shard(given), *after]
+    return [*before, *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from . import options, output
-
-if TYPE_CHECKING:
-    from llmir.pipeline import Pass
 
 
 @click.command("passes", short_help="The passes that a pipeline can name.")
@@ -42,12 +39,13 @@ def command(form: str | None, output_file: str | None) -> None:
         output.emit_rows(rows, form, output_file, _shown(found, DEFAULT_PIPELINE))
 
 
-def _options(kind: type[Pass]) -> list[dict[str, Any]]:
+def _options(kind: object) -> list[dict[str, Any]]:
     """The fields of a pass; a default that is needed is missing, one that is no JSON is text."""
     from llmir.op import type_name
+    from llmir.pipeline import is_pass
 
     found = []
-    for f in fields(kind):
+    for f in fields(kind) if is_pass(kind) else ():
         default = f.default if f.default_factory is MISSING else f.default_factory()
         option: dict[str, Any] = {"name": f.name, "type": type_name(f), "required": default is MISSING}
         if default is not MISSING:
