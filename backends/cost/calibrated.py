@@ -68,7 +68,7 @@ class Measured:
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
         least = self.roofline.time(at)
-        time = maximum(self.call.seconds(self.fit.kernel, self.device, at), least)
+        time = self.call.seconds(self.fit.kernel, self.device, at, least)
         return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
 
     def least(self, at: Binding) -> Number:

@@ -31,6 +31,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
+    turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
     def kind(self) -> str:
@@ -76,6 +77,7 @@ def _row(program: Program, at: Instance) -> Row:
         node.results[0].local(mesh),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+        max((op.turns for v in node.operands if isinstance(op := graph.origin(v).op, Weight)), default=0),
     )
 
 

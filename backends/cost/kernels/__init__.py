@@ -9,7 +9,7 @@ from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange, SumShape
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
-from .gemm import DynamicGemm, Gemm, GemmShape
+from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape
 from .moe import GroupedShape, Moe, MoeShape
 from .prefill import Prefill
@@ -28,7 +28,6 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
-    "DynamicGemm",
     "Exchange",
     "Gemm",
     "GemmShape",

@@ -63,6 +63,11 @@ class Shape:
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
 
+    def spread(self: S, count: int) -> S:
+        """The same with each number as an array of so many."""
+        numbers = {f.name: v for f in fields(self) if not isinstance(v := getattr(self, f.name), str)}
+        return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
+
     def roofline(self, device: Device) -> Number:
         """Seconds that the `ideal` model gives; what is measured below it lay in the L2."""
         return 0.0

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Dim, Number, product
+from llmir.dim import Binding, Dim, Number, maximum, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.tensor import Tensor
@@ -39,10 +39,10 @@ class Call:
         """The shape with numbers put in."""
         return bound(self.shape, binding)
 
-    def seconds(self, kernel: Kernel, device: Device, at: Binding) -> Number:
-        """Time of the call by a kernel."""
+    def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
+        """Time of the call by a kernel, and never less than the roofline's."""
         time = getattr(kernel, self.part)(device, self.at(at))
-        return time if np.ndim(time) else float(time)
+        return maximum(time if np.ndim(time) else float(time), least)
 
 
 Maker = Callable[[Row], "Call | None"]

@@ -53,10 +53,6 @@ class CpuGemm(Kernel):
         busy = begin + np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
         return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
 
-    def multiply(self, device: Device, shape: GemmShape) -> Number:
-        """The same: nothing narrows x."""
-        return self.seconds(device, shape)
-
 
 @families(
     *("cpu_attention_prefill", "cpu_attention_prefill_fp32"),

@@ -68,7 +68,10 @@ class GemmShape(Shape):
         return roofline(device, self.dtype, 2.0 * self.m * self.n * self.k * self.batch, sum(self.bytes))
 
 
-@families("gemm_bf16", "gemm_fp32", "gemm_int8_weights", "gemm_int4_weights")
+@families(
+    *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_fp8_block", "gemm_nvfp4", "gemm_int8"),
+    *("gemm_int8_weights", "gemm_int4_weights"),
+)
 @dataclass(frozen=True)
 class Gemm(Kernel):
     """A matrix product on a GPU."""
@@ -88,10 +91,6 @@ class Gemm(Kernel):
         busy = self.busy(device, shape)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return np.maximum(busy * slowed + self.launch_us * 1e-6, shape.roofline(device))
-
-    def multiply(self, device: Device, shape: GemmShape) -> Number:
-        """Time of the product alone, of an x that is as narrow as it is multiplied."""
-        return Gemm.seconds(self, device, shape)
 
     def busy(self, device: Device, shape: GemmShape) -> Array:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
@@ -123,22 +122,6 @@ class Gemm(Kernel):
         return moved / (device.memory_Bps * self.bandwidth)
 
 
-@families("gemm_fp8", "gemm_fp8_block", "gemm_nvfp4", "gemm_int8")
-@dataclass(frozen=True)
-class DynamicGemm(Gemm):
-    """A product whose x another kernel narrows first, from 16 bits, with a scale a row."""
-
-    narrowing: float = parameter(0.6, 0.05, 1, "", "share of the memory bandwidth that narrowing reaches")
-    row_ns: float = parameter(1, 0.05, 30, "ns", "to narrow a row, however short")
-
-    def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of both calls."""
-        moved = shape.m * shape.k * shape.batch * (16 + shape.x_bits) / 8
-        memory = moved / (device.memory_Bps * self.narrowing)
-        rows = shape.m * shape.batch * self.row_ns * 1e-9
-        return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
-
-
 @prices("attention_scores", "attention_mix", "gemm")
 def product(row: Row) -> Call:
     """A product, or several of the same x as one wider one."""
@@ -153,9 +136,9 @@ def product(row: Row) -> Call:
         w_bits=bits(w),
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
+        turns=row.turns or np.inf,
     )
-    # A program narrows x by an op of its own.
-    return Call(_families(row.work.dtype, w), shape, "multiply")
+    return Call(_families(row.work.dtype, w), shape)
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:

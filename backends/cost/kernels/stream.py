@@ -31,7 +31,7 @@ class StreamShape(Shape):
         return self.moved / device.memory_Bps
 
 
-@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope", "quantize", "scale")
+@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope", "quantize_static")
 @dataclass(frozen=True)
 class Stream(Kernel):
     """An elementwise op or a norm on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
@@ -62,8 +62,7 @@ FAMILIES = {
     "silu_mul": "activation",
     "rope": "rope",
     "rope_append": "rope",
-    "quantize": "quantize",
-    "dequantize": "quantize",
+    "dequantize": "quantize_static",
 }
 BY_KIND = {"norm": "rms_norm", "elementwise": "add", "moe": "add", "gather": "add"}
 
