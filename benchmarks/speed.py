@@ -2,8 +2,9 @@
 
     python benchmarks/speed.py [--format table|json] [--only WORD]
 
-The yardstick of what runs inside Python is a loop of a million additions; that of what starts a process
-is `import networkx, numpy`. Ratios to it compare between machines, seconds do not.
+Prices are those of the default cost model, each beside the roofline's (`--cost ideal`) in the same run. The
+yardstick of what runs inside Python is a loop of a million additions; that of what starts a process is
+`import networkx, numpy`. Ratios to it compare between machines, seconds do not.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ MODEL, DEVICE = "Llama-3.1-405B", "h100-sxm"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the result: what was timed, its target, its median, and the yardstick's median."""
+    """One line of the result: what was timed, its target, its median, the yardstick's, and the roofline's."""
 
     name: str
     target_s: float
     measured_s: float
     yardstick_s: float
+    ideal_s: float | None = None  # None of what prices nothing
 
     @property
     def ratio(self) -> float:
@@ -72,8 +74,11 @@ def loop() -> int:
     return total
 
 
-def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
-    """What is timed in this process, as (name, target, run)."""
+Cost = str | None  # a cost model's name, None for the default
+
+
+def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
+    """What is timed in this process, as (name, target, run by a cost model)."""
     import numpy as np
 
     import llmir
@@ -82,29 +87,28 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
     preset = find(MODEL)
     assert preset is not None
 
-    def report() -> object:
+    def report(cost: Cost) -> object:
         program = llmir.run(llmir.load(preset.config), llmir.DEFAULT_PIPELINE)
-        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256, cost="ideal").to_dict()
+        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256, cost=cost).to_dict()
 
     yield "config to full report, 405B", 5e-3, report
 
     program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
     context = iter(range(1, 1 << 30))
 
-    def point() -> object:
-        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context), cost="ideal")
+    def point(cost: Cost) -> object:
+        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context), cost=cost)
         return step.time_s, step.peak_memory_bytes
 
     yield "a built program at a new point", 1e-4, point
 
     batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
 
-    def grid(cost: str) -> object:
+    def grid(cost: Cost) -> object:
         step = llmir.analyze(program, DEVICE, batch=batches, new=1, context=contexts, cost=cost)
         return step.time_s, step.peak_memory_bytes
 
-    yield "1000 × 1000 batches × contexts", 50e-3, partial(grid, "ideal")
-    yield "1000 × 1000 of them, calibrated", 200e-3, partial(grid, "calibrated")  # four times the target
+    yield "1000 × 1000 batches × contexts", 200e-3, grid
 
     random = np.random.default_rng(0)
     some = {
@@ -113,8 +117,8 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
         "context": random.integers(0, 131072, 1_000_000),
     }
 
-    def points() -> object:
-        step = llmir.analyze(program, DEVICE, **some, cost="ideal")
+    def points(cost: Cost) -> object:
+        step = llmir.analyze(program, DEVICE, **some, cost=cost)
         return step.time_s, step.peak_memory_bytes
 
     yield "a million unrelated points", 0.2, points
@@ -130,11 +134,11 @@ def inside() -> Iterator[tuple[str, float, Callable[[], object]]]:
         yield name, 6e-3, partial(sharded, base, how)
 
 
-def sharded(program: object, how: str) -> object:
+def sharded(program: object, how: str, cost: Cost) -> object:
     """Both phases of a program that is sharded first: time and peak memory."""
     import llmir
 
-    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2, cost="ideal")
+    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2, cost=cost)
     steps = [job.prefill, job.decode]
     return [(step.time_s, step.peak_memory_bytes) for step in steps if step]
 
@@ -151,7 +155,8 @@ def measure(only: str) -> Iterator[Measurement]:
     """Every measurement whose name holds `only`, each beside a yardstick taken next to it."""
     for name, target, run in inside():
         if only in name:
-            yield Measurement(name, target, timed(run), timed(loop, 0.2))
+            default, ideal = timed(partial(run, None)), timed(partial(run, "ideal"))
+            yield Measurement(name, target, default, timed(loop, 0.2), ideal)
 
     libraries = process("-c", "import networkx, numpy")
     loaded = process("-c", "import networkx, numpy, llmir; llmir.load('llama3.1-8b')")
@@ -183,10 +188,11 @@ def main() -> None:
         machine = {"python": platform.python_version(), "cores": os.cpu_count()}
         print(json.dumps({**machine, "rows": rows}, indent=2))
         return
-    print(f"{'median, ms':42}{'target':>11}{'measured':>11}{'yardstick':>11}{'ratio':>11}")
+    print(f"{'median, ms':42}{'target':>9}{'measured':>10}{'ideal':>9}{'yardstick':>11}{'ratio':>9}")
     for m in found:
-        times = (1e3 * t for t in (m.target_s, m.measured_s, m.yardstick_s))
-        cells = "".join(f"{three(t):>11}" for t in (*times, m.ratio))
+        ideal = three(1e3 * m.ideal_s) if m.ideal_s is not None else ""
+        target, measured, yardstick = (three(1e3 * t) for t in (m.target_s, m.measured_s, m.yardstick_s))
+        cells = f"{target:>9}{measured:>10}{ideal:>9}{yardstick:>11}{three(m.ratio):>9}"
         print(f"{m.name:42}{cells}{'' if m.met else '  over target'}", flush=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llmir.errors import InputError, LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
@@ -9,6 +11,7 @@ from llmir.names import plain
 from . import blocks, quantization
 from .config import Config, read
 from .family import FAMILIES, Family, family
+from .fields import INERT, NEUTRAL
 
 __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 
@@ -19,15 +22,20 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     """The unfused, unsharded program of a model.
 
     `model` is a preset's name, an HF id, a path to a config.json or its folder, a dict, or an object
-    with `.to_dict()`. `lenient` turns fields that llmir does not model from errors into notes.
+    with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     if logits not in LOGITS:
         raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
     config = read(model, lenient=lenient)
-    program = blocks.decoder(_family(config).read(config), logits, ())
+    decoder = _family(config).read(config)
+    config.ignore(quantization.KEY)
+    config.finish(INERT, NEUTRAL)
+    remote = config.fields.get("auto_map")
+    if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
+        config.note("config names code of its own in auto_map; the class of transformers is what is modelled")
+    program = blocks.decoder(decoder, logits, ())
     stored = quantization.scheme(config, program)
-    config.finish()
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))
 
@@ -36,6 +44,8 @@ def _family(config: Config) -> Family:
     for named in config.texts("architectures")[:1]:
         if named not in FAMILIES:
             raise _unknown(config, "architectures", plain(named))
+        config.every("architectures", named)
+        config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmir.dtype import DTYPES
 from llmir.errors import ConfigError
+from llmir.frozen import Figures
 from llmir.names import plain
 
 from .source import show
@@ -47,7 +48,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Figures):
     """The tensors by name, None where only the name is known, and the totals that an index states."""
 
     path: str

@@ -8,33 +8,14 @@ from types import MappingProxyType
 
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.source import locate, show
-from llmir.names import plain
+from llmir.names import plain, suggest
 
 # Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
 _ABSURD = 2**48
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
-# Fields that Hugging Face writes and that change nothing in a forward pass at inference.
-_TABLE = """
-architectures attention_dropout attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id
-cache_implementation chat_template chunk_size_feed_forward decoder_start_token_id diversity_penalty
-do_sample dropout early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id
-exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-gradient_checkpointing id2label initializer_range keys_to_ignore_at_inference label2id length_penalty
-max_length max_window_layers min_length model_type no_repeat_ngram_size num_beam_groups num_beams
-num_return_sequences output_attentions output_hidden_states output_router_logits output_scores
-pad_token_id prefix pretraining_tp problem_type remove_invalid_values repetition_penalty resid_pdrop
-return_dict return_dict_in_generate router_aux_loss_coef sep_token_id suppress_tokens
-task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torchscript
-transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
-"""
-_HARMLESS = frozenset(_TABLE.split())
-# These would change the model, but are written as off, null or empty for every decoder.
-_TABLE_WHEN_OFF = """
-add_cross_attention cross_attention_hidden_size is_decoder is_encoder_decoder pruned_heads
-tie_encoder_decoder
-"""
-_HARMLESS_WHEN_OFF = frozenset(_TABLE_WHEN_OFF.split())
+Neutral = tuple[Collection[object], str]
+"""The values with which a field does not act, and what it is otherwise."""
+_NOTHING: Mapping[str, Neutral] = MappingProxyType({})
 
 
 class Config:
@@ -42,11 +23,11 @@ class Config:
 
     Each accessor raises `ConfigError` with the field's path. A field without a default is required,
     and null is a value like any other: only the `optional_` accessors, `nested` and `integers` take it
-    for "none". `lenient` turns what llmir does not model from an error into one of the `notes`.
+    for "none". `lenient` turns what llmir does not model or know from an error into one of the `notes`.
     """
 
     def __init__(self, fields: Mapping[str, object], *, name: str, lenient: bool = False) -> None:
-        self.fields: Mapping[str, object] = MappingProxyType(dict(fields))
+        self.fields: Mapping[str, object] = MappingProxyType({str(k): v for k, v in fields.items()})
         self.name = plain(name) or "model"
         self.lenient = lenient
         self.notes: list[str] = []
@@ -92,7 +73,9 @@ class Config:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above zero."""
-        value = self._get(key, default)
+        return self._number(key, self._get(key, default))
+
+    def _number(self, key: str, value: object) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 number = float(value)
@@ -101,6 +84,20 @@ class Config:
             if 0 < number < math.inf:
                 return number
         raise self.error(key, f"expected a positive finite number, got {show(value)}")
+
+    def optional_number(self, key: str, *, zero: bool = False) -> float | None:
+        """A finite number above zero, or None where the field is absent or null (or 0, if `zero` is none)."""
+        value = self._get(key, None, required=False)
+        off = value is None or (zero and value == 0 and not isinstance(value, bool))
+        return None if off else self.number(key)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of `count` finite numbers above zero."""
+        value = self._get(key, None)
+        if not isinstance(value, list | tuple) or len(value) != count:
+            got = f"a list of {len(value)}" if isinstance(value, list | tuple) else show(value)
+            raise self.error(key, f"expected a list of {count} numbers, got {got}")
+        return tuple(self._number(f"{key}[{i}]", item) for i, item in enumerate(value))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or false."""
@@ -131,8 +128,9 @@ class Config:
 
     def dtype(self) -> str:
         """`bf16`, `fp16` or `fp32`, from either spelling of the field."""
-        found = [(key, self._get(key, None, required=False)) for key in ("dtype", "torch_dtype")]
-        for key, value in found:
+        found: dict[str, str] = {}
+        for key in ("dtype", "torch_dtype"):
+            value = self._get(key, None, required=False)
             if value is None or value == "auto":
                 continue
             # A config still in memory may hold torch's own dtype, which spells itself the same way.
@@ -140,9 +138,12 @@ class Config:
             known = _DTYPES.get(spelling.removeprefix("torch.")) if isinstance(spelling, str) else None
             if known is None:
                 raise self.error(key, f"expected one of {', '.join(_DTYPES)}, got {show(spelling)}")
-            return known
-        self.note("config names no dtype; bf16 assumed")
-        return "bf16"
+            found[key] = known
+        if len(set(found.values())) > 1:
+            raise self.error("torch_dtype", f"{found['torch_dtype']} contradicts dtype {found['dtype']}")
+        if not found:
+            self.note("config names no dtype; bf16 assumed")
+        return next(iter(found.values()), "bf16")
 
     def unmodelled(self, key: str, allowed: Collection[object], reason: str) -> None:
         """Refuse (or, when lenient, note) a field whose value changes the model in a way llmir leaves out."""
@@ -153,20 +154,13 @@ class Config:
         if any(isinstance(value, bool) == isinstance(a, bool) and value == a for a in allowed):
             return
         choices = " or ".join(map(show, allowed)) or "no value"
-        error = self.error(key, f"{show(value)} is not modelled ({reason}); {choices} is", UnsupportedError)
-        if not self.lenient:
-            raise error
-        self.note(str(error))
+        self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
     def every(self, key: str, allowed: str) -> None:
         """Refuse (or, when lenient, note) a list of strings in which one is not `allowed`."""
         for i, kind in enumerate(self.texts(key)):
             if kind != allowed:
-                fact = f"{show(kind)} is not modelled; {show(allowed)} is"
-                error = self.error(f"{key}[{i}]", fact, UnsupportedError)
-                if not self.lenient:
-                    raise error
-                self.note(str(error))
+                self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(allowed)} is")
 
     def ignore(self, *keys: str) -> None:
         """Count `keys` as asked for: this family knows that they change nothing llmir computes."""
@@ -181,15 +175,43 @@ class Config:
         if message not in self.notes:
             self.notes.append(message)
 
-    def finish(self) -> None:
-        """Note each field that nobody asked for and that is not known to be harmless."""
-        for key, value in self.fields.items():
-            off = key in _HARMLESS_WHEN_OFF and not value
-            # Hugging Face keeps its own bookkeeping under a leading underscore.
-            if not (key in self._asked or key in _HARMLESS or off or str(key).startswith("_")):
+    def finish(self, inert: Collection[str] = (), neutral: Mapping[str, Neutral] = _NOTHING) -> None:
+        """Refuse (or, when lenient, note) each field that nobody asked for and that may act.
+
+        Those of `inert` cannot, those of `neutral` do not with the values that it has for them. Objects
+        inside are finished too; where they have such fields, whoever reads them does it first.
+        """
+        unknown = []
+        for key in self.fields:
+            if key in self._asked or key in inert:
+                continue
+            if key in neutral:
+                self.unmodelled(key, *neutral[key])
+            elif not key.startswith("_"):  # Hugging Face's own bookkeeping
+                unknown.append(key)
+        self._asked.update(self.fields)
+        if unknown:
+            self._unknown(unknown, {*self._asked, *inert, *neutral} - {*unknown})
+        for view in self._nested.values():
+            view.finish()
+
+    def _unknown(self, keys: list[str], known: Collection[str]) -> None:
+        if self.lenient:
+            for key in keys:
                 self.note(f"unknown config field {plain(f'{self._path}.{key}'.lstrip('.'))!r} ignored")
-        for inner in self._nested.values():
-            inner.finish()
+            return
+        first, *others = keys
+        near = suggest(first, known, limit=1)
+        more = f" ({len(others)} more: {', '.join(map(plain, others[:5]))})" if others else ""
+        fact = f"{show(self.fields[first])} is not modelled (an unknown field may act){near}{more}"
+        raise self.error(plain(first), fact, UnsupportedError)
+
+    def _refuse(self, key: str, fact: str) -> None:
+        """Raise, or when lenient note, what llmir does not model."""
+        error = self.error(key, fact, UnsupportedError)
+        if not self.lenient:
+            raise error
+        self.note(str(error))
 
     def _get(self, key: str, default: object, *, required: bool = True) -> object:
         self._asked.add(key)

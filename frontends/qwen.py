@@ -8,17 +8,29 @@ from .family import family
 from .llama import decoder, layers
 
 _POSITIONS = 32768
+_KV_HEADS = 4  # of Qwen3 MoE
 
 
-def _full_attention(config: Config) -> None:
-    config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
-    config.ignore("sliding_window")  # acts only with use_sliding_window or layer_types, which are looked at
+# The defaults of transformers, which act where `use_sliding_window` is set.
+_WINDOW, _FIRST_WITH_WINDOW = 4096, 28
+
+
+def _full_attention(config: Config, *, moe: bool = False) -> None:
+    """An error if a window slides: in layers from `max_window_layers` on, and in all of a MoE model."""
+    if config.flag("use_sliding_window", False):
+        width = config.optional_integer("sliding_window") if "sliding_window" in config else _WINDOW
+        first = 0 if moe else config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
+        by_layer = not moe and config.fields.get("layer_types") is not None  # which is looked at
+        if width is not None and first < layers(config) and not by_layer:
+            config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
+    config.ignore("sliding_window", "max_window_layers")
 
 
 @family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
     _full_attention(config)
+    config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
     return decoder(config, "Qwen2ForCausalLM", positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
 
 
@@ -39,14 +51,23 @@ def qwen3(config: Config) -> Decoder:
     )
 
 
+def _experts(config: Config) -> int:
+    """How many there are, in either spelling; the second is what transformers 5 writes."""
+    spellings = [key for key in ("num_experts", "num_local_experts") if key in config]
+    counts = [config.integer(key) for key in spellings]
+    if len(set(counts)) > 1:
+        raise config.error(spellings[1], f"{counts[1]} contradicts num_experts {counts[0]}")
+    return counts[0] if counts else config.assumed("num_experts", 128)
+
+
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
-    _full_attention(config)
+    _full_attention(config, moe=True)
     bias = config.flag("attention_bias", False)
-    spellings = ("num_experts", "num_local_experts")  # the second is what transformers 5 writes
+    config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
     experts = Experts(
-        count=config.assumed(next((key for key in spellings if key in config), spellings[0]), 128),
+        count=_experts(config),
         chosen=config.assumed("num_experts_per_tok", 8),
         intermediate=config.assumed("moe_intermediate_size", 768),
         normalize=config.flag("norm_topk_prob", False),
@@ -60,7 +81,7 @@ def qwen3_moe(config: Config) -> Decoder:
         config,
         "Qwen3MoeForCausalLM",
         positions_default=_POSITIONS,
-        kv_default=4,
+        kv_default=_KV_HEADS,
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,

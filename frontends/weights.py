@@ -7,24 +7,21 @@ those are follows from the equation of the op that uses the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from llmir.dim import Binding
 from llmir.equation import Equation
 from llmir.errors import VerifyError
+from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.op import Op
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Weight
 
 from .checkpoint import Checkpoint, Stored
 
 # Tables that old checkpoints carry along and that are computed, not learned.
 IGNORED = ("rotary_emb.inv_freq",)
-PRODUCTS = (Linear, GroupedLinear)
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ class Difference:
     found: str
 
 
-@dataclass
-class Comparison:
+@dataclass(frozen=True)
+class Comparison(Figures):
     """A checkpoint against a program; `agrees` if nothing differs. Totals are None where none are stated."""
 
     tensors: int
@@ -45,11 +42,11 @@ class Comparison:
     bytes: int
     found_tensors: int
     shapes_known: bool
-    missing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    wrong_shape: list[Difference] = field(default_factory=list)
-    wrong_dtype: list[Difference] = field(default_factory=list)
-    wrong_total: list[Difference] = field(default_factory=list)
+    missing: Sequence[str] = ()
+    unexpected: Sequence[str] = ()
+    wrong_shape: Sequence[Difference] = ()
+    wrong_dtype: Sequence[Difference] = ()
+    wrong_total: Sequence[Difference] = ()
 
     @property
     def agrees(self) -> bool:
@@ -85,7 +82,7 @@ def _uses(at: Instance) -> Iterator[_Use]:
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
     op, type = at.node.op, at.node.results[0]
-    if not isinstance(op, Weight) or not op.param:
+    if not op.param:
         return
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
@@ -103,8 +100,8 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
     """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as it is."""
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
-    use = min(_uses(at), key=lambda u: not isinstance(u.op, PRODUCTS), default=None)
-    if use is None or not isinstance(use.op, PRODUCTS):
+    use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
+    if use is None or not use.op.matrices:
         return sizes
     roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
 
@@ -119,7 +116,7 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
     found: dict[str, Stored] = {}
     for at in program.instances():
-        if isinstance(at.node.op, Weight) and at.node.op.param in names:
+        if at.node.op.param in names:
             users = [user for _, user in at.graph.nx.out_edges(at.node.name)]
             if len(users) > 1:
                 found |= {f"{user}.weight": names[at.node.op.param] for user in users}
@@ -132,23 +129,28 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
     found = {name: t for name, t in checkpoint.tensors.items() if not name.endswith(IGNORED)}
     tied = _tied(program, wanted)
     copies = {name: tensor for name, tensor in tied.items() if name in found}
-    result = Comparison(len(wanted), _parameters(wanted), _bytes(wanted), len(found), any(found.values()))
-    result.missing = [name for name in wanted if name not in found]
-    result.unexpected = [name for name in found if name not in wanted and name not in tied]
-    for name, ours in (wanted | copies).items():
-        theirs = found.get(name)
-        if theirs and theirs.shape != ours.shape:
-            result.wrong_shape.append(Difference(name, str(list(ours.shape)), str(list(theirs.shape))))
-        if theirs and theirs.dtype != ours.dtype:
-            result.wrong_dtype.append(Difference(name, ours.dtype, theirs.dtype))
+    pairs = [(name, ours, theirs) for name, ours in (wanted | copies).items() if (theirs := found.get(name))]
     # An index may count a tied copy or not.
-    for what, stated, count in (
+    totals = (
         ("bytes", checkpoint.total_bytes, _bytes),
         ("parameters", checkpoint.total_parameters, _parameters),
-    ):
-        if stated not in (None, count(wanted), count(wanted | copies)):
-            result.wrong_total.append(Difference(what, f"{count(wanted):,}", f"{stated:,}"))
-    return result
+    )
+    return Comparison(
+        len(wanted),
+        _parameters(wanted),
+        _bytes(wanted),
+        len(found),
+        any(found.values()),
+        [name for name in wanted if name not in found],
+        [name for name in found if name not in wanted and name not in tied],
+        [Difference(n, str(list(a.shape)), str(list(b.shape))) for n, a, b in pairs if a.shape != b.shape],
+        [Difference(n, a.dtype, b.dtype) for n, a, b in pairs if a.dtype != b.dtype],
+        [
+            Difference(what, f"{count(wanted):,}", f"{stated:,}")
+            for what, stated, count in totals
+            if stated not in (None, count(wanted), count(wanted | copies))
+        ],
+    )
 
 
 def _parameters(tensors: Mapping[str, Stored]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from .errors import VerifyError
 from .graph import Graph, Node, Value, checked_name
 from .op import Op, infer
-from .ops import OPS, Source, make
+from .ops import OPS, make
 from .tensor import Tensor, parse_tensor
 
 
@@ -91,7 +91,7 @@ class Builder:
 
     def insert(self, node: Node) -> tuple[Value, ...]:
         """A node as it is, under the name it has."""
-        (self._sources if isinstance(node.op, Source) else self._nodes).append(node)
+        (self._sources if node.op.source else self._nodes).append(node)
         self._names.add(node.name)
         self._made[node.name] = node
         values = node.values

@@ -22,6 +22,7 @@ from typing import Literal
 
 from .dim import Size, ceildiv, product
 from .errors import ParseError, VerifyError
+from .frozen import FrozenDict
 from .names import suggest
 
 
@@ -116,7 +117,7 @@ MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8)
 NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32)
 
 _ALL = (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
-DTYPES = {d.name: d for d in _ALL}
+DTYPES = FrozenDict({d.name: d for d in _ALL})
 
 _SCALED = re.compile(r"_(?:c(?P<c>16)?|t|g(?P<g>[1-9]\d*)(?P<z>z)?|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*))$")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cached_property, wraps
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 K = TypeVar("K")
 V = TypeVar("V")
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class FrozenDict(dict[K, V]):
@@ -64,6 +66,14 @@ class Immutable:
         return self
 
 
+class Figures(Immutable):
+    """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            vars(self)[name] = sealed(value)
+
+
 class Record(Immutable):
     """What a `@dataclass(frozen=True, eq=False)` inherits to be a value through and through.
 
@@ -95,46 +105,58 @@ class Record(Immutable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type] # a dataclass
-        return _rebuilt, (type(self), named)
+        return rebuilt, (type(self), named)
 
 
-def _rebuilt(kind: type[Any], named: dict[str, Any]) -> Any:
+def rebuilt(kind: Callable[..., Any], named: dict[str, Any]) -> Any:
+    """What a pickle makes a value anew with: its class, and what that takes by name."""
     return kind(**named)
 
 
 def freeze(value: Any) -> Any:
-    """`value` with read-only copies in place of dictionaries, lists, sets and arrays, at any depth.
+    """`value`, which a caller may still hold, with read-only copies of dictionaries, lists, sets and arrays.
 
     >>> freeze({"a": [1, {2}]})
     {'a': (1, frozenset({2}))}
     """
+    return sealed(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
+
+
+def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
+    """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
+    inside = inside or sealed
+    if isinstance(value, np.ndarray):
+        return read_only(value)
     if isinstance(value, FrozenDict):
         return value
     if isinstance(value, Mapping):
-        return FrozenDict((k, freeze(v)) for k, v in value.items())
+        return FrozenDict((k, inside(v)) for k, v in value.items())
+    if isinstance(value, (list, set)):
+        return (tuple if isinstance(value, list) else frozenset)(map(inside, value))
     if type(value) is tuple:
-        inside = tuple(map(freeze, value))
-        return value if all(a is b for a, b in zip(inside, value, strict=True)) else inside
-    if isinstance(value, list):
-        return tuple(map(freeze, value))
-    if isinstance(value, set):
-        return frozenset(value)
-    return read_only(np.array(value)) if isinstance(value, np.ndarray) else value
+        parts = tuple(map(inside, value))
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+    return value
 
 
-Array = TypeVar("Array")
+def read_only(array: Array) -> Array:
+    """An array of ours as a view that cannot be made writeable again.
 
-
-def read_only(figure: Array) -> Array:
-    """An array that is ours as a view that cannot be written to; anything else as it is.
-
-    >>> read_only(np.arange(3)).flags.writeable, read_only(3)
-    (False, 3)
+    >>> read_only(np.arange(3)).flags.writeable
+    False
     """
-    if not isinstance(figure, np.ndarray):
-        return figure
-    base: Any = figure
-    while isinstance(base, np.ndarray):  # a view of what can be written can be made writeable again
+    base: Any = array
+    while isinstance(base, np.ndarray):
         base.setflags(write=False)
         base = base.base
-    return figure if figure.base is not None else figure.view()
+    return array.view() if array.base is None else array
+
+
+def figure(method: Callable[[Any], V]) -> cached_property[V]:
+    """A `cached_property` whose value is read-only."""
+
+    @wraps(method)
+    def once(self: Any) -> Any:
+        return sealed(method(self))
+
+    return cached_property(once)

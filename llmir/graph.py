@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
-from math import prod
 from typing import Any, NamedTuple
 
 import networkx as nx
@@ -18,9 +18,6 @@ from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
-from .ops.moe import GroupedLinear
-from .ops.region import Repeat
-from .ops.source import Cache, Weight
 from .tensor import Tensor
 
 
@@ -131,7 +128,7 @@ class Graph(Immutable):
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes of op `input`, which are the operands that a `repeat` of this graph takes."""
-        return tuple(n for n in self.nodes if n.op.opcode == "input")
+        return tuple(n for n in self.nodes if n.op.source and n.op.role == "activation")
 
     def __getitem__(self, name: str) -> Node:
         try:
@@ -228,8 +225,8 @@ class Program(Record):
             inner = self.iterations(graph, layers)
             for node in graph.nodes:
                 yield Instance(path + node.name, graph, node, layers, stage)
-                if isinstance(node.op, Repeat):
-                    yield from walk(node.op.body, f"{path}{node.name}.", inner[node.name], stage)
+                if node.op.loop:
+                    yield from walk(node.op.loop.body, f"{path}{node.name}.", inner[node.name], stage)
 
         for stage, entry in enumerate(self.entries):
             yield from walk(entry, self.prefix(entry), Layers(), stage)
@@ -243,18 +240,18 @@ class Program(Record):
         found: dict[str, Layers] = {}
         before = 0
         for node in graph.nodes:
-            if isinstance(node.op, Repeat):
-                op, size = node.op, self.depth(node.op.body)
-                before = before if op.first is None else op.first
-                found[node.name] = start.inside(before, op.times, size)
-                before += op.times * size
+            if loop := node.op.loop:
+                size = self.depth(loop.body)
+                before = before if loop.first is None else loop.first
+                found[node.name] = start.inside(before, loop.times, size)
+                before += loop.times * size
         return found
 
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         if name not in self._depths:
-            inner = (n.op for n in self[name].nodes if isinstance(n.op, Repeat))
-            self._depths[name] = sum(op.times * self.depth(op.body) for op in inner) or 1
+            loops = (n.op.loop for n in self[name].nodes)
+            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops if p) or 1
         return self._depths[name]
 
     @cached_property
@@ -276,7 +273,7 @@ class Program(Record):
         total: Counter[str] = Counter()
         seen: dict[str, int] = {}  # by name in the checkpoint, the stage
         for at in self.instances():
-            if isinstance(at.node.op, Weight):
+            if at.node.op.role == "weight":
                 name = at.node.op.param
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
                     total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
@@ -290,14 +287,13 @@ class Program(Record):
     @property
     def active_parameters(self) -> int:
         """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
-        idle = 0
+        idle = Fraction(0)
         for at in self.instances():
-            op = at.node.op
-            if isinstance(op, GroupedLinear):
-                for weight in at.graph.operand_types(at.node)[1:-1]:
-                    experts, *rest = map(Binding(), weight.shape)
-                    idle += at.repeat * (experts - op.top_k) * prod(rest)
-        return self.parameters - idle
+            if (share := at.node.op.active) < 1:
+                types = at.graph.operand_types(at.node)
+                held = sum(Binding()(types[slot].elements) for slot in at.node.op.matrices)
+                idle += at.repeat * held * (1 - share)
+        return self.parameters - int(idle)
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
@@ -305,7 +301,7 @@ class Program(Record):
 
         def at_context(tokens: int) -> int:
             at = Binding(B=1, T=0, C=tokens)
-            caches = (i for i in self.instances() if isinstance(i.node.op, Cache))
+            caches = (i for i in self.instances() if i.node.op.role == "cache")
             return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
 
         return at_context(1) - at_context(0)

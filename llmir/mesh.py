@@ -23,6 +23,7 @@ class Mesh:
     axes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple((name, size) for name, size in self.axes))
         if len({name for name, _ in self.axes}) != len(self.axes):
             raise VerifyError(f"mesh {self}: two axes have the same name")
         if not all(re.fullmatch(r"\w+", name) for name, _ in self.axes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +23,18 @@ OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 KINDS = ("gemm", "attention", "moe", "norm", "elementwise", "gather", "collective")
+
+
+class Loop(NamedTuple):
+    """What an op runs: graph `body`, `times` times over; its first `carried` operands go round.
+
+    `first` is the number of its first layer, if that is stated (`Program.iterations`).
+    """
+
+    body: str
+    times: int
+    carried: int
+    first: int | None = None
 
 
 class Gemm(NamedTuple):
@@ -77,12 +90,25 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """What a group of ranks knows of a step: `positions` of a sequence, and the rows that each gave before.
+
+    `sent` has those by the mesh axes of an exchange and how many rows there were in all.
+    """
+
+    positions: int
+    sent: dict[tuple[tuple[str, ...], int], list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Op:
     """An operation. Its fields are its attributes; its rules follow from `rule`, an equation.
 
     In `rule`, `*` stands for as many leading axes as the first operand has left. `block` is the part
     of the model that the op belongs to (embedding, attention, attention_core, mlp, routed_experts,
     router, shared_experts, norm, lm_head).
+
+    What an op is, it states as traits, and no other code knows its class.
     """
 
     opcode: ClassVar[str] = ""
@@ -95,6 +121,25 @@ class Op:
     linear: ClassVar[frozenset[int]] = frozenset()
     # axis -> the axis that it lies with, though it is another one: rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # no op computes its value: it is there before the step
+    source: ClassVar[bool] = False
+    # what is held in the memory of its results: weight, cache or activation
+    role: ClassVar[str] = "activation"
+    # it is there for how values lie over ranks, and goes when they are laid out anew
+    relays: ClassVar[bool] = False
+    # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
+    exchanges: ClassVar[bool] = False
+    share: ClassVar[str] = ""
+    # its result is its operand in an element type that it states
+    converts: ClassVar[bool] = False
+    # … with every value kept, so that patterns of rewrites look through it
+    transparent: ClassVar[bool] = False
+    # result -> the operand whose rows it has, each copied as it is
+    copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # operands that it reads in narrow types, and widens itself
+    widens: ClassVar[frozenset[int]] = frozenset()
+    # operand -> another one, whose element type it must have
+    alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
     block: str = field(default="", kw_only=True)
 
@@ -104,6 +149,71 @@ class Op:
                 raise TypeError(f"{cls.__name__}: kind is {cls.kind!r}, expected one of {', '.join(KINDS)}")
             if "opcode" in vars(cls):
                 OPS.add(cls.opcode, cls, cls)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The logical names of a source's dimensions, which are all that sharding reads."""
+        return ()
+
+    @property
+    def param(self) -> str:
+        """The name of a weight in a checkpoint, with `{layer}` where its layer's number stands."""
+        return ""
+
+    @property
+    def loop(self) -> Loop | None:
+        """The graph that it runs, if it runs one."""
+        return None
+
+    @property
+    def moves(self) -> bool:
+        """Whether values only travel through it, between ranks or in and out of a narrow type."""
+        return self.kind == "collective"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs itself: no source, and no loop, whose body does."""
+        return not self.source and self.loop is None
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The mesh axes whose ranks run it together."""
+        return ()
+
+    @property
+    def matrices(self) -> range:
+        """Which operands are weights that it multiplies the first operand by, one for each result."""
+        return range(0)
+
+    @property
+    def active(self) -> Fraction:
+        """The share of its matrices that one token meets."""
+        return Fraction(1)
+
+    @property
+    def routing(self) -> str:
+        """The law by which tokens choose experts (`routing`); "" for what has no routed rows."""
+        return ""
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The op where tokens choose `top_k` of so many experts by another law."""
+        return self
+
+    def scale_roles(self, slot: int) -> str:
+        """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
+        return ""
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """What a picture says of it that its types don't."""
+        return ""
+
+    def numbered(self, layer: int) -> Op:
+        """The op as it runs in a layer of that number."""
+        return self
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """The op with results of that type, if it states one; its first operand is of type `x`."""
+        return self
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""
@@ -172,6 +282,10 @@ class Op:
         """
         ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """What the rank at `place` of the group that `joins` makes has, of what all of them had."""
+        raise NotImplementedError(f"{self.opcode} joins no ranks")
 
 
 def type_name(attribute: Field[Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from .build import Builder
 from .errors import VerifyError
 from .graph import Graph, Node, Value
-from .ops import OPS, Source
+from .ops import OPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
         return match if match.values.setdefault(pattern.name, value) == value else None
     wanted, index = _op(pattern), _index(pattern)
     node = draft.by_name[value.node]
-    while node.op.opcode == "cast" and wanted.opcode != "cast" and _keeps(draft, node):
+    while node.op.transparent and not OPS[wanted.opcode].transparent and _keeps(draft, node):
         match.casts.append(node)
         value = node.operands[0]
         node = draft.by_name[value.node]
@@ -251,8 +251,8 @@ def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Valu
     for user in users:
         operands = tuple(renamed.get(v, v) for v in draft.by_name[user.name].operands)
         draft.by_name[user.name] = Node(user.name, user.op, operands, user.results)
-    sources = [n for n in fresh if isinstance(n.op, Source)]
-    computed = [n for n in fresh if not isinstance(n.op, Source)]
+    sources = [n for n in fresh if n.op.source]
+    computed = [n for n in fresh if not n.op.source]
     head = [draft.by_name[n.name] for n in draft.nodes[:at] if n.name not in gone]
     tail = [draft.by_name[n.name] for n in draft.nodes[at:] if n.name not in gone]
     draft.outputs = tuple(renamed.get(v, v) for v in draft.outputs)

@@ -19,7 +19,7 @@ from .errors import LlmirError, ParseError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
-from .ops import OPS, Source, make
+from .ops import OPS, make
 from .tensor import parse_tensor, split_commas
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
@@ -42,7 +42,7 @@ def _attributes(op: Op) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(op)
-        if not (isinstance(op, Source) and f.name == "type")
+        if not (op.source and f.name == "type")
         and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
     }
 
@@ -132,7 +132,7 @@ def parse_node(text: str) -> Node:
     name, opcode, operands, attributes, types = found.groups()
     given = _parse_block(attributes)
     results = tuple(parse_tensor(t) for t in split_commas(types))
-    if opcode in OPS and issubclass(OPS[opcode], Source):
+    if opcode in OPS and OPS[opcode].source:
         given["type"] = results[0]
     return Node(name, make(opcode, **given), _parse_values(operands), results)
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 from .errors import LlmirError, VerifyError
 from .graph import Graph, Program
 from .mesh import Mesh
-from .op import infer
-from .ops.region import Repeat
+from .op import Loop, infer
 from .ops.stage import Send
 from .tensor import Tensor
 
@@ -32,8 +31,8 @@ def verify(program: Program) -> Program:
             raise VerifyError(f"graph @{graph.name} is filed under @{name}")
         _verify_graph(graph, program.mesh)
         for node in graph.nodes:
-            if isinstance(node.op, Repeat):
-                _verify_body(program, graph, node.name, node.op, graph.operand_types(node))
+            if node.op.loop:
+                _verify_body(program, graph, node.name, node.op.loop, graph.operand_types(node))
     _verify_nesting(program)
     return program
 
@@ -61,12 +60,13 @@ def _verify_graph(graph: Graph, mesh: Mesh) -> None:
             mesh.size(type.spread)
 
 
-def _verify_body(program: Program, graph: Graph, name: str, op: Repeat, operands: tuple[Tensor, ...]) -> None:
+def _verify_body(program: Program, graph: Graph, name: str, op: Loop, operands: tuple[Tensor, ...]) -> None:
     body = program[op.body]
     where = f"@{graph.name}: %{name} (repeat @{op.body})"
     takes = tuple(n.results[0] for n in body.inputs)
     gives = tuple(body.type(v) for v in body.outputs)
-    handed = next((v for v in body.outputs if body[v.node].op.opcode == "input"), None)
+    given = {n.name for n in body.inputs}
+    handed = next((v for v in body.outputs if v.node in given), None)
     if handed:
         raise VerifyError(f"{where}: the body hands {handed} through; let it be captured, not carried")
     if takes != operands:
@@ -92,8 +92,8 @@ def _verify_nesting(program: Program) -> None:
         if name in path:
             raise VerifyError(f"graph @{name} repeats itself")
         for node in program[name].nodes:
-            if isinstance(node.op, Repeat):
-                visit(node.op.body, (*path, name))
+            if node.op.loop:
+                visit(node.op.loop.body, (*path, name))
 
     for name in program.graphs:
         visit(name, ())

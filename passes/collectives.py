@@ -17,8 +17,7 @@ from llmir.dtype import DType
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Value
 from llmir.op import Op, infer
-from llmir.ops.collective import TOKENS, AllReduce, Collective, ReduceScatter, Slice
-from llmir.ops.moe import Dispatch
+from llmir.ops.collective import TOKENS, AllReduce, ReduceScatter
 from llmir.ops.wire import Compress
 from llmir.rewrite import rewrite
 
@@ -30,7 +29,7 @@ _COMPRESS_FIRST = before_dispatch("compress")
 
 def sends(graph: Graph, node: Node) -> bool:
     """Whether an op sends numbers that may have another type: none that are integers, or narrow."""
-    if not isinstance(node.op, Collective) or isinstance(node.op, Slice):
+    if not node.op.exchanges:
         return False
     dtype = graph.type(node.operands[0]).dtype
     return _compress(graph, node) is not None or (dtype.kind == "float" and not dtype.low)
@@ -38,9 +37,10 @@ def sends(graph: Graph, node: Node) -> bool:
 
 def _compress(graph: Graph, node: Node) -> Compress | None:
     """What converts the operand of a collective, maybe before tokens are copied, if something does."""
-    first = graph[node.operands[0].node]
-    if isinstance(first.op, Dispatch):
-        first = graph[first.operands[node.operands[0].result].node]
+    value = node.operands[0]
+    first = graph[value.node]
+    if value.result in first.op.copies:
+        first = graph[first.operands[first.op.copies[value.result]].node]
     return first.op if isinstance(first.op, Compress) else None
 
 

@@ -8,14 +8,12 @@ from typing import ClassVar
 import networkx as nx
 
 from llmir.graph import Graph, Program, Value
-from llmir.ops.region import Repeat
-from llmir.ops.source import Cache
 from llmir.pipeline import Pass
 
 
 def _cached(graph: Graph, value: Value) -> bool:
     """Whether a value is what the next step finds in a cache."""
-    return isinstance(graph.origin(value).op, Cache)
+    return graph.origin(value).op.role == "cache"
 
 
 def _live(graph: Graph) -> Graph:
@@ -42,7 +40,7 @@ class DeadCode(Pass):
             name = waiting.pop(0)
             if name not in graphs:
                 graphs[name] = _live(program[name])
-                waiting += [n.op.body for n in graphs[name].nodes if isinstance(n.op, Repeat)]
+                waiting += [n.op.loop.body for n in graphs[name].nodes if n.op.loop]
         ordered = {n: graphs[n] for n in program.graphs if n in graphs}
         same = all(ordered.get(n) is g for n, g in program.graphs.items())
         return program if same else program.replace(graphs=ordered)

@@ -6,13 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from llmir.dtype import DType, dtype
-from llmir.equation import equation
 from llmir.errors import ParseError, PassError
-from llmir.graph import Node
 from llmir.names import suggest
-from llmir.op import Op
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
 
 # Where narrow weights are not put unless a plan says so: they cost quality and hold little.
 KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
@@ -56,37 +51,6 @@ def multiplies(activations: DType, weights: DType) -> bool:
     """Whether there is arithmetic for the two: one kind of number, the weights no wider, or int4 widened."""
     same = activations.kind == weights.kind or weights.bits == 4
     return same and weights.bits <= activations.bits
-
-
-def is_product(op: Op) -> bool:
-    """Whether an op multiplies by matrices of weights."""
-    return isinstance(op, Linear | GroupedLinear)
-
-
-def matrix_slots(node: Node) -> range:
-    """Which operands of a product are its matrices."""
-    return range(1, 1 + len(node.results))
-
-
-@lru_cache(maxsize=1024)
-def weight_roles(einsum: str, slot: int) -> str:
-    """The part that each dimension of a matrix has in the product."""
-    rule = equation(einsum)
-    x = rule.axes([rule.operands[0]])
-
-    def role(axis: str) -> str:
-        if rule.role(axis) == "contracted":
-            return "k"
-        return "b" if rule.role(axis) == "indexed" or axis in x else "n"
-
-    return "".join(role(d.axes[0]) for d in rule.operands[slot])
-
-
-@lru_cache(maxsize=1024)
-def activation_roles(einsum: str) -> str:
-    """The same for what the matrices are multiplied by."""
-    rule = equation(einsum)
-    return "".join("k" if rule.role(d.axes[0]) == "contracted" else "m" for d in rule.operands[0])
 
 
 def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DType:

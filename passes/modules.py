@@ -9,7 +9,6 @@ from typing import NamedTuple
 from llmir.errors import PassError
 from llmir.graph import Graph, Node
 from llmir.names import suggest
-from llmir.ops.source import Weight
 from llmir.tensor import split_commas
 
 from . import formats
@@ -135,7 +134,7 @@ def op_names(graph: Graph, node: Node) -> set[str]:
 def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
     """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
-    if isinstance(weight.op, Weight) and weight.op.param:
+    if weight.op.param:
         parts = weight.op.param.removesuffix(".weight").removesuffix(".bias").split(".")
         found |= {".".join(parts[i:]) for i in range(len(parts))}
     return found

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from llmir.errors import PassError
-from llmir.graph import Instance, Program
+from llmir.graph import Node, Program
 from llmir.mesh import Mesh
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Source
 from llmir.tensor import Placement, Tensor
 
 
@@ -56,15 +54,16 @@ class Plan:
     axes: dict[str, Placement]
     tokens: Placement
 
-    def lay(self, op: Source) -> Tensor:
+    def lay(self, source: Node) -> Tensor:
         """The type of a source under this plan."""
-        routed = "expert" in op.axes
+        axes, type = source.op.axes, source.results[0]
+        routed = "expert" in axes
         placements = [
             self.axes.get("expert_mlp" if routed and a == "mlp" else a, ())
-            for a in op.axes or ("",) * len(op.type.shape)
+            for a in axes or ("",) * len(type.shape)
         ]
-        tokens = self.tokens if op.axes[:3] == ("batch", "seq", "embed") else ()
-        return op.type.laid(placements, (), tokens)
+        tokens = self.tokens if axes[:3] == ("batch", "seq", "embed") else ()
+        return type.laid(placements, (), tokens)
 
 
 def plan(program: Program, degrees: Degrees) -> Plan:
@@ -102,24 +101,28 @@ def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
     return tuple(taken) if left == 1 else ()
 
 
-def _sources(program: Program) -> Iterator[tuple[Instance, Source]]:
-    return ((at, at.node.op) for at in program.instances() if isinstance(at.node.op, Source))
+def _sources(program: Program) -> Iterator[Node]:
+    return (at.node for at in program.instances() if at.node.op.source)
+
+
+def _sizes(source: Node) -> Iterator[tuple[str, int]]:
+    """The logical axes of a source that have a size in numbers."""
+    pairs = zip(source.op.axes, source.results[0].shape, strict=False)
+    return ((axis, n) for axis, n in pairs if isinstance(n, int))
 
 
 def _heads(program: Program) -> tuple[int, int]:
     """(key/value heads, query heads for each); ones for a program without attention."""
     sizes = {"kv_heads": 1, "heads": 1}
-    for _, op in _sources(program):
-        sizes |= {
-            a: n for a, n in zip(op.axes, op.type.shape, strict=False) if a in sizes and isinstance(n, int)
-        }
+    for source in _sources(program):
+        sizes |= {axis: n for axis, n in _sizes(source) if axis in sizes}
     return sizes["kv_heads"], sizes["heads"]
 
 
 def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
     """The axis of heads that `tp` does not split, with its size, if there is one."""
     kv_heads, group = _heads(program)
-    if not any("kv_heads" in op.axes for _, op in _sources(program)):
+    if not any("kv_heads" in source.op.axes for source in _sources(program)):
         return
     if tp % kv_heads and kv_heads % tp:
         yield "kv_heads", kv_heads
@@ -128,7 +131,7 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
 
 
 def _check(program: Program, degrees: Degrees, found: Plan) -> None:
-    routed = any(isinstance(at.node.op, GroupedLinear) for at in program.instances())
+    routed = any("expert" in source.op.axes for source in _sources(program))
     if degrees.ep > 1 and not routed:
         raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
     ranks = degrees.dp * degrees.tp
@@ -138,13 +141,14 @@ def _check(program: Program, degrees: Degrees, found: Plan) -> None:
         )
     for axis, heads in _whole_heads(program, degrees.tp):
         raise PassError(_refused(axis, heads, "tp", degrees.tp, program, degrees))
-    for _, op in _sources(program):
-        if op.opcode != "weight":
+    for source in _sources(program):
+        if source.op.role != "weight":
             continue
-        for axis, size, placement in zip(op.axes, op.type.shape, found.lay(op).placements, strict=False):
+        axes, type = source.op.axes, source.results[0]
+        for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
             if isinstance(size, int) and size % split:
-                name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in op.axes else "tp"
+                name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in axes else "tp"
                 raise PassError(_refused(axis, size, name, split, program, degrees))
 
 
@@ -160,12 +164,7 @@ def _divides(program: Program, tp: int) -> bool:
     """Whether `tp` alone splits every axis that it would lie on."""
     if any(_whole_heads(program, tp)):
         return False
-    sizes = [
-        n
-        for _, op in _sources(program)
-        for a, n in zip(op.axes, op.type.shape, strict=False)
-        if a in ("mlp", "vocab") and isinstance(n, int)
-    ]
+    sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis in ("mlp", "vocab")]
     return all(n % tp == 0 for n in sizes)
 
 

@@ -9,10 +9,6 @@ from typing import ClassVar
 from llmir.dtype import DType, dtype
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program
-from llmir.ops.collective import Collective
-from llmir.ops.gather import Embedding
-from llmir.ops.source import Cache, Weight
-from llmir.ops.wire import Compress
 from llmir.pipeline import Pass
 
 from . import formats
@@ -112,24 +108,23 @@ class _Step:
         return formats.asked(role, name) if name and name != KEEP else name or None
 
     def _types(self, graph: Graph) -> Types:
-        weights: dict[str, DType] = {}
-        caches: dict[str, DType] = {}
+        sources: dict[str, DType] = {}
         products: dict[str, DType] = {}
         called: dict[str, set[str]] = {}
         for node in graph.nodes:
-            if isinstance(node.op, Weight):
+            if node.op.role == "weight":
                 uses = [(graph[user], slot) for _, user, slot in graph.nx.out_edges(node.name, keys=True)]
                 called[node.name] = weight_names(graph, node, [user for user, _ in uses])
                 if given := self._weight(graph, uses, called[node.name]):
-                    weights[node.name] = given
-            elif isinstance(node.op, Cache) and (not node.op.axes or "cached" in node.op.axes):
+                    sources[node.name] = given
+            elif node.op.role == "cache" and (not node.op.axes or "cached" in node.op.axes):
                 if to := self._cache(graph, node):
-                    caches[node.name] = to
-            elif formats.is_product(node.op) and (to := self._activations(graph, node, called, weights)):
+                    sources[node.name] = to
+            elif node.op.matrices and (to := self._activations(graph, node, called, sources)):
                 products[node.name] = to
         activations = self.formats["activations"]
         wide = {self.model: activations} if activations and not activations.low else {}
-        return Types(weights, caches, products, wide)
+        return Types(sources, products, wide)
 
     def _weight(self, graph: Graph, uses: list[tuple[Node, int]], names: set[str]) -> DType | None:
         """The new type of a weight, if it has one."""
@@ -137,7 +132,7 @@ class _Step:
         given = self.formats["weights"] if said is None else said
         if given is None or isinstance(given, str):
             return None
-        roles = _matrix_roles(graph, uses)
+        roles = _matrix_roles(uses)
         if not roles and (given.low or given.name == "tf32"):
             return None
         return given.laid(roles) if said or not given.low or _by_default(uses) else None
@@ -155,7 +150,7 @@ class _Step:
         self, graph: Graph, node: Node, called: Mapping[str, set[str]], weights: Mapping[str, DType]
     ) -> DType | None:
         """The narrow type that a product takes, if any; what it took before where nothing else is said."""
-        matrices = [node.operands[slot].node for slot in formats.matrix_slots(node)]
+        matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
         said = {self._said("activations", own | called.get(m, set()), known) for m in matrices}
         if len(said) > 1:
@@ -177,7 +172,7 @@ class _Step:
                 rule = f"narrow, or in the model's own type, {model}"
                 raise PassError(f"quantize: plan: {node.name}: activations are {rule}, got {given}")
             return None
-        for slot in formats.matrix_slots(node):
+        for slot in node.op.matrices:
             matrix = weights.get(node.operands[slot].node, graph.type(node.operands[slot]).dtype)
             if not matrix.low or not formats.multiplies(given, matrix):
                 rule = "weights of their kind and as narrow"
@@ -190,7 +185,7 @@ class _Step:
         """The type that a collective carries, if it is to be another one."""
         self.collectives += 1
         first = graph[node.operands[0].node]
-        while isinstance(first.op, Collective | Compress):
+        while first.op.relays:
             first = graph[first.operands[0].node]
         names = op_names(graph, node) | op_names(graph, first) - {first.op.block} | {node.op.opcode}
         said = self._said("collectives", names, [node.op.opcode, *short_names([first, node])])
@@ -200,20 +195,15 @@ class _Step:
         return given if said or not given.low or node.op.block not in formats.KEPT_COLLECTIVES else None
 
 
-def _matrix_roles(graph: Graph, uses: list[tuple[Node, int]]) -> str:
+def _matrix_roles(uses: list[tuple[Node, int]]) -> str:
     """The roles of a matrix's dimensions, "" for what is no matrix; a product says them before a table."""
-    found = ""
-    for node, slot in uses:
-        if formats.is_product(node.op) and slot in formats.matrix_slots(node):
-            return formats.weight_roles(node.op.equation(graph.operand_types(node)).text, slot)
-        if isinstance(node.op, Embedding):
-            found = "nk"
-    return found
+    uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
+    return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
 
 
 def _by_default(uses: list[tuple[Node, int]]) -> bool:
     """Whether all users are products of blocks that are narrowed without being named."""
-    return all(formats.is_product(n.op) and n.op.block not in formats.KEPT_BLOCKS for n, _ in uses)
+    return all(n.op.matrices and n.op.block not in formats.KEPT_BLOCKS for n, _ in uses)
 
 
 def _model_type(program: Program) -> DType:
@@ -222,6 +212,6 @@ def _model_type(program: Program) -> DType:
     for graph in graphs:
         for node in graph.nodes:
             type = node.results[0].dtype
-            if node.op.opcode not in ("weight", "cache") and type.kind == "float" and not type.low:
+            if node.op.role == "activation" and type.kind == "float" and not type.low:
                 return type
     return dtype("bf16")

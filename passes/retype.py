@@ -11,14 +11,7 @@ from llmir.dtype import DType, dtype
 from llmir.graph import Graph, Node, Value
 from llmir.op import Op, infer
 from llmir.ops import make
-from llmir.ops.attention import AttentionMix, AttentionScores, FlashAttention
-from llmir.ops.collective import ReduceScatter
-from llmir.ops.elementwise import Cast
-from llmir.ops.gather import Embedding
-from llmir.ops.moe import Dispatch
-from llmir.ops.quant import Dequantize, Quantize
-from llmir.ops.source import Cache, Input, Source, Weight
-from llmir.ops.wire import Decompress
+from llmir.ops.quant import Quantize
 from llmir.rewrite import Match, Rule, rewrite
 
 from . import formats
@@ -31,8 +24,7 @@ class Types:
     `wide` are the types that another one replaces wherever the model computes in them.
     """
 
-    weights: Mapping[str, DType]
-    caches: Mapping[str, DType]
+    held: Mapping[str, DType]
     activations: Mapping[str, DType]
     wide: Mapping[DType, DType]
 
@@ -41,7 +33,7 @@ def retyped(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
     """`graph` with these types, and the products that take quantized activations."""
     walk = _Walk(graph, types)
     built = walk.run()
-    if walk.quantized and any(isinstance(n.op, Dispatch) for n in built.nodes):
+    if walk.quantized:
         built = _shared(rewrite(built, _QUANTIZE_FIRST))
     return graph if built == graph else built, frozenset(walk.quantized)
 
@@ -96,6 +88,11 @@ def _shared(graph: Graph) -> Graph:
     return Graph(graph.name, nodes, graph.outputs) if instead else graph
 
 
+def _quantizes(node: Node) -> bool:
+    """Whether it is a conversion of the kind that `quantize` puts before and after what computes."""
+    return node.op.converts and not node.op.relays
+
+
 class _Walk:
     """One pass over a graph, along its schedule."""
 
@@ -110,14 +107,14 @@ class _Walk:
     def run(self) -> Graph:
         """The new graph, without conversions that nothing needs any more."""
         for node in self.old.nodes:
-            if isinstance(node.op, Source):
-                self._put(node, self._source(node), ())
+            if node.op.source:
+                self._source(node)
             else:
                 self._compute(node, tuple(self.values[v] for v in node.operands))
         self.new.output(*(self.values[v] for v in self.old.outputs))
         nodes, needed = [], {v.node for v in map(self.values.__getitem__, self.old.outputs)}
         for node in reversed(self.new.nodes):
-            if node.name in needed or not isinstance(node.op, Quantize | Dequantize):
+            if node.name in needed or not _quantizes(node):
                 nodes.append(node)
                 needed |= {v.node for v in node.operands}
         return Graph(self.old.name, reversed(nodes), (self.values[v] for v in self.old.outputs))
@@ -128,51 +125,42 @@ class _Walk:
         self.nodes[node.name] = fresh
         self.values.update(zip(node.values, fresh.values, strict=True))
 
-    def _source(self, node: Node) -> Op:
-        op: Any = node.op
-        if isinstance(op, Weight):
-            to = self.types.weights.get(node.name)
-        elif isinstance(op, Cache):
-            to = self.types.caches.get(node.name)
-        else:
-            to = self.types.wide.get(op.type.dtype) if isinstance(op, Input) else None
-        changed: Op = replace(op, type=op.type.to(to)) if to else op
-        return changed
+    def _source(self, node: Node) -> None:
+        old = node.results[0].dtype
+        to = self._due(old) if node.op.role == "activation" else self.types.held.get(node.name, old)
+        self._put(node, node.op if to == old else node.op.giving(to, old), ())
 
     def _compute(self, node: Node, operands: tuple[Value, ...]) -> None:
-        op: Any = node.op
-        due = self._due(node.results[0].dtype)
-        if isinstance(op, Cast | Dequantize | Decompress | ReduceScatter) and op.to:
-            op = replace(op, to=str(self._due(dtype(op.to))))
-        if isinstance(op, Cast) and self.new.type(operands[0]).dtype == dtype(op.to):
+        op, due = node.op, self._due(node.results[0].dtype)
+        if op.converts and self.new.type(operands[0]).dtype == due:
             self.values[node.values[0]] = operands[0]
             return
-        if formats.is_product(op):
+        if op.matrices:
             operands = self._product(node, operands)
-        elif isinstance(op, Dispatch):
-            operands = (self._narrowed(operands[0], Quantize), *operands[1:])
-        elif isinstance(op, AttentionScores | AttentionMix):
-            operands = (operands[0], self._widened(operands[1], operands[0]))
-        elif isinstance(op, FlashAttention):
-            operands = (operands[0], *map(self._narrowed, operands[1:]))
-        if formats.is_product(op) or isinstance(op, Embedding):
-            given = self.new.type(operands[0]).dtype
-            op = replace(op, to="" if given == due else due.name)
-        self._put(node, op, operands)
-        if isinstance(op, Quantize | Dequantize):
-            self.made.setdefault((operands[0], op.to), self.values[node.values[0]])
+        operands = tuple(self._operand(op, slot, operands) for slot in range(len(operands)))
+        self._put(node, op.giving(due, self.new.type(operands[0]).dtype), operands)
+        if _quantizes(node):
+            self.made.setdefault((operands[0], due.name), self.values[node.values[0]])
+
+    def _operand(self, op: Op, slot: int, operands: tuple[Value, ...]) -> Value:
+        """An operand in the type that the op takes."""
+        value = operands[slot]
+        if slot in op.copies.values():
+            return self._unquantized(value)
+        if slot in op.alike:
+            return self._widened(value, operands[op.alike[slot]])
+        return self._undequantized(value) if slot in op.widens else value
 
     def _due(self, dtype: DType) -> DType:
         return self.types.wide.get(dtype, dtype)
 
     def _product(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         """The operands of a product: x is narrow if the matrices are and it was asked for."""
-        x, wanted = self._narrowed(operands[0], Quantize), self.types.activations.get(node.name)
-        matrices = [self.new.type(operands[slot]).dtype for slot in formats.matrix_slots(node)]
+        x, wanted = self._unquantized(operands[0]), self.types.activations.get(node.name)
+        matrices = [self.new.type(operands[slot]).dtype for slot in node.op.matrices]
         if wanted is None or not all(w.low and formats.multiplies(wanted, w) for w in matrices):
             return (x, *operands[1:])
-        roles = formats.activation_roles(node.op.equation(self.old.operand_types(node)).text)
-        to = formats.activation_format(wanted, matrices, roles)
+        to = formats.activation_format(wanted, matrices, node.op.scale_roles(0))
         self.quantized.add(node.name)
         if self.new.type(x).dtype == to:
             return (x, *operands[1:])
@@ -180,16 +168,24 @@ class _Walk:
 
     def _widened(self, value: Value, like: Value) -> Value:
         """What eager attention multiplies: a cache in the type of its other operand."""
-        value, to = self._narrowed(value), self.new.type(like).dtype
+        value, to = self._undequantized(value), self.new.type(like).dtype
         if self.new.type(value).dtype == to:
             return value
         block = self.nodes[value.node].op.block
         return self._once(value, make("dequantize", to=to.name, block=block))
 
-    def _narrowed(self, value: Value, conversion: type[Op] = Dequantize) -> Value:
-        """The value before a conversion that an earlier pass put there."""
+    def _unquantized(self, value: Value) -> Value:
+        """The value before an earlier pass made it narrow."""
+        return self._before(value) if self.new.type(value).dtype.low else value
+
+    def _undequantized(self, value: Value) -> Value:
+        """The narrow value that an earlier pass has widened."""
+        before = self._before(value)
+        return before if self.new.type(before).dtype.low else value
+
+    def _before(self, value: Value) -> Value:
         node = self.nodes.get(value.node)
-        return node.operands[0] if node and isinstance(node.op, conversion) else value
+        return node.operands[0] if node and _quantizes(node) else value
 
     def _once(self, value: Value, op: Op) -> Value:
         """The value converted; one conversion serves all users."""

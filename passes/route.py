@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from llmir.build import Builder
 from llmir.errors import PassError, VerifyError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.op import Op
-from llmir.ops.collective import AllToAll
-from llmir.ops.moe import Dispatch, GroupedLinear
-from llmir.ops.source import Source
 from llmir.pipeline import Pass
 from llmir.routing import CHANCE, Law, Zipf, law
 
@@ -34,7 +31,8 @@ class Route(Pass):
     def __call__(self, program: Program) -> Program:
         """Tell the ops that route, before or after they are laid over ranks."""
         by = self._law()
-        grouped = [n.op for g in program.graphs.values() for n in g.nodes if isinstance(n.op, GroupedLinear)]
+        nodes = [n for graph in program.graphs.values() for n in graph.nodes]
+        grouped = [n.op for n in nodes if n.op.routing and n.op.matrices]
         if not grouped and by != CHANCE:
             raise PassError("route: the program routes no tokens to experts")
         if all(op.routing == str(by) for op in grouped):
@@ -67,7 +65,7 @@ class Route(Pass):
         for node in graph.nodes:
             op = told.get(node.name, node.op)
             operands = (new[v] for v in node.operands)
-            values = b.insert(node) if isinstance(op, Source) else b.apply(op, *operands, name=node.name)
+            values = b.insert(node) if op.source else b.apply(op, *operands, name=node.name)
             new.update(zip(node.values, values, strict=True))
         b.output(*(new[v] for v in graph.outputs))
         return b.graph()
@@ -75,19 +73,16 @@ class Route(Pass):
 
 def _told(graph: Graph, node: Node, by: Law) -> list[tuple[str, Op]]:
     """A grouped product, and the ops that bring its rows, as they are under the law."""
-    op = node.op
-    if not isinstance(op, GroupedLinear):
+    op: Any = node.op
+    if not (op.routing and op.matrices):
         return []
-    found: list[tuple[str, Op]] = [(node.name, replace(op, routing=str(by)))]
-    experts, top_k = (op.experts, op.top_k) if by != CHANCE else (0, 0)
-    before = {node.name}
+    sizes = (op.experts, op.top_k) if by != CHANCE else (0, 0)
+    found: list[tuple[str, Op]] = []
+    before = [node.name]
     while before:
         earlier = graph[before.pop()]
-        if isinstance(earlier.op, AllToAll):
-            told = replace(earlier.op, top_k=top_k, experts=experts, routing=str(by))
-            found.append((earlier.name, told))
-        if isinstance(earlier.op, Dispatch):
-            found.append((earlier.name, replace(earlier.op, experts=experts, routing=str(by))))
-        elif not isinstance(earlier.op, Source):
-            before |= {v.node for v in earlier.operands}
+        if earlier.op.routing:
+            found.append((earlier.name, earlier.op.routed_by(str(by), *sizes)))
+        if not earlier.op.copies:  # rows begin there
+            before += [v.node for v in earlier.operands]
     return found

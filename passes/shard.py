@@ -16,11 +16,8 @@ from llmir.equation import Dimension
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.op import Op
-from llmir.ops.collective import TOKENS, Collective
+from llmir.ops.collective import TOKENS
 from llmir.ops.moe import Combine, Dispatch
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source
-from llmir.ops.wire import Compress, Decompress
 from llmir.pipeline import Pass
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
@@ -85,24 +82,26 @@ class _Walk:
 
     def _node(self, node: Node) -> tuple[Value, ...]:
         op = node.op
-        if isinstance(op, Source):
-            return self.b.insert(
-                Node(node.name, replace(op, type=self.plan.lay(op)), (), (self.plan.lay(op),))
-            )
+        if op.source:
+            return self._source(node)
         operands = tuple(self.new[v] for v in node.operands)
-        if isinstance(op, Collective | Compress | Decompress):
-            return operands[:1]  # what was inserted for an earlier layout
+        if op.relays:
+            return operands[:1]
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
         if isinstance(op, Combine):
             return self._combine(node.name, op, operands)
-        if isinstance(op, Repeat):
-            inputs = self.program[op.body].inputs
-            wanted = [self.plan.lay(n.op) for n in inputs if isinstance(n.op, Source)]
+        if op.loop:
+            wanted = [self.plan.lay(taken) for taken in self.program[op.loop.body].inputs]
         else:
             wanted = self._wanted(op, operands)
         placed = tuple(map(self.place, operands, wanted))
         return self.b.apply(op, *placed, name=node.name)
+
+    def _source(self, node: Node) -> tuple[Value, ...]:
+        op: Any = node.op
+        type = self.plan.lay(node)
+        return self.b.insert(Node(node.name, replace(op, type=type), (), (type,)))
 
     def _output(self, value: Value) -> Value:
         """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch."""
@@ -112,13 +111,11 @@ class _Walk:
         entries = self.program.entries
         if self.graph.name in entries[:-1]:
             after = self.program[entries[entries.index(self.graph.name) + 1]]
-            taken = after.inputs[slot].op
-            return self.place(new, self.plan.lay(taken)) if isinstance(taken, Source) else new
+            return self.place(new, self.plan.lay(after.inputs[slot]))
         if self.graph.name in entries:
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
-        first = self.graph.inputs[slot].op
-        return self.place(new, self.plan.lay(first)) if isinstance(first, Source) else new
+        return self.place(new, self.plan.lay(self.graph.inputs[slot]))
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:
         """How the operands must lie: weights and caches stay, activations follow."""
@@ -150,7 +147,7 @@ class _Walk:
         while value.result in node.op.aliases:
             value = node.operands[node.op.aliases[value.result]]
             node = self.b.node(value.node)
-        return node.op.opcode in ("weight", "cache")
+        return node.op.role != "activation"
 
     def _target(
         self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement

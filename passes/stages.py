@@ -11,8 +11,7 @@ from llmir.build import Builder
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source
+from llmir.op import Loop
 from llmir.pipeline import Pass
 from llmir.tensor import Tensor
 
@@ -84,7 +83,7 @@ def _staged(program: Program, sizes: tuple[int, ...], pp: int) -> Program:
         raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
     (entry,) = program.entries
     graph = program[entry]
-    if not any(isinstance(n.op, Repeat) for n in graph.nodes):
+    if not any(n.op.loop for n in graph.nodes):
         raise PassError(f"stages: {program.name} has no repeated layers to split; stages go before unroll")
     layers = program.depth(entry)
     stages = len(sizes) or pp
@@ -142,27 +141,27 @@ class _Cut:
         for node in nodes:
             operands = tuple(self.renamed.get(v, v) for v in node.operands)
             self.types |= zip(node.values, node.results, strict=True)
-            if isinstance(node.op, Repeat):
-                given = self._split(node, node.op, loops[node.name], operands)
+            if loop := node.op.loop:
+                given = self._split(node, loop, loops[node.name], operands)
                 self.renamed |= zip(node.values, given, strict=True)
-            elif isinstance(node.op, Source):
+            elif node.op.source:
                 self.sources.append(node)
             else:
                 self.pieces.append((self._now, Node(node.name, node.op, operands, node.results)))
 
     def _split(
-        self, node: Node, op: Repeat, layers: Layers, operands: tuple[Value, ...]
+        self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         """What a `repeat` gives after each stage's piece; an iteration in two stages is written out."""
-        size, done = self.program.depth(op.body), 0
-        inputs: list[Any] = [source.op for source in self.program[op.body].inputs]
-        axes = [source.axes for source in inputs]
-        while done < op.times:
+        op: Any = node.op
+        size, done = self.program.depth(loop.body), 0
+        axes = [source.op.axes for source in self.program[loop.body].inputs]
+        while done < loop.times:
             if not self.rooms[0]:
                 self.rooms.pop(0)
                 self.layer = 0
             self.axes |= zip(operands, axes, strict=True)
-            first, times = layers.first + done * size, min(self.rooms[0] // size, op.times - done)
+            first, times = layers.first + done * size, min(self.rooms[0] // size, loop.times - done)
             if times:
                 part = replace(op, times=times, first=None if first == self.layer else first)
                 self.pieces.append((self._now, Node(node.name, part, operands, node.results)))
@@ -170,13 +169,13 @@ class _Cut:
                 self.layer = first + times * size
                 given = node.values
             else:
-                inner = iteration(self.program, node, first, operands)
+                inner = iteration(self.program, node, loop, first, operands)
                 self._cut(inner.nodes, inner.loops)
                 times, given = 1, tuple(self.renamed.get(v, v) for v in inner.outputs)
             done += times
-            operands = (*given, *operands[op.carried :])
+            operands = (*given, *operands[loop.carried :])
             self.axes |= zip(given, axes, strict=False)
-        return operands[: op.carried]
+        return operands[: loop.carried]
 
     def stage(self, number: int) -> Graph:
         """The graph of one stage."""

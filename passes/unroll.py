@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
-from llmir.op import Op
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source, Weight
+from llmir.op import Loop
 from llmir.pipeline import Pass
 
 
@@ -23,34 +21,26 @@ class Iteration:
     loops: dict[str, Layers]  # of each `repeat` among the nodes: where its iterations begin
 
 
-def iteration(program: Program, node: Node, layer: int, operands: Sequence[Value]) -> Iteration:
+def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
     """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
 
     Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
     """
-    op: Any = node.op
-    body, prefix = program[op.body], f"{node.name}.{layer}."
+    body, prefix = program[loop.body], f"{node.name}.{layer}."
     given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}
 
     def value(inner: Value) -> Value:
         return given.get(inner, Value(prefix + inner.node, inner.result))
 
     nodes = (
-        Node(prefix + n.name, _numbered(n.op, layer), tuple(map(value, n.operands)), n.results)
+        Node(prefix + n.name, n.op.numbered(layer), tuple(map(value, n.operands)), n.results)
         for n in body.nodes
-        if n.op.opcode != "input"
+        if n.values[0] not in given
     )
     loops = program.iterations(body, Layers(layer))
     return Iteration(
         tuple(nodes), tuple(map(value, body.outputs)), {prefix + name: found for name, found in loops.items()}
     )
-
-
-def _numbered(op: Op, layer: int) -> Op:
-    """The op with `{layer}` of its checkpoint name filled in."""
-    if not isinstance(op, Weight) or "{layer}" not in op.param:
-        return op
-    return replace(op, param=op.param.replace("{layer}", str(layer)))
 
 
 def _flatten(program: Program, graph: Graph) -> Graph:
@@ -60,19 +50,18 @@ def _flatten(program: Program, graph: Graph) -> Graph:
     def place(nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
         for node in nodes:
             operands = tuple(renamed.get(v, v) for v in node.operands)
-            if not isinstance(node.op, Repeat):
+            if not (loop := node.op.loop):
                 flat.append(Node(node.name, node.op, operands, node.results))
                 continue
-            carried = node.op.carried
             for layer in loops[node.name]:
-                inner = iteration(program, node, layer, operands)
+                inner = iteration(program, node, loop, layer, operands)
                 place(inner.nodes, inner.loops)
-                operands = (*(renamed.get(v, v) for v in inner.outputs), *operands[carried:])
+                operands = (*(renamed.get(v, v) for v in inner.outputs), *operands[loop.carried :])
             renamed.update(zip(node.values, operands, strict=False))
 
     place(graph.nodes, program.iterations(graph, Layers()))
     # Sources first, as everywhere.
-    flat.sort(key=lambda n: not isinstance(n.op, Source))
+    flat.sort(key=lambda n: not n.op.source)
     return Graph(graph.name, flat, (renamed.get(v, v) for v in graph.outputs))
 
 
@@ -84,6 +73,6 @@ class Unroll(Pass):
 
     def __call__(self, program: Program) -> Program:
         """Write out each entry."""
-        if not any(isinstance(n.op, Repeat) for g in program.graphs.values() for n in g.nodes):
+        if not any(n.op.loop for g in program.graphs.values() for n in g.nodes):
             return program
         return program.replace(graphs={e: _flatten(program, program[e]) for e in program.entries})

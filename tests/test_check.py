@@ -153,9 +153,9 @@ def test_what_is_missing_extra_or_different_is_named(tmp_path: Path) -> None:
     shapes[q] = (24, 60)  # the right one is [60, 24]
     found = compare("qwen3", safetensors(tmp_path / "m.safetensors", header(shapes, {k: "F32"})))
     assert not found.agrees
-    assert (found.missing, found.unexpected) == (["model.norm.weight"], ["model.norm.bias"])
-    assert found.wrong_shape == [weights.Difference(q, "[60, 24]", "[24, 60]")]
-    assert found.wrong_dtype == [weights.Difference(k, "bf16", "fp32")]
+    assert (found.missing, found.unexpected) == (("model.norm.weight",), ("model.norm.bias",))
+    assert found.wrong_shape == (weights.Difference(q, "[60, 24]", "[24, 60]"),)
+    assert found.wrong_dtype == (weights.Difference(k, "bf16", "fp32"),)
 
 
 def test_a_total_that_differs_is_found(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def test_any_json_value_is_a_positive_integer_or_a_config_error(value: object) -
 
 
 @given(json_values)
-@pytest.mark.parametrize("accessor", ["number", "flag", "text", "optional_integer", "nested", "integers"])
+@pytest.mark.parametrize(
+    "accessor",
+    ["number", "optional_number", "flag", "text", "texts", "optional_integer", "nested", "integers"],
+)
 def test_no_accessor_raises_anything_but_config_errors(accessor: str, value: object) -> None:
     try:
         getattr(config(key=value), accessor)("key")
@@ -186,15 +189,33 @@ def test_true_is_not_one_but_one_is_one_point_zero() -> None:
         config(key=True).unmodelled("key", (1.0,), "true is not a number")
 
 
-def test_fields_that_nobody_asked_for_are_noted_once_unless_harmless() -> None:
-    view = config(
-        foo=1, use_cache=True, _commit_hash="x", asked=2, known=3, rope_scaling={"factor": 8.0, "bar": 1}
-    )
+def test_a_field_that_nobody_knows_is_an_error_that_names_it() -> None:
+    view = config(foo=50.0, _commit_hash="x", asked=2, known=3, bar=1, idle=7)
     view.integer("asked")
     view.ignore("known")
+    with pytest.raises(UnsupportedError) as error:
+        view.finish({"idle"})
+    assert message(error) == "$.foo: 50.0 is not modelled (an unknown field may act) (1 more: bar)"
+    typo = config(num_key_value_head=8)
+    with pytest.raises(
+        UnsupportedError, match=r"\$\.num_key_value_head: 8 .*; did you mean num_key_value_heads\?$"
+    ):
+        typo.finish({"num_key_value_heads"})
+
+
+def test_an_unknown_field_of_an_object_is_an_error_that_names_its_path() -> None:
+    view = config(rope_scaling={"factor": 8.0, "bar": 1})
     rope = view.nested("rope_scaling")
     assert rope is not None
     rope.number("factor")
+    with pytest.raises(UnsupportedError) as error:
+        view.finish({"bar"})  # what cannot act outside may act inside
+    assert message(error).startswith("$.rope_scaling.bar: 1 is not modelled")
+
+
+def test_lenient_notes_what_nobody_knows_once() -> None:
+    view = Config({"foo": 1, "rope_scaling": {"bar": 1}}, name="tiny", lenient=True)
+    view.nested("rope_scaling")
     view.finish()
     view.finish()
     assert view.notes == [
@@ -203,8 +224,51 @@ def test_fields_that_nobody_asked_for_are_noted_once_unless_harmless() -> None:
     ]
 
 
-def test_encoder_fields_are_harmless_only_when_off() -> None:
-    off, on = config(is_encoder_decoder=False), config(is_encoder_decoder=True)
-    off.finish()
-    on.finish()
-    assert (off.notes, len(on.notes)) == ([], 1)
+@given(st.text(), json_values)
+def test_any_unknown_field_is_refused_on_one_line(key: str, value: object) -> None:
+    try:
+        config(**{key: value}).finish()
+    except UnsupportedError as error:
+        assert str(error).startswith("$.") and str(error).isprintable()
+    else:
+        assert key.startswith("_")
+
+
+def test_a_field_with_neutral_values_is_refused_with_others() -> None:
+    off = {"is_encoder_decoder": ((None, False), "an encoder")}
+    for value in (None, False):
+        config(is_encoder_decoder=value).finish(neutral=off)
+    with pytest.raises(UnsupportedError) as error:
+        config(is_encoder_decoder=True).finish(neutral=off)
+    assert message(error) == "$.is_encoder_decoder: true is not modelled (an encoder); null or false is"
+
+
+def test_numbers_are_so_many_and_each_is_named() -> None:
+    assert config(key=[1, 2.5]).numbers("key", 2) == (1.0, 2.5)
+    for value, says in (
+        ([1.0], "expected a list of 2 numbers, got a list of 1"),
+        (1.0, "expected a list of 2 numbers, got 1.0"),
+        (None, "expected a list of 2 numbers, got null"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            config(key=value).numbers("key", 2)
+        assert message(error) == f"$.key: {says}"
+    with pytest.raises(ConfigError) as error:
+        config(key=[1, math.nan]).numbers("key", 2)
+    assert message(error) == "$.key[1]: expected a positive finite number, got NaN"
+
+
+def test_zero_stands_for_no_number_only_where_it_may() -> None:
+    assert config(key=0).optional_number("key", zero=True) is None
+    assert config(key=0.5).optional_number("key") == 0.5
+    for value, zero in ((0, False), (False, True), (-1.0, True)):
+        with pytest.raises(ConfigError):
+            config(key=value).optional_number("key", zero=zero)
+
+
+def test_two_spellings_of_the_dtype_must_agree() -> None:
+    assert config(dtype="float16", torch_dtype="torch.float16").dtype() == "fp16"
+    assert config(dtype="auto", torch_dtype="float16").dtype() == "fp16"
+    with pytest.raises(ConfigError) as error:
+        config(dtype="bfloat16", torch_dtype="float16").dtype()
+    assert message(error) == "$.torch_dtype: fp16 contradicts dtype bf16"

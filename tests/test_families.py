@@ -8,10 +8,12 @@ import pytest
 
 import llmir
 from llmir.errors import ConfigError, UnsupportedError
+from llmir.frontends.fields import INERT, NEUTRAL
 from llmir.ops.rope import Rotary
 
 from .commands import TINY
 
+QWEN2 = {**TINY, "architectures": ["Qwen2ForCausalLM"]}
 QWEN = {**TINY, "head_dim": 16, "architectures": ["Qwen3ForCausalLM"]}
 MOE = {
     **QWEN,
@@ -20,6 +22,7 @@ MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+EACH = {config["architectures"][0]: config for config in (TINY, QWEN2, QWEN, MOE)}
 # The defaults of transformers' LlamaConfig, Qwen2Config, Qwen3Config and Qwen3MoeConfig.
 POSITIONS = {
     "LlamaForCausalLM": 2048,
@@ -35,8 +38,7 @@ def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("architecture", POSITIONS)
 def test_positions_that_no_config_states_are_no_fact(architecture: str) -> None:
-    config = without(MOE, "max_position_embeddings", *(() if "Moe" in architecture else ("num_experts",)))
-    program = llmir.load({**config, "architectures": [architecture]})
+    program = llmir.load(without(EACH[architecture], "max_position_embeddings"))
     assert "positions" not in program.facts
     job = llmir.workload(program, "h100-sxm", prompt=10**6, generate=2)
     assert not [note for note in job.notes if "positions" in note]
@@ -45,9 +47,8 @@ def test_positions_that_no_config_states_are_no_fact(architecture: str) -> None:
 @pytest.mark.parametrize("kind", ["dynamic", "yarn"])
 @pytest.mark.parametrize("architecture", POSITIONS)
 def test_a_stretch_starts_from_the_positions_of_the_family(architecture: str, kind: str) -> None:
-    config = without(MOE, "max_position_embeddings", *(() if "Moe" in architecture else ("num_experts",)))
-    scaled = {"rope_scaling": {"rope_type": kind, "factor": 4.0}, "architectures": [architecture]}
-    program = llmir.load({**config, **scaled})
+    scaled = {"rope_scaling": {"rope_type": kind, "factor": 4.0}}
+    program = llmir.load({**without(EACH[architecture], "max_position_embeddings"), **scaled})
     ropes = [at.node.op for at in program.instances() if isinstance(at.node.op, Rotary)]
     assert ropes and {rope.factors[1] for rope in ropes} == {POSITIONS[architecture]}
 
@@ -59,54 +60,242 @@ def test_layers_beyond_reason_are_one_line(config: dict[str, Any]) -> None:
             llmir.load({**config, "num_hidden_layers": layers})
 
 
+# What a family's other fields decide a neutral value of.
 ACTING: list[tuple[dict[str, Any], str, object]] = [
-    *((TINY, key, 50.0) for key in ("attn_logit_softcapping", "final_logit_softcapping")),
-    (TINY, "kv_lora_rank", 512),
-    (TINY, "attention_chunk_size", 8192),
+    (TINY, "hidden_act", "gelu"),
     (TINY, "use_qk_norm", True),
-    (TINY, "no_rope_layers", [1, 1, 1, 0]),
-    *((TINY, key, 0.5) for key in ("embedding_multiplier", "residual_multiplier", "logits_scaling")),
+    (QWEN, "use_qk_norm", False),
+    (TINY, "qkv_bias", True),
+    (QWEN2, "qkv_bias", False),
+    *((QWEN2, "attention_bias", bias) for bias in (False, True)),
+    (QWEN, "mlp_bias", True),
     (TINY, "attention_multiplier", 1.0),  # heads of 16 have 0.25
     (TINY, "query_pre_attn_scalar", 256),
     *((TINY, key, 8) for key in ("num_experts", "num_local_experts", "n_routed_experts")),
     (QWEN, "num_experts", 8),
-    (TINY, "sliding_window", 4096),
-    (MOE, "shared_expert_intermediate_size", 64),
+    (QWEN, "num_experts_per_tok", 2),
+    *((config, "use_sliding_window", True) for config in (TINY, MOE)),
+    (TINY, "partial_rotary_factor", 0.5),
+    (TINY, "model_type", "mistral"),
+    # What one of `NEUTRAL` would be taken for.
+    (TINY, "add_cross_attention", 0),
+    (TINY, "residual_multiplier", True),
+    (TINY, "is_causal", None),  # transformers takes it for false
+    (TINY, "n_group", False),
+    (MOE, "norm_topk_probability", True),
 ]
 
 
-@pytest.mark.parametrize(("config", "key", "value"), ACTING, ids=[a[1] for a in ACTING])
+@pytest.mark.parametrize(("config", "key", "value"), ACTING, ids=[f"{a[1]}-{a[2]}" for a in ACTING])
 def test_what_changes_the_computation_is_refused_by_name(
     config: dict[str, Any], key: str, value: object
 ) -> None:
     with pytest.raises(UnsupportedError) as error:
         llmir.load({**config, key: value})
     assert str(error.value).startswith(f"$.{key}: ") and str(error.value).isprintable()
-    assert [n for n in llmir.load({**config, key: value}, lenient=True).notes if f"$.{key}" in n]
+    assert [n for n in llmir.load({**config, key: value}, lenient=True).notes if key in n]
 
 
-NEUTRAL: list[tuple[dict[str, Any], dict[str, object]]] = [
-    (TINY, dict.fromkeys(key for config, key, _ in ACTING if config is TINY)),
-    (TINY, dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)),
+READ = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}  # by one family or another
+
+
+@pytest.mark.parametrize("config", EACH.values(), ids=EACH)
+@pytest.mark.parametrize("key", [key for key in NEUTRAL if key not in READ])
+def test_a_field_that_may_act_is_refused_but_for_the_values_with_which_it_does_not(
+    config: dict[str, Any], key: str
+) -> None:
+    for value in NEUTRAL[key][0]:
+        assert llmir.load({**config, key: value}) == llmir.load(config)
+    for value in ("some", 7, 0.25, [], {"a": 1}):
+        with pytest.raises(UnsupportedError) as error:
+            llmir.load({**config, key: value})
+        assert str(error.value).startswith(f"$.{key}: ") and NEUTRAL[key][1] in str(error.value)
+
+
+@pytest.mark.parametrize("config", EACH.values(), ids=EACH)
+def test_what_cannot_act_is_read_without_a_note(config: dict[str, Any]) -> None:
+    known = {"architectures": config["architectures"], "model_type": None, "auto_map": {"AutoConfig": "x"}}
+    for value in ("anything", 7, None, [1], {"a": 1}):
+        assert llmir.load({**config, **dict.fromkeys(INERT, value), **known}) == llmir.load(config)
+
+
+def test_every_field_has_one_answer_and_every_answer_a_reason() -> None:
+    assert not INERT.keys() & NEUTRAL.keys()
+    assert all(len(reason) > 10 for reason in INERT.values())
+    assert all(reason and values for values, reason in NEUTRAL.values())
+
+
+def test_code_of_its_own_is_noted_since_it_is_not_run() -> None:
+    [note] = llmir.load({**TINY, "auto_map": {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}}).notes
+    assert "auto_map" in note and "the class of transformers is what is modelled" in note
+
+
+FIELDS_WITHOUT_EFFECT: list[tuple[dict[str, Any], dict[str, object]]] = [
     (TINY, {"attention_multiplier": 0.25, "query_pre_attn_scalar": 16, "use_qk_norm": False}),
-    (TINY, dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank"), 0)),
-    (QWEN, {"sliding_window": 4096, "use_sliding_window": False}),
+    (TINY, dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 0)),
+    (TINY, {"layer_types": ["full_attention"] * 2, "partial_rotary_factor": 1.0, "qkv_bias": False}),
+    (QWEN2, {"qkv_bias": True, "sliding_window": 131072, "max_window_layers": 28}),
+    *((config, {"sliding_window": 4096, "use_sliding_window": False}) for config in (QWEN2, QWEN, MOE)),
+    # A window in no layer: none of these begins one, none has a width, and kinds of layers go first.
+    *((config, {"use_sliding_window": True, "max_window_layers": 2}) for config in (QWEN2, QWEN)),
+    *((config, {"use_sliding_window": True, "sliding_window": None}) for config in (QWEN2, QWEN, MOE)),
+    (QWEN, {"use_sliding_window": True, "max_window_layers": 0, "layer_types": ["full_attention"] * 2}),
     # As Qwen3-Coder-30B-A3B-Instruct has them.
-    (MOE, {"use_qk_norm": True, "shared_expert_intermediate_size": 0}),
+    (MOE, {"use_qk_norm": True, "shared_expert_intermediate_size": 0, "qkv_bias": False}),
+    (MOE, {"num_local_experts": 8}),
 ]
 
 
-@pytest.mark.parametrize(("config", "fields"), NEUTRAL)
+@pytest.mark.parametrize(("config", "fields"), FIELDS_WITHOUT_EFFECT)
 def test_what_changes_nothing_is_read_without_a_note(
     config: dict[str, Any], fields: dict[str, object]
 ) -> None:
-    assert llmir.load({**config, **fields}).notes == ()
+    assert llmir.load({**config, **fields}) == llmir.load(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        *((config, {"max_window_layers": 1}) for config in (QWEN2, QWEN)),
+        (QWEN2, {"max_window_layers": 0, "sliding_window": 4096}),
+        (MOE, {"max_window_layers": 2, "layer_types": ["full_attention"] * 2}),
+    ],
+)
+def test_a_window_that_slides_is_refused(config: dict[str, Any], fields: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedError, match=r"^\$\.use_sliding_window: true is not modelled"):
+        llmir.load({**config, "use_sliding_window": True, **fields})
+
+
+ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (TINY, {"dtype": "float16"}, "$.torch_dtype: bf16 contradicts dtype fp16"),
+    (MOE, {"num_local_experts": 4}, "$.num_local_experts: 4 contradicts num_experts 8"),
+    (MOE, {"num_key_value_heads": None}, "$.num_key_value_heads: expected a positive integer, got null"),
+    (QWEN, {"layer_types": ["full_attention"]}, "$.layer_types: 1 kinds for 2 layers"),
+    (QWEN, {"layer_types": []}, "$.layer_types: 0 kinds for 2 layers"),
+    (
+        TINY,
+        {"rope_scaling": ROPE, "rope_parameters": {**ROPE, "factor": 8}},
+        "$.rope_scaling: contradicts rope_p",
+    ),
+    (
+        TINY,
+        {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+        "$.rope_parameters.rope_theta: 10000.0 contradicts 500000.0 beside it",
+    ),
+    (
+        TINY,
+        {"original_max_position_embeddings": 16, "rope_scaling": ROPE},
+        "$.rope_scaling.original_max_position_embeddings: 32.0 contradicts 16.0 beside it",
+    ),
+    (
+        TINY,
+        {"rope_scaling": {"rope_type": "default", "type": "mrope"}},
+        '$.rope_scaling.type: "mrope" contradicts rope_type "default"',
+    ),
+    (
+        TINY,
+        {"rope_scaling": {**ROPE, "rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+        "$.rope_scaling.high_freq_factor: expected more than low_freq_factor, 4.0, got 4.0",
+    ),
+    (TINY, {"rope_scaling": ROPE, "rope_theta": 1.0}, "$.rope_theta: yarn needs more than 1, got 1.0"),
+    (
+        {**TINY, "head_dim": 2},
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "$.head_dim: dynamic rotary scaling needs heads of more than 2",
+    ),
+    (
+        TINY,
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}},
+        "$.rope_scaling.long_factor: expected a list of 8 numbers, got a list of 7",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "fields", "says"), CONTRADICTIONS, ids=[c[2] for c in CONTRADICTIONS])
+def test_a_config_that_contradicts_itself_is_an_error(
+    config: dict[str, Any], fields: dict[str, Any], says: str
+) -> None:
+    for lenient in (False, True):
+        with pytest.raises(ConfigError) as error:
+            llmir.load({**config, **fields}, lenient=lenient)
+        assert str(error.value).startswith(says) and not isinstance(error.value, UnsupportedError)
+
+
+def _of_rope(kind: str, **fields: object) -> tuple[dict[str, Any], str]:
+    needed = {
+        "default": {},
+        "linear": {"factor": 4.0},
+        "dynamic": {"factor": 4.0},
+        "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "yarn": {"factor": 4.0},
+        "longrope": {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    }
+    return {"rope_type": kind, **needed.get(kind, {}), **fields}, next(reversed(fields), "rope_type")
+
+
+@pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize(
+    ("rope", "key"),
+    [
+        _of_rope("proportional"),
+        _of_rope("default", factor=2.0),
+        _of_rope("default", mrope_section=[2, 3, 3]),
+        _of_rope("linear", mscale=1.0),
+        _of_rope("linear", attention_factor=1.1),
+        _of_rope("dynamic", original_max_position_embeddings=32),  # transformers does not read it
+        _of_rope("dynamic", alpha=1000.0),
+        _of_rope("llama3", mscale=1.0),
+        _of_rope("yarn", llama_4_scaling_beta=0.1),
+        _of_rope("yarn", finetuned=False),
+        _of_rope("yarn", partial_rotary_factor=0.5),
+        _of_rope("longrope", mscale=1.0),
+        *(_of_rope(kind, partial_rotary_factor=0.5) for kind in ("default", "linear", "llama3")),
+        *(_of_rope(kind, full_attention={"rope_type": "default"}) for kind in ("default", "yarn")),
+    ],
+)
+def test_what_a_rotary_scaling_does_not_model_is_refused_by_name(
+    spelling: str, rope: dict[str, Any], key: str
+) -> None:
+    config = {**TINY, spelling: rope}
+    with pytest.raises(UnsupportedError) as error:
+        llmir.load(config)
+    assert str(error.value).startswith(f"$.{spelling}.{key}: ") and str(error.value).isprintable()
+    assert [n for n in llmir.load(config, lenient=True).notes if f"{spelling}.{key}" in n]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+    ],
+)
+@pytest.mark.parametrize("value", ["1", True, -1.0, float("nan"), float("inf"), [1.0], {"a": 1}, 10**400])
+def test_the_numbers_of_a_scaling_are_numbers(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"^\$\.rope_scaling\.{field}: expected a positive finite number"):
+        llmir.load({**TINY, "rope_scaling": {**ROPE, field: value}})
+
+
+def test_both_spellings_of_the_positions_are_one_program() -> None:
+    theirs = {"type": "yarn", "factor": 4, "mscale": 0.707, "mscale_all_dim": 1.0, "truncate": False}
+    ours = {"rope_type": "yarn", **without(theirs, "type"), "rope_theta": 5e5}
+    old = llmir.load({**TINY, "rope_theta": 500000, "rope_scaling": {**theirs, "finetuned": True}})
+    assert old == llmir.load({**TINY, "rope_parameters": ours})
+    assert old == llmir.load({**TINY, "rope_parameters": ours, "rope_scaling": ours, "rope_theta": 5e5})
+    assert old != llmir.load({**TINY, "rope_parameters": without(ours, "mscale")})
+    beside = {**TINY, "rope_parameters": ours, "original_max_position_embeddings": 64}
+    assert old == llmir.load(beside)  # where it is absent, it is max_position_embeddings, 64
 
 
 @pytest.mark.parametrize(
     ("config", "key", "default"),
     [
-        ({**TINY, "architectures": ["Qwen2ForCausalLM"]}, "num_key_value_heads", 32),
+        (QWEN2, "num_key_value_heads", 32),
         (QWEN, "num_key_value_heads", 32),
         (QWEN, "head_dim", 128),
         (MOE, "num_key_value_heads", 4),

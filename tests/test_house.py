@@ -153,3 +153,85 @@ def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
     wrong = re.compile(r"/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
     texts = [f for f in (*walk("llmir"), *OTHERS, *LOOSE) if f.suffix in TEXT]
     assert {name(f): found for f in texts if (found := wrong.findall(f.read_text()))} == {}
+
+
+def names(node: ast.AST) -> set[str]:
+    """The names in a piece of code."""
+    plain = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return plain | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+def last(node: ast.AST) -> str:
+    """`op` of `node.op` and of `op`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def asked(node: ast.AST, known: set[str], opcodes: set[str]) -> int:
+    """How many ops a piece of code asks about; a dictionary by opcode or class, about each of its keys."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[what, of]):
+            return bool(names(of) & known) or last(what) == "op"
+        case ast.Call(func=ast.Name(id="type" | "hasattr" | "getattr" as by), args=[what, *others]):
+            return last(what) == "op" and (by != "getattr" or len(others) == 2)
+        case ast.match_case(pattern=pattern):
+            return sum(bool(names(p) & known) for p in ast.walk(pattern) if isinstance(p, ast.MatchClass))
+        case ast.Compare(left=left, comparators=others):
+            sides = {last(side) for side in (left, *others)}
+            kind = any(last(side) == "kind" and "op" in names(side) for side in (left, *others))
+            return kind or ("opcode" in sides and sides != {"opcode"} and "OPS" not in sides)
+        case ast.Dict(keys=keys):
+            texts = {k.value for k in keys if isinstance(k, ast.Constant)}
+            by_class = any(names(k) & known for k in keys if k)
+            return len(keys) if by_class or (texts and texts <= opcodes) else 0
+    return 0
+
+
+def class_tests(tree: ast.AST, classes: set[str], opcodes: set[str]) -> Iterator[tuple[int, int]]:
+    """Lines where code asks what op it has before it, by class or by name, and how many it asks about."""
+    known: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and "ops" in (node.module or "").split("."):
+            known |= {a.asname or a.name for a in node.names if a.name in classes}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.BinOp):
+            known |= {last(t) for t in node.targets if names(node.value) & known}
+    for node in ast.walk(tree):
+        if count := asked(node, known, opcodes):
+            yield getattr(node, "lineno", 0), count
+
+
+MOST_CLASS_TESTS = 30
+GRAPHVIZ = "llmir/backends/export/dot/layer.py"  # where `weight` is an attribute of an edge
+
+
+def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
+    """What an op is, it says itself: outside of `llmir/ops`, few places know an op by its class or name."""
+    from llmir.op import OPS
+
+    ours = {opcode: op for opcode, op in OPS.items() if op.__module__.startswith("llmir.ops.")}
+    classes = {base.__name__ for op in ours.values() for base in op.__mro__[:-1]} - {"Op"}
+    found = {
+        f"{name(path)}:{line}": count
+        for path in SOURCES
+        if not name(path).startswith("llmir/ops/") and name(path) != GRAPHVIZ
+        for line, count in class_tests(ast.parse(path.read_text()), classes, set(ours))
+    }
+    assert sum(found.values()) <= MOST_CLASS_TESTS, found
+
+
+def test_tests_of_classes_are_counted_however_they_are_written() -> None:
+    source = """
+from llmir.ops.linear import Linear
+from ..ops.moe import GroupedLinear as Grouped
+PRODUCTS = (Linear, Grouped)
+isinstance(x, PRODUCTS), issubclass(y, Linear | int), isinstance(node.op, cls)
+type(node.op), hasattr(op, "to"), getattr(node.op, "dim", 0)
+node.op.opcode == "cast", op.opcode in NAMES, op.kind == "gemm"
+TABLE = {"add": 1, "mul": 2}, {Linear: 3}
+isinstance(x, int), getattr(op, "dim"), a.opcode == b.opcode, opcode in OPS, {"add": 1, "new": 2}, x.kind == 1
+match op:
+    case Linear(): pass
+"""
+    counted = list(class_tests(ast.parse(source), {"Linear", "GroupedLinear"}, {"add", "mul", "cast"}))
+    by_line = {line: sum(n for at, n in counted if at == line) for line, _ in counted}
+    assert by_line == {5: 3, 6: 3, 7: 3, 8: 3, 0: 1}

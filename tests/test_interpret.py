@@ -67,8 +67,22 @@ def test_one_piece_is_chunks_is_token_by_token(
     assert same(whole, logits(program, tokens, *[1] * total))
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn"])
-def test_stretched_positions_differ_from_plain_ones(kind: str) -> None:
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear"},
+        {"rope_type": "dynamic"},
+        {
+            "rope_type": "llama3",
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8,
+        },
+        {"rope_type": "yarn", "original_max_position_embeddings": 8},
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+def test_stretched_positions_differ_from_plain_ones(scaling: dict[str, Any]) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "hidden_size": 32,
@@ -77,13 +91,7 @@ def test_stretched_positions_differ_from_plain_ones(kind: str) -> None:
         "intermediate_size": 8,
         "vocab_size": 11,
         "max_position_embeddings": 8,
-        "rope_scaling": {
-            "rope_type": kind,
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8,
-        },
+        "rope_scaling": {"factor": 4.0, **scaling},
     }
     tokens = ids(1, 12, 11)
     plain = logits(llmir.load({**config, "rope_scaling": None}), tokens, 12)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import llmir
 from llmir.errors import ConfigError, UnsupportedError
+from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
@@ -190,7 +189,72 @@ def test_lenient_takes_an_unknown_method_as_none() -> None:
     assert program.graphs == llmir.load(LLAMA).graphs
 
 
-def test_unknown_fields_of_a_scheme_do_not_matter(tmp_path: Path) -> None:
-    config = {**LLAMA, "quantization_config": {**FP8_BLOCKS, "version": "1", "made_by": "someone"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert llmir.load(tmp_path).notes == ()
+@pytest.mark.parametrize("key", QUANTIZATION_INERT)
+def test_fields_that_cannot_act_on_a_scheme_are_read_without_a_note(key: str) -> None:
+    scheme = {**FP8_BLOCKS, **({} if key == "quant_method" else {key: "anything"})}
+    assert load(LLAMA, **scheme) == load(LLAMA, **FP8_BLOCKS)
+
+
+@pytest.mark.parametrize("key", ["made_by", *QUANTIZATION_NEUTRAL])
+def test_what_may_act_on_a_scheme_is_refused_by_name(key: str) -> None:
+    for value in QUANTIZATION_NEUTRAL.get(key, ((), ""))[0]:
+        assert load(LLAMA, **FP8_BLOCKS, **{key: value}).notes == ()
+    with pytest.raises(UnsupportedError, match=rf'^\$\.quantization_config\.{key}: "some" is not modelled'):
+        load(LLAMA, **FP8_BLOCKS, **{key: "some"})
+    lenient = {**LLAMA, "quantization_config": {**FP8_BLOCKS, key: "some"}}
+    assert key in llmir.load(lenient, lenient=True).notes[0]
+
+
+@pytest.mark.parametrize("inside", ["weights", "input_activations", ""])
+def test_what_may_act_on_a_group_is_refused_by_name(inside: str) -> None:
+    groups = group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"})
+    of = groups["group_0"]
+    (of[inside] if inside else of)["output_activations"] = EIGHT
+    with pytest.raises(UnsupportedError, match=r"output_activations: an object is not modelled"):
+        load(LLAMA, quant_method="compressed-tensors", config_groups=groups)
+
+
+@pytest.mark.parametrize("form", [None, "dense", "sparse-24-bitmask"])
+def test_sparse_weights_are_refused_and_dense_ones_that_say_so_are_not(form: str | None) -> None:
+    fields = {
+        "config_groups": group({**EIGHT, "strategy": "channel"}),
+        "sparsity_config": {"format": form, "x": 1},
+    }
+    if form == "sparse-24-bitmask":
+        with pytest.raises(UnsupportedError, match=r"sparsity_config\.format"):
+            load(LLAMA, quant_method="compressed-tensors", **fields)
+    else:
+        assert load(LLAMA, quant_method="compressed-tensors", **fields).notes == ()
+
+
+def test_both_names_of_the_list_of_modules_are_read() -> None:
+    theirs, ours = (
+        load(LLAMA, quant_method="fp8", **{name: ["lm_head", "re:.*down_proj$"]})
+        for name in ("modules_to_not_convert", "ignored_layers")
+    )
+    assert theirs.graphs == ours.graphs != load(LLAMA, quant_method="fp8").graphs
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        {"quant_method": "mxfp4"},  # of routed experts, and this model has none
+        {"quant_method": "fp8", "modules_to_not_convert": ["model"]},
+        {"load_in_8bit": True, "llm_int8_skip_modules": ["self_attn", "mlp", "lm_head"]},
+    ],
+)
+def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"^\$\.quantization_config\.quant_method: .* quantizes nothing of"
+    ):
+        load(LLAMA, **scheme)
+    [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
+    assert note.endswith("taken as not quantized")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"load_in_8bit": False}, {"load_in_8bit": True, "load_in_4bit": True}])
+def test_bitsandbytes_is_of_eight_bits(wrong: dict[str, bool]) -> None:
+    with pytest.raises(UnsupportedError, match="in 4 bits is not supported"):
+        load(LLAMA, quant_method="bitsandbytes", **wrong)
+    with pytest.raises(ConfigError, match='load_in_8bit: expected true or false, got "yes"'):
+        load(LLAMA, quant_method="bitsandbytes", load_in_8bit="yes")

@@ -275,7 +275,7 @@ def test_each_request_of_a_log_is_a_workload_of_its_own(judge: Any) -> None:
         assert seconds[row, "ttft"] == pytest.approx(job.ttft_s)
         assert seconds[row, "e2e"] == pytest.approx(job.e2e_s)
         assert seconds.get((row, "tpot")) == (pytest.approx(job.tpot_s) if job.tpot_s else None)
-    assert found.measured == []
+    assert found.measured == ()
     assert all(math.isnan(r.measured_s) for r in found.rows)
 
 

@@ -36,23 +36,84 @@ _MOE = {
 }
 
 
-def _stretched(kind: str, **more: float) -> dict[str, Any]:
-    return {**_LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
+_QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 
+
+def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
+    return {**of, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
+
+
+def _yarn(of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
+    """Heads of 6, of whose 3 pairs the second is between the fast and the slow ones."""
+    lengths = {"rope_theta": 100.0, "original_max_position_embeddings": 64, "beta_fast": 8.0}
+    return _stretched("yarn", of, **{**lengths, **more})
+
+
+_LONG = {
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.2, 2.5, 4.0],
+    "original_max_position_embeddings": 12,
+}
 
 CASES: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "llama, biases, tied": {**_LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "llama, head_dim 10, linear": {**_stretched("linear"), "head_dim": 10},
     "llama, dynamic": _stretched("dynamic"),
+    "llama, dynamic, past the trained length": {**_stretched("dynamic"), "max_position_embeddings": 8},
     "llama, llama3": _stretched(
         "llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8
     ),
+    "llama, llama3, length beside it": {
+        **_stretched("llama3", low_freq_factor=1.0, high_freq_factor=2.5, rope_theta=50.0),
+        "original_max_position_embeddings": 32,
+    },
     "llama, yarn": _stretched("yarn", original_max_position_embeddings=8),
-    "qwen2": {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "llama, yarn, mscale": _yarn(mscale=0.707, mscale_all_dim=1.0),
+    "llama, yarn, mscale alone": _yarn(mscale=0.707),
+    "llama, yarn, mscale of nothing": _yarn(mscale=1.3, mscale_all_dim=0.0),
+    "llama, yarn, mscale and attention_factor": _yarn(mscale=0.707, mscale_all_dim=1.0, attention_factor=1.5),
+    "llama, yarn, attention_factor": _yarn(attention_factor=0.8),
+    "llama, yarn, betas": _yarn(beta_fast=3.0, beta_slow=0.5),
+    "llama, yarn, not truncated": _yarn(truncate=False),
+    "llama, yarn, factor of the lengths": {
+        **_yarn(factor=None, original_max_position_embeddings=8),
+        "max_position_embeddings": 48,
+    },
+    "llama, yarn, length beside it": {
+        **_LLAMA,
+        "rope_theta": 100.0,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 4.0,
+            "mscale": 2.0,
+            "mscale_all_dim": 1.0,
+            "beta_fast": 8.0,
+        },
+        "original_max_position_embeddings": 64,
+    },
+    "llama, yarn, no pair slow": _yarn(original_max_position_embeddings=2, rope_theta=4.0),
+    "llama, yarn, all pairs slow": _yarn(original_max_position_embeddings=10**6, rope_theta=2.0),
+    "llama, yarn, factor below one": _yarn(factor=0.5),
+    "llama, longrope": {**_stretched("longrope", **_LONG), "max_position_embeddings": 48},
+    "llama, longrope, factor of the lengths": {
+        **_LLAMA,
+        "rope_scaling": {"type": "longrope", **_LONG},
+        "max_position_embeddings": 48,
+    },
+    "llama, longrope, attention_factor": _stretched("longrope", **_LONG, attention_factor=1.25),
+    "qwen2": _QWEN2,
+    "qwen2, yarn, mscale": _yarn(_QWEN2, mscale=1.0, mscale_all_dim=0.5),
+    "qwen2, dynamic": {**_stretched("dynamic", _QWEN2), "max_position_embeddings": 8},
+    "qwen2, a window in no layer": {**_QWEN2, "use_sliding_window": True, "max_window_layers": 2},
     "qwen3": _QWEN3,
+    "qwen3, yarn, mscale": _yarn(_QWEN3, mscale=0.5, mscale_all_dim=1.0, truncate=False),
     "qwen3-moe": {**_MOE, "norm_topk_prob": True},
     "qwen3-moe, one dense layer, unnormalized": {**_MOE, "norm_topk_prob": False, "mlp_only_layers": [0]},
+    "qwen3-moe, every second layer, yarn, mscale": {
+        **_yarn(_MOE, mscale=0.707, mscale_all_dim=1.2),
+        "decoder_sparse_step": 2,
+    },
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -91,8 +152,8 @@ def main() -> None:
             prefill = model(torch.tensor(PROMPT), use_cache=True)
             decode = model(torch.tensor(NEXT), past_key_values=prefill.past_key_values)
         found[case] = {
-            "prefill": prefill.logits[:, -3:].tolist(),
-            "decode": decode.logits.tolist(),
+            "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
+            "decode": decode.logits.numpy().round(7).tolist(),
         }
     lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
     FILE.write_text("{\n" + lines + "\n}\n")

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
+from llmir.frozen import read_only
 
 
 def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
@@ -28,7 +29,7 @@ def count(name: str, value: object, least: int, most: int = 1 << 48) -> Number:
             and least <= array.min()
             and array.max() <= most
         ):
-            return array.astype(np.float64) if array.ndim else int(array)
+            return read_only(array.astype(np.float64)) if array.ndim else int(array)
     except (ValueError, TypeError):  # a ragged list, say
         pass
     raise InputError(f"{name}: expected an integer from {least} to {most}, got {shown(value)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from llmir.backends.analysis.asked import count
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
 from llmir.op import work
-from llmir.ops.source import Cache, Weight
 from llmir.ragged import most
 from llmir.tensor import Tensor
 
@@ -72,8 +72,8 @@ class Conservation:
         """Every weight, cache and product of the sharded program."""
         return tuple(_joined(_shares(self.after, self.at)))
 
-    @cached_property
-    def totals(self) -> dict[str, Total]:
+    @figure
+    def totals(self) -> Mapping[str, Total]:
         """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
         for what in WHAT:
@@ -161,10 +161,10 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.instances():
         op = node.node.op
-        if isinstance(op, Weight):
+        if op.role == "weight":
             share = _tensor(program, node, "weights", node.repeat, at)
             yield (op.param if op.param and "{layer}" not in op.param else node.path), share
-        elif isinstance(op, Cache):
+        elif op.role == "cache":
             yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
         else:
             yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))

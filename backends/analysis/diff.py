@@ -14,6 +14,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.dim import Number
 from llmir.errors import InputError
+from llmir.frozen import Figures
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -36,7 +37,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Figures):
     """An op as it runs `repeat` times in a step; figures are of all these executions together."""
 
     name: str
@@ -135,9 +136,9 @@ class WorkloadDiff:
         return steps(before, after) if before and after else None
 
     @property
-    def phases(self) -> list[tuple[str, StepDiff]]:
+    def phases(self) -> tuple[tuple[str, StepDiff], ...]:
         """The steps by name."""
-        return [("prefill", self.prefill), *([("decode", self.decode)] if self.decode else [])]
+        return ("prefill", self.prefill), *([("decode", self.decode)] if self.decode else [])
 
     def total(self, name: str) -> Pair:
         """A figure that a `Workload` has, such as `ttft_s`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +14,9 @@ from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.dim import Mixed, Number, Size
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.names import suggest
-from llmir.ops.collective import Collective
-from llmir.ops.region import Repeat
-from llmir.ops.source import Source
 from llmir.tensor import Tensor
 from llmir.text import print_node
 
@@ -89,7 +88,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Figures):
     """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
 
     `hidden` is the share of its launch that the engine hides.
@@ -102,12 +101,12 @@ class Kernel:
     rows: int
     error: float
     hidden: float
-    given: dict[str, Any]
+    given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Figures):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
     `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
@@ -125,9 +124,9 @@ class Explanation:
     ir: str
     equation: str
     axes: tuple[Axis, ...]
-    binding: dict[str, Number]
+    binding: Mapping[str, Number]
     flops: tuple[Amount, ...]
-    gemms: tuple[dict[str, str], ...]
+    gemms: tuple[Mapping[str, str], ...]
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
     sends: tuple[Amount, ...]
@@ -152,7 +151,7 @@ class Explanation:
 
 def find(program: Program, name: str) -> Instance:
     """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
-    ops = [i for i in program.instances() if not isinstance(i.node.op, (Source, Repeat))]
+    ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
     exact = [i for i in ops if i.path == wanted]
     found = exact or [i for i in ops if i.path.endswith(f".{wanted}")]
@@ -225,7 +224,7 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     if not done.wire:
         return ()
     found = []
-    if isinstance(op, Collective):
+    if op.share:
         found.append(_amount(report, f"{op.share} of the payload", f"ring of n = {done.ranks},", done.wire))
     if limit := _exchange(report, row):
         way = limit.fastest(report.at)

@@ -19,8 +19,7 @@ import numpy as np
 from llmir.dim import Binding, Number, Size, at_most, maximum
 from llmir.graph import Graph, Node, Program, Value
 from llmir.mesh import Mesh
-from llmir.ops.region import Repeat
-from llmir.ops.source import Cache, Source, Weight
+from llmir.op import Loop
 from llmir.tensor import Tensor
 
 
@@ -103,9 +102,9 @@ def memories(program: Program) -> tuple[Memory, ...]:
     weights: list[Size] = [0] * len(program.entries)
     caches: list[Size] = [0] * len(program.entries)
     for at in program.instances():
-        if isinstance(at.node.op, Weight):
+        if at.node.op.role == "weight":
             weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-        elif isinstance(at.node.op, Cache):
+        elif at.node.op.role == "cache":
             grown = _grown(at.graph, program.mesh)[at.node.name]
             caches[at.stage] += grown * at.repeat * program.micro_batches
     return tuple(
@@ -127,16 +126,16 @@ def _grown(graph: Graph, mesh: Mesh) -> dict[str, Size]:
     for node in graph.nodes:
         for value, type in zip(node.values, node.results, strict=True):
             origin = graph.origin(value)
-            if isinstance(origin.op, Cache):
+            if origin.op.role == "cache":
                 sizes[origin.name] = type.local(mesh).bytes
     return sizes
 
 
 def _needed(program: Program, node: Node) -> dict[str, Value]:
     """The operands that `node` needs, by slot: of a `repeat`, by those inputs that its body reads."""
-    if not isinstance(node.op, Repeat):
+    if not node.op.loop:
         return {str(slot): v for slot, v in enumerate(node.operands)}
-    body = program[node.op.body]
+    body = program[node.op.loop.body]
     used = {*body.outputs, *(v for inner in body.nodes for v in _needed(program, inner).values())}
     taken = zip(body.inputs, node.operands, strict=True)
     return {i.name: v for i, v in taken if i.values[0] in used}
@@ -165,9 +164,9 @@ class _Walk:
         ours = {n.name: n.values[0] for n in graph.inputs} if owned is None else owned
         first: dict[Value | None, Value] = {}  # the input that a piece was first met as
         for position, node in enumerate(graph.nodes):
-            if isinstance(node.op, Repeat):
-                self._repeat(position, node, node.op)
-            elif not isinstance(node.op, Source):
+            if node.op.loop:
+                self._repeat(position, node, node.op.loop)
+            elif not node.op.source:
                 self._compute(position, node)
             elif node.name in ours and node.values[0] in self.uses:
                 met = first.setdefault(ours[node.name], node.values[0])
@@ -213,7 +212,7 @@ class _Walk:
             piece = None if slot is None else self.home.get(node.operands[slot])
             if piece is not None and piece in dying and self.live[piece].bytes == local(type):
                 self._share(value, piece)
-            elif not isinstance(self.graph.origin(value).op, Cache):
+            elif self.graph.origin(value).op.role != "cache":
                 label = node.name if len(node.results) == 1 else str(value)[1:]
                 self._hold(value, label, local(type))
         self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
@@ -221,15 +220,15 @@ class _Walk:
             if self.last[piece] <= position:
                 self._free(piece)
 
-    def _repeat(self, position: int, node: Node, op: Repeat) -> None:
-        body = self.program[op.body]
+    def _repeat(self, position: int, node: Node, loop: Loop) -> None:
+        body = self.program[loop.body]
         dying = self._dying(node, position)
-        carried = {i.name for i in body.inputs[: op.carried]}
+        carried = {i.name for i in body.inputs[: loop.carried]}
         pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
         captured = {n: p for n, p in pieces.items() if n not in carried}
-        for first, last in _iterations(op.times):
+        for first, last in _iterations(loop.times):
             ours = pieces if first and last else given if first else captured if last else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
             walk = _Walk(self.program, body, {**ours, **fresh})

@@ -15,9 +15,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from llmir.graph import Program, Value
-from llmir.ops.quant import Dequantize, Quantize
-from llmir.ops.region import Repeat
-from llmir.ops.source import Cache, Source, Weight
 
 
 class Key(NamedTuple):
@@ -85,16 +82,16 @@ def flow(program: Program) -> Flow:
             op = key(path + node.name, node.op.opcode)
             operands = [made[v] for v in node.operands]
             results: Iterable[frozenset[Key | str]]
-            if isinstance(node.op, Source):
-                held = isinstance(node.op, Weight | Cache)
+            if node.op.source:
+                held = node.op.role != "activation"
                 results = [made.get(node.values[0], frozenset([op.path] if held else []))]
-            elif isinstance(node.op, Repeat):
+            elif loop := node.op.loop:
                 inside = f"{path}{node.name}."
-                results = walk(node.op.body, inside, operands)
-                if node.op.times > 1:
+                results = walk(loop.body, inside, operands)
+                if loop.times > 1:
                     carried = [a | b for a, b in zip(operands, results, strict=False)]
-                    results = walk(node.op.body, inside, [*carried, *operands[len(carried) :]])
-            elif node.op.kind == "collective" or isinstance(node.op, (Quantize, Dequantize)):
+                    results = walk(loop.body, inside, [*carried, *operands[len(carried) :]])
+            elif node.op.moves:
                 found.moves.add(op)
                 found.add(op, [])
                 results = [frozenset[Key | str]().union(*operands)] * len(node.values)

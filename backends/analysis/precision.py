@@ -8,10 +8,6 @@ from functools import lru_cache
 from llmir.dim import Binding
 from llmir.dtype import DType
 from llmir.graph import Program
-from llmir.ops.collective import Collective, Slice
-from llmir.ops.linear import Linear
-from llmir.ops.moe import GroupedLinear
-from llmir.ops.source import Cache, Weight
 
 # Held apart: these blocks mostly keep the type that the model came in.
 _APART = ("lm_head", "router", "embedding")
@@ -47,19 +43,19 @@ def precision(program: Program) -> dict[str, str | None]:
     sent: Counter[tuple[bool, str]] = Counter()
     for at in program.instances():
         op, types = at.node.op, at.graph.operand_types(at.node)
-        if isinstance(op, Linear | GroupedLinear):
+        if op.matrices:
             main = op.block not in _APART
-            for matrix in types[1 : 1 + len(at.node.results)]:
+            for matrix in (types[slot] for slot in op.matrices):
                 size = Binding()(matrix.elements) * at.repeat
                 weights[main, short(matrix.dtype)] += size
                 activations[main, short(types[0].dtype.plain)] += size
-        elif isinstance(op, Cache):
+        elif op.role == "cache":
             caches[short(at.node.results[0].dtype.plain)] += at.repeat
-        elif isinstance(op, Collective) and not isinstance(op, Slice):
+        elif op.exchanges:
             if types[0].dtype.kind == "int" and not types[0].dtype.low:
                 continue  # which expert a row goes to
             sent[op.block not in _APART, short(types[0].dtype.plain)] += at.repeat
-        elif isinstance(op, Weight):
+        elif op.role == "weight":
             plain[short(at.node.results[0].dtype)] += at.repeat
     return {
         "weights": _most(weights) or (plain.most_common(1)[0][0] if plain else None),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from llmir.backends.analysis.plan import Plan, plan, sweep
 from llmir.backends.cost import BOUNDS, Model, Price, Row
 from llmir.dim import Binding, Mixed, Number, Size, maximum
 from llmir.errors import InputError
+from llmir.frozen import Figures, Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -40,9 +40,11 @@ PHASE_KEYS = (
     "bound",
 )
 
+STEP = ("batch", "new", "context")
+
 
 @dataclass(frozen=True)
-class OpCost:
+class OpCost(Figures):
     """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid."""
 
     name: str
@@ -66,7 +68,7 @@ class OpCost:
 
 
 @dataclass(frozen=True)
-class StageCost:
+class StageCost(Figures):
     """A pipeline stage: the time of one micro-batch, and the memory of one rank with all of them."""
 
     stage: int
@@ -77,7 +79,7 @@ class StageCost:
     peak_memory_bytes: Number
 
 
-class Report:
+class Report(Immutable):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -87,6 +89,16 @@ class Report:
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
     """
+
+    program: Program
+    device: Device
+    batch: Number
+    new: Number
+    context: Number
+    beside: tuple[tuple[Number, Number, Number], ...]
+    at: Binding
+    shape: tuple[int, ...]
+    plan: Plan
 
     def __init__(
         self,
@@ -99,17 +111,22 @@ class Report:
         beside: Iterable[Mapping[str, Any]] = (),
         model: Model | None = None,
     ) -> None:
-        self.program, self.device = program, device
-        self.batch, self.new, self.context = main = checked(batch, new, context)
-        self.beside = tuple(other(part) for part in beside)
-        parts = [binding(program.micro_batches, *part) for part in (main, *self.beside)]
+        steps = checked(batch, new, context), *(other(part) for part in beside)
+        parts = [binding(program.micro_batches, *step) for step in steps]
+        at = Mixed(parts) if len(parts) > 1 else parts[0]
         try:
-            self.at = Mixed(parts) if self.beside else parts[0]
-            self.shape = self.at.shape
+            shape = at.shape
         except ValueError:
-            shapes = ", ".join(str(np.shape(v)) for part in (main, *self.beside) for v in part)
+            shapes = ", ".join(str(np.shape(v)) for step in steps for v in step)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
-        self.plan: Plan = plan(program, model or cost.model(device))
+        vars(self).update(program=program, device=device, at=at, shape=shape)
+        vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
+        vars(self)["plan"] = plan(program, model or cost.model(device))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
+        beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
+        return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 
     def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
         total: Size = 0
@@ -128,18 +145,18 @@ class Report:
         """What the user should know: assumptions, ignored fields, types that the device lacks."""
         return (*self.program.notes, *self.plan.notes)
 
-    @cached_property
+    @figure
     def time_s(self) -> Number:
         """Seconds, through all stages."""
         return sweep(lambda at: self.plan.timing(at).step, self.at)
 
-    @cached_property
+    @figure
     def ideal_time_s(self) -> Number:
         """Seconds by the roofline: a lower bound."""
         ideal = plan(self.program, cost.model(self.device, "ideal"))
         return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at)
 
-    @cached_property
+    @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops and host that it is known of; None of a bound."""
         known = [(op.share, op.error) for op in self.ops if op.error is not None]
@@ -149,74 +166,74 @@ class Report:
             known.append((_over(self.host_s, self.busy_s), host))
         return _over(sum(share * error for share, error in known), sum(share for share, _ in known))
 
-    @cached_property
+    @figure
     def period_s(self) -> Number:
         """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
         return sweep(lambda at: self.plan.timing(at).period, self.at)
 
-    @cached_property
+    @figure
     def interval_s(self) -> Number:
         """Seconds between such steps when other requests keep all stages busy."""
         return sweep(lambda at: self.plan.timing(at).interval, self.at)
 
-    @cached_property
+    @figure
     def busy_s(self) -> Number:
         """Seconds that all stages work, together: the sum over ops, and what they wait for the host."""
         return sweep(lambda at: self.plan.timing(at).busy, self.at)
 
-    @cached_property
+    @figure
     def bubble(self) -> Number:
         """The share of the step that stages wait for one another."""
         return sweep(lambda at: self.plan.timing(at).bubble, self.at)
 
-    @cached_property
+    @figure
     def flops(self) -> Number:
         """All FLOPs."""
         return self._sum((r.repeat, r.flops) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def matmul_flops(self) -> Number:
         """FLOPs of matrix products, 2·m·n·k."""
         return self._sum((r.repeat, r.work.matrix) for r in self.plan.rows)
 
-    @cached_property
-    def matmul_flops_by_kind(self) -> dict[str, Number]:
+    @figure
+    def matmul_flops_by_kind(self) -> Mapping[str, Number]:
         """FLOPs of matrix products for each block that has any."""
         blocks = dict.fromkeys(r.block for r in self.plan.rows if r.work.matrix)
         rows = self.plan.rows
         return {b: self._sum((r.repeat, r.work.matrix) for r in rows if r.block == b) for b in blocks}
 
-    @cached_property
+    @figure
     def read_bytes(self) -> Number:
         """Bytes read from memory (with expected expert traffic, a float)."""
         return self._sum((r.repeat, r.read) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def write_bytes(self) -> Number:
         """Bytes written to memory."""
         return self._sum((r.repeat, r.write) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def comm_bytes(self) -> Number:
         """Bytes sent to other ranks."""
         return self._sum((r.repeat, r.work.wire) for r in self.plan.rows)
 
-    @cached_property
+    @figure
     def weight_bytes(self) -> Number:
         """Resident bytes of weights."""
         return self._held(lambda memory, at: at(memory.weights))
 
-    @cached_property
+    @figure
     def kv_cache_bytes(self) -> Number:
         """Resident bytes of the caches, once this step has written to them."""
         return self._held(lambda memory, at: at(memory.caches))
 
-    @cached_property
+    @figure
     def activation_peak_bytes(self) -> Number:
         """Transient bytes at the fullest moment, logits included."""
         return self._held(Memory.transient)
 
-    @cached_property
+    @figure
     def peak_memory_bytes(self) -> Number:
         """Weights, caches and activations at the fullest moment."""
         return self._held(Memory.peak)
@@ -225,7 +242,7 @@ class Report:
         """A figure of the stage whose memory is fullest."""
         return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self.at)
 
-    @cached_property
+    @figure
     def peak(self) -> Peak:
         """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
         if self.shape:
@@ -245,10 +262,10 @@ class Report:
             first[id(memory)] = len(names)
             names += [m.op for m in memory.distinct]
         index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
-        return np.array(names)[np.asarray(index).astype(int)]
+        return sealed(np.array(names)[np.asarray(index).astype(int)])
 
-    @cached_property
-    def bound(self) -> dict[str, Number]:
+    @figure
+    def bound(self) -> Mapping[str, Number]:
         """The share of time that each bound accounts for."""
         shares: dict[str, Number] = dict.fromkeys(BOUNDS, 0.0)
         for op in self.ops:
@@ -258,19 +275,19 @@ class Report:
             shares["launch"] = shares["launch"] + _over(self.host_s, self.busy_s)
         return shares
 
-    @cached_property
+    @figure
     def ops_s(self) -> Number:
         """Seconds of all ops, on all stages together."""
         if not self.plan.model.host:
             return self.busy_s
         return sum(op.repeat * op.time_s for op in self.ops)
 
-    @cached_property
+    @figure
     def host_s(self) -> Number:
         """Seconds that stages wait for the host, together: what no op accounts for."""
         return maximum(self.busy_s - self.ops_s, 0.0)
 
-    @cached_property
+    @figure
     def ops(self) -> tuple[OpCost, ...]:
         """One row an op, in schedule order; Σ row × repeat is what the stages work together."""
         return tuple(map(self._op, self.plan.rows, self.plan.prices))
@@ -305,7 +322,7 @@ class Report:
             shape=tuple(at(n) for n in row.shape.shape),
         )
 
-    @cached_property
+    @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
         at, times = self.at, self.plan.timing(self.at).stages
@@ -343,7 +360,10 @@ class Report:
 
 
 def _over(part: Number, whole: Number) -> Number:
-    return part / whole if isinstance(whole, np.ndarray) or whole else math.nan
+    if isinstance(whole, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return part / whole
+    return part / whole if whole else math.nan
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import Record
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -26,7 +27,7 @@ _STEPS = 1 << 20  # decode steps priced at once
 
 
 @dataclass(frozen=True, eq=False)
-class Workload:
+class Workload(Record):
     """`batch` requests together, each of `prompt` tokens in and `generate` out.
 
     Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
@@ -53,7 +54,7 @@ class Workload:
             value = count(name, getattr(self, name), least, most)
             if np.ndim(value):
                 raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
-            object.__setattr__(self, name, value)
+            vars(self)[name] = value
         share = self.memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmir.dim import Binding, Number, maximum
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.hw import Device
 from llmir.names import suggest
 
@@ -53,7 +54,7 @@ class Derated(Roofline):
 
 
 @dataclass(frozen=True, eq=False)
-class Efficiency:
+class Efficiency(Figures):
     """The `efficiency` cost model: shares of compute, memory and network rates, and seconds a launch."""
 
     device: Device
@@ -65,6 +66,7 @@ class Efficiency:
     host_error = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key, value in self.shares.items():
             if key not in BOUNDS:
                 near = suggest(key, BOUNDS) or f"; expected {', '.join(SHARES)}, or launch in seconds"

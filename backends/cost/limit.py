@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from llmir.dim import Binding, Dim, Number, Size
+from llmir.frozen import figure
 
 BOUNDS = ("compute", "memory", "network", "launch")
 
@@ -27,8 +28,8 @@ class Limit:
         """Seconds."""
         return at(self.amount) / self.rate
 
-    @cached_property
-    def seconds(self) -> dict[tuple[object, ...], float]:
+    @figure
+    def seconds(self) -> Mapping[tuple[object, ...], float]:
         """Seconds for each monomial of the amount; the time is never below their sum."""
         terms = self.amount.terms if isinstance(self.amount, Dim) else (((), self.amount),)
         return {monomial: coefficient / self.rate for monomial, coefficient in terms}

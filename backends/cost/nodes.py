@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from llmir.errors import HardwareError
 from llmir.graph import Program
 from llmir.hw import Device, Node
-from llmir.ops.collective import Collective
 
 
 def nodes(program: Program, device: Device) -> int | None:
@@ -61,17 +59,13 @@ def check(program: Program, device: Device) -> None:
             f"{_holds(node)}, which {ranks} ranks do not fill; {fit} and multiples of {size} do"
         )
     axes = {name for name, _ in mesh.axes}
-    for over in {frozenset(op.over) for op in _collectives(program)}:
+    for over in {frozenset(at.node.op.joins) for at in program.instances()} - {frozenset()}:
         group = mesh.group(over)
         rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
         if len({(len(inside), met) for inside, met in (split(device, ring) for ring in rings)}) > 1:
             raise HardwareError(
                 f"{_holds(node)}: groups of {len(group)} ranks of {mesh} do not all lie alike over them"
             )
-
-
-def _collectives(program: Program) -> Iterator[Collective]:
-    return (at.node.op for at in program.instances() if isinstance(at.node.op, Collective))
 
 
 def _holds(node: Node) -> str:

@@ -8,11 +8,9 @@ from functools import cached_property, lru_cache
 from llmir.dim import Size
 from llmir.graph import Instance, Node, Program
 from llmir.op import Work, work
-from llmir.ops.region import Repeat
-from llmir.ops.source import Cache, Source, Weight
 from llmir.tensor import Tensor
 
-ROLES: dict[type, str] = {Weight: "weight", Cache: "cache"}  # all else is activation
+from .routed import Experts, experts
 
 
 @dataclass(frozen=True)
@@ -20,6 +18,7 @@ class Row:
     """One op as a micro-batch runs it `repeat` times, on one rank.
 
     `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    `experts` is of the layer of routed experts that it is part of.
     """
 
     name: str
@@ -31,6 +30,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
+    experts: Experts | None = None
     turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
@@ -64,9 +64,6 @@ def _row(program: Program, at: Instance) -> Row:
     operands = graph.operand_types(node)
     done = work(node.op, operands, node.results, mesh)
 
-    def role(value_origin: Node) -> str:
-        return ROLES.get(type(value_origin.op), "activation")
-
     return Row(
         at.path,
         at.stage,
@@ -75,8 +72,9 @@ def _row(program: Program, at: Instance) -> Row:
         done,
         tuple(t.local(mesh) for t in operands),
         node.results[0].local(mesh),
-        tuple((role(graph.origin(v)), n) for v, n in zip(node.operands, done.reads, strict=True)),
-        tuple((role(graph.origin(v)), n) for v, n in zip(node.values, done.writes, strict=True)),
+        tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
+        tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
+        experts(graph, node, mesh),
         max((op.turns for v in node.operands if isinstance(op := graph.origin(v).op, Weight)), default=0),
     )
 
@@ -84,4 +82,4 @@ def _row(program: Program, at: Instance) -> Row:
 @lru_cache(maxsize=256)
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
-    return tuple(_row(program, i) for i in program.instances() if not isinstance(i.node.op, (Source, Repeat)))
+    return tuple(_row(program, i) for i in program.instances() if i.node.op.runs)

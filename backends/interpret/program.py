@@ -15,13 +15,11 @@ import numpy as np
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.frozen import read_only
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
-from llmir.op import Array, Place
-from llmir.ops.collective import Collective
-from llmir.ops.region import Repeat
+from llmir.op import Array, Loop, Meeting, Op, Place
 from llmir.ops.rounding import rounded
-from llmir.ops.source import Cache, Weight
 from llmir.tensor import Tensor
 
 Weights = Callable[[str, Tensor], Array]
@@ -34,6 +32,10 @@ class _Run:
     caches: Mapping[str, Spread]
     at: Binding
     written: dict[str, Spread] = field(default_factory=dict)
+
+    @cached_property
+    def meeting(self) -> Meeting:
+        return Meeting(int(self.at.symbols["T"]))
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -59,23 +61,18 @@ class _Run:
         for node in graph.nodes:
             op, path = node.op, prefix + node.name
             operands = [held[v] for v in node.operands]
-            if op.opcode == "input":
-                results = [inputs[node.name]]
-            elif isinstance(op, Weight):
-                name = op.param.replace("{layer}", str(layer)) or path
-                results = [self.weight(name, node.results[0])]
-            elif isinstance(op, Cache):
-                results = [self.cache(path, node.results[0])]
-            elif isinstance(op, Repeat):
-                results = self.repeat(op, path, operands, loops[node.name])
-            elif isinstance(op, Collective):
-                results = [self.ranks.run(op, operands[0], int(self.at.symbols["T"]))]
+            if op.source:
+                results = [inputs.get(node.name) or self.held(op.numbered(layer), path, node.results[0])]
+            elif op.loop:
+                results = self.repeat(op.loop, path, operands, loops[node.name])
+            elif op.joins:
+                results = [self.ranks.run(op, operands[0], self.meeting)]
             else:
                 results = self.compute(graph, node, operands)
             for value, result in zip(node.values, results, strict=True):
                 held[value] = result
                 origin = graph.origin(value)
-                if isinstance(origin.op, Cache):
+                if origin.op.role == "cache":
                     self.written[prefix + origin.name] = result
         return [held[v] for v in graph.outputs]
 
@@ -99,13 +96,17 @@ class _Run:
         leads = self.ranks.index(rank, node.results[0].partial) == 0
         return Place(int(self.at.symbols["C"]), origins, leads)
 
-    def repeat(self, op: Repeat, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
+    def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
         """The body, once for each iteration."""
-        body = self.program[op.body]
+        body = self.program[loop.body]
         for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
-            operands[: op.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
-        return operands[: op.carried]
+            operands[: loop.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
+        return operands[: loop.carried]
+
+    def held(self, op: Op, path: str, type: Tensor) -> Spread:
+        """A weight, by its name in a checkpoint or its path, or a cache."""
+        return self.cache(path, type) if op.role == "cache" else self.weight(op.param or path, type)
 
     def weight(self, name: str, type: Tensor) -> Spread:
         """What the caller gives for a weight; `InputError` if it has another shape."""
@@ -162,7 +163,10 @@ def interpret(
         written |= {key + k: v for k, v in run.written.items()}
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
-    return [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole], written
+    outputs = [np.concatenate(each, axis=_batch(t)) if parts > 1 else each[0] for t, each in whole]
+    # Copies: what is only handed through is still the caller's.
+    kept = {path: [read_only(np.array(x)) for x in pieces] for path, pieces in written.items()}
+    return list(map(read_only, outputs)), kept
 
 
 def _asked(program: Program) -> list[Node]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.names import plain, suggest
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,7 +44,7 @@ LATENCY = {"latency_us": Column(1e-3, LONGEST_US, whole=False)}
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Figures):
     """Columns of equal length, numbers as float64 and words as objects; `line` is the row in the file."""
 
     columns: Mapping[str, Array]

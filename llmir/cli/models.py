@@ -72,11 +72,9 @@ def _row(preset: Preset) -> dict[str, Any]:
 
 def _sizes(program: Program) -> dict[str, int]:
     """The size of each logical axis of the weights."""
-    from llmir.ops.source import Weight
-
     found: dict[str, int] = {}
     for at in program.instances():
-        if isinstance(at.node.op, Weight):
+        if at.node.op.role == "weight":
             pairs = zip(at.node.op.axes, at.node.results[0].shape, strict=True)
             found |= {axis: n for axis, n in pairs if isinstance(n, int)}
     return found

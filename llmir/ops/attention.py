@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class AttentionScores(Op):
     opcode = "attention_scores"
     kind = "attention"
     rule = "b t g r d, b c g d -> b g r t c"
+    alike = MappingProxyType({1: 0})
 
     scale: float = 1.0
 
@@ -69,6 +71,7 @@ class AttentionMix(Op):
     opcode = "attention_mix"
     kind = "attention"
     rule = "b g r t c, b c g e -> b t g r e"
+    alike = MappingProxyType({1: 0})
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each sequence and key/value head."""
@@ -86,6 +89,7 @@ class FlashAttention(Op):
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
+    widens = frozenset({1, 2})
 
     scale: float = 1.0
     to: str = ""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+
+import numpy as np
 
 from ..dim import Size, ceildiv
-from ..dtype import dtype
+from ..dtype import DType, dtype
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
-from ..op import Op, Work
+from ..op import Array, Meeting, Op, Work
 from ..ragged import even, routed
 from ..routing import CHANCE, law
 from ..tensor import Placement, Tensor
@@ -26,11 +27,17 @@ TOKENS = -1  # as `dim`: the first two dimensions together
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Moves a value between the ranks that the mesh axes `over` join, of whose payload it sends a `share`."""
+    """Moves a value between the ranks that the mesh axes `over` join."""
 
-    share: ClassVar[str] = "(n−1)/n"
+    relays = exchanges = True
+    share = "(n−1)/n"
 
     over: tuple[str, ...]
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The axes `over`."""
+        return self.over
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The value as it is."""
@@ -97,6 +104,25 @@ def placement_of(x: Tensor, dim: int) -> Placement:
     return x.tokens if dim == TOKENS else x.placements[dim] if 0 <= dim < len(x.shape) else ()
 
 
+def flat(x: Array) -> Array:
+    """Sequences × positions along the first dimension, and 1 along the second."""
+    return x.reshape(x.shape[0] * x.shape[1], 1, *x.shape[2:])
+
+
+def piece(x: Array, dim: int, place: int, count: int) -> Array:
+    """One of `count` pieces along `dim` (−1: along the tokens), as long as an equal share rounded up."""
+    whole, axis = (flat(x), 0) if dim == TOKENS else (x, dim)
+    length = whole.shape[axis]
+    size = -(-length // count)
+    return whole.take(range(min(place * size, length), min((place + 1) * size, length)), axis)
+
+
+def total(members: Sequence[Array]) -> Array:
+    """The sum over ranks."""
+    result: Array = np.sum(np.stack(members), axis=0)
+    return result
+
+
 @dataclass(frozen=True)
 class AllReduce(Collective):
     """partial → replicated."""
@@ -114,6 +140,10 @@ class AllReduce(Collective):
     def wire(self, payload: Size, ranks: int) -> Size:
         """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
         return ceildiv(2 * (ranks - 1) * payload, ranks)
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """The sum."""
+        return total(members)
 
 
 @dataclass(frozen=True)
@@ -137,10 +167,18 @@ class ReduceScatter(Collective):
         y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
         return y.to(dtype(self.to)) if self.to else y
 
+    def giving(self, to: DType, x: DType) -> Op:
+        """A type to add narrow summands in."""
+        return replace(self, to=to.name) if self.to else self
+
     @property
     def pattern(self) -> str:
         """Narrow summands are added where they arrive, none on the way."""
         return "all_to_all" if self.to else self.opcode
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """Its piece of the sum."""
+        return piece(total(members), self.dim, place, len(members))
 
 
 @dataclass(frozen=True)
@@ -160,6 +198,13 @@ class AllGather(Collective):
         """All pieces together."""
         return y
 
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """One after the other; tokens as sequences × positions again."""
+        joined = np.concatenate(members, axis=max(self.dim, 0))
+        if self.dim != TOKENS:
+            return joined
+        return joined.reshape(len(joined) // at.positions, at.positions, *joined.shape[2:])
+
 
 @dataclass(frozen=True)
 class Slice(Collective):
@@ -167,6 +212,7 @@ class Slice(Collective):
 
     opcode = "slice"
     kind = "collective"
+    exchanges = False
 
     dim: int
 
@@ -186,6 +232,10 @@ class Slice(Collective):
         """Nothing is copied: a piece is a view."""
         return (0,)
 
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """Its piece of its own."""
+        return piece(members[place], self.dim, place, len(members))
+
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
@@ -202,6 +252,10 @@ class AllToAll(Collective):
     top_k: int = 0
     experts: int = 0
     routing: str = str(CHANCE)
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The rows of a rank's experts are as many as that law says."""
+        return replace(self, routing=law, experts=experts, top_k=top_k)
 
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""
@@ -220,3 +274,17 @@ class AllToAll(Collective):
     def payload(self, x: Tensor, y: Tensor) -> Tensor:
         """What the rank of the busiest experts receives, or sends back."""
         return y if self.to == "experts" else x
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """All rows, of which its experts give their share; and back, its own of everybody's shares.
+
+        Rows keep their order and their full number on each rank, zero where the expert is another rank's;
+        which rows move is then a matter of cost, not of value.
+        """
+        if self.to == "experts":
+            at.sent[self.over, sum(map(len, members))] = [len(m) for m in members]
+            return np.concatenate(members)
+        # Each member has its experts' share of everybody's rows, in the order in which they were sent.
+        lengths = at.sent[self.over, len(members[0])]
+        start = sum(lengths[:place])
+        return total(members)[start : start + lengths[place]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,8 +78,13 @@ class Cast(Op):
     opcode = "cast"
     kind = "elementwise"
     rule = "* -> *"
+    converts = transparent = True
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The type cast to."""

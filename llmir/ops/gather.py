@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,14 @@ class Embedding(Op):
     rule = "[v] h, b t -> b t h"
 
     to: str = ""
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a token's."""
+        return "" if slot else "nk"
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """`to` is stated where the table has another type."""
+        return replace(self, to="" if x == to else to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """`to`, or that of the table."""

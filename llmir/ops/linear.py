@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,26 @@ def common(x: DType, *weights: DType) -> DType:
     return result
 
 
+@lru_cache(maxsize=4096)
+def product_roles(einsum: str, slot: int) -> str:
+    """The part of each dimension of an operand of a product for scales.
+
+    >>> product_roles("t h, h f -> t f", 0), product_roles("s h, [e] h f, s -> s f", 1)
+    ('mk', 'bkn')
+    """
+    rule = equation(einsum)
+    x = rule.axes([rule.operands[0]])
+
+    def role(axis: str) -> str:
+        if rule.role(axis) == "contracted":
+            return "k"
+        if not slot:
+            return "m"
+        return "b" if rule.role(axis) == "indexed" or axis in x else "n"
+
+    return "".join(role(d.axes[0]) for d in rule.operands[slot])
+
+
 @dataclass(frozen=True)
 class Linear(Op):
     """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
@@ -44,6 +65,19 @@ class Linear(Op):
 
     einsum: str
     to: str = ""
+
+    @property
+    def matrices(self) -> range:
+        """A weight for each result."""
+        return range(1, 1 + len(equation(self.einsum).results))
+
+    def scale_roles(self, slot: int) -> str:
+        """As the equation has the axes of x and of the weights."""
+        return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """`to` is stated where x has another type."""
+        return replace(self, to="" if x == to else to.name)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""

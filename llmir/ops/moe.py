@@ -6,7 +6,8 @@ Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..ragged import even, routed, together
 from ..routing import CHANCE, law
 from ..tensor import Tensor
 from .collective import without
-from .linear import common
+from .linear import common, product_roles
 from .norm import softmax
 
 
@@ -92,10 +93,15 @@ class Dispatch(Op):
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
+    copies = MappingProxyType({0: 0, 1: 1})
 
     over: tuple[str, ...] = ()
     experts: int = 0
     routing: str = str(CHANCE)
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """The rows of a rank's experts are as many as that law says."""
+        return replace(self, routing=law, experts=experts)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
@@ -136,6 +142,34 @@ class GroupedLinear(Op):
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
     routing: str = str(CHANCE)
+
+    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+        """What experts are touched is as that law says; how many there are, it knows."""
+        return replace(self, routing=law)
+
+    @property
+    def matrices(self) -> range:
+        """A weight for each result."""
+        return range(1, 1 + len(equation(self.einsum).results))
+
+    @property
+    def active(self) -> Fraction:
+        """`top_k` of the experts."""
+        if not 0 < self.top_k <= self.experts:
+            raise VerifyError(f"grouped_linear: a token cannot meet {self.top_k} of {self.experts} experts")
+        return Fraction(self.top_k, self.experts)
+
+    def scale_roles(self, slot: int) -> str:
+        """As the equation has the axes of the rows and of the weights."""
+        return product_roles(self.einsum, slot) if slot <= self.matrices[-1] else ""
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """`to` is stated where rows have another type."""
+        return replace(self, to="" if x == to else to.name)
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """How many experts there are, and how many of them a token meets."""
+        return f"{operands[1].shape[0]} experts, {self.top_k} per token"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's own equation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dim import Size
 from ..dtype import DType
@@ -24,10 +24,15 @@ class Quantize(Op):
     opcode = "quantize"
     kind = "elementwise"
     rule = "* -> *"
+    moves = converts = True
     vector_flops = 2
 
     to: str
     static: bool = False
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The narrow type."""
@@ -49,9 +54,14 @@ class Dequantize(Op):
     opcode = "dequantize"
     kind = "elementwise"
     rule = "* -> *"
+    moves = converts = True
     vector_flops = 1
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The wide type."""

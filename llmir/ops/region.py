@@ -9,7 +9,7 @@ from ..dtype import DType
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
-from ..op import Op, Work
+from ..op import Loop, Op, Work
 from ..tensor import Tensor
 
 
@@ -33,6 +33,11 @@ class Repeat(Op):
         if self.times < 1 or self.carried < 1 or (self.first or 0) < 0:
             got = f"times={self.times}, carried={self.carried}, first={self.first}"
             raise VerifyError(f"repeat @{self.body}: expected positive numbers, got {got}")
+
+    @property
+    def loop(self) -> Loop:
+        """The body, so many times."""
+        return Loop(self.body, self.times, self.carried, self.first)
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """What goes round keeps its axes."""

@@ -7,32 +7,58 @@ them, `d` head size, `e` head size of the values.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Binding, Size
 from ..dtype import DType
+from ..errors import VerifyError
+from ..names import plain
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .rounding import rounded
+
+# The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
+# stands for one number for each pair of a head's elements.
+SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": (),
+        "linear": ("factor",),
+        "dynamic": ("factor", "trained length"),
+        "llama3": ("factor", "low frequency factor", "high frequency factor", "trained length"),
+        "yarn": ("factor", "trained length", "beta fast", "beta slow", "attention factor", "truncate"),
+        "longrope": ("trained length", "attention factor", "short factors*", "long factors*"),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Rotary(Op):
     """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
 
-    `scaling` stretches positions beyond the trained length: none, linear (factor), dynamic (factor,
-    trained length), llama3 (factor, low and high frequency factor, trained length) or yarn (factor,
-    trained length, beta fast and slow, attention factor); `factors` are those numbers. They change
-    values, never costs.
+    `scaling` is one of `SCALINGS`, which says what its `factors` are. They change values, never costs.
     """
 
     theta: float = 10000.0
     scaling: str = "none"
     factors: tuple[float, ...] = ()
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for factors that are not those of the scaling."""
+        if self.scaling not in SCALINGS:
+            known = ", ".join(SCALINGS)
+            raise VerifyError(f"{self.opcode}: scaling {plain(self.scaling)!r} is none of {known}")
+        names = SCALINGS[self.scaling]
+        starred = any(name.endswith("*") for name in names)
+        pairs = Binding()(operands[0].shape[-1]) // 2 if starred and operands else 0
+        wanted = sum(pairs if name.endswith("*") else 1 for name in names)
+        if len(self.factors) != wanted:
+            fact = f"{len(self.factors)} factors, expected {wanted} ({', '.join(names) or 'none'})"
+            raise VerifyError(f"{self.opcode}: scaling {self.scaling} has {fact}")
+        return super().types(operands)
 
     def rotate(self, x: Array, at: Place) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
@@ -53,35 +79,37 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
         factor, trained = rope.factors
         if length > trained:
             theta *= (factor * length / trained - (factor - 1)) ** (size / (size - 2))
-    plain: Array = theta**-powers
+    unscaled: Array = theta**-powers
     if rope.scaling == "linear":
-        return plain / rope.factors[0], 1.0
+        return unscaled / rope.factors[0], 1.0
     if rope.scaling == "llama3":
-        return _llama3(plain, *rope.factors), 1.0
+        return _llama3(unscaled, *rope.factors), 1.0
     if rope.scaling == "yarn":
-        return _yarn(plain, theta, *rope.factors[:4]), rope.factors[4]
-    return plain, 1.0
+        return _yarn(unscaled, theta, *rope.factors)
+    if rope.scaling == "longrope":
+        trained, amplitude, *stretches = rope.factors
+        of_pairs = stretches[len(unscaled) :] if length > trained else stretches[: len(unscaled)]
+        return unscaled / np.array(of_pairs), amplitude
+    return unscaled, 1.0
 
 
-def _llama3(plain: Array, factor: float, low: float, high: float, trained: float) -> Array:
+def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
     """Long wavelengths slowed by `factor`, short ones kept, those between blended."""
-    turns = trained * plain / (2 * math.pi)
+    turns = trained * unscaled / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    result: Array = plain * (kept + (1 - kept) / factor)
+    result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 
 
-def _yarn(plain: Array, theta: float, factor: float, trained: float, fast: float, slow: float) -> Array:
-    """Blended over the dimensions between those that turn `fast` and `slow` times (arXiv:2309.00071)."""
-    size = 2 * len(plain)
-
-    def dimension(turns: float) -> float:
-        return size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-    low, high = max(math.floor(dimension(fast)), 0), min(math.ceil(dimension(slow)), size - 1)
-    slowed = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0.0, 1.0)
-    result: Array = plain * (1 - slowed + slowed / factor)
-    return result
+def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: float) -> tuple[Array, float]:
+    """Blended over the dimensions between those that turn fast and slow (arXiv:2309.00071, as HF has it)."""
+    (*turns, amplitude, truncate), size = more, 2 * len(unscaled)
+    low, high = (size * math.log(trained / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    slowed = np.clip((np.arange(len(unscaled)) - low) / (high - low or 0.001), 0.0, 1.0)
+    return unscaled * (1 - slowed + slowed / factor), amplitude
 
 
 @dataclass(frozen=True)

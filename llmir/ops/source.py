@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dim import Size
 from ..dtype import DType
@@ -15,6 +15,8 @@ from ..tensor import Tensor
 @dataclass(frozen=True)
 class Source(Op):
     """A value without operands, of a stated `type`; `axes` are the logical names of its dimensions."""
+
+    source = True
 
     type: Tensor
     axes: tuple[str, ...] = ()
@@ -34,6 +36,10 @@ class Source(Op):
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Nothing: it is there already."""
         return (0,)
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """The same shape in that type."""
+        return replace(self, type=self.type.to(to))
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,15 @@ class Weight(Source):
 
     opcode = "weight"
     kind = "gather"
+    role = "weight"
 
     param: str = ""
     turns: int = 0
+
+    def numbered(self, layer: int) -> Op:
+        """Under the name of that layer's tensor."""
+        name = self.param.replace("{layer}", str(layer))
+        return self if name == self.param else replace(self, param=name)
 
 
 @dataclass(frozen=True)
@@ -66,3 +78,4 @@ class Cache(Source):
 
     opcode = "cache"
     kind = "gather"
+    role = "cache"

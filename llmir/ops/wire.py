@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dim import Size
 from ..dtype import DType
@@ -23,9 +23,14 @@ class Compress(Op):
     opcode = "compress"
     kind = "elementwise"
     rule = "* -> *"
+    moves = relays = converts = True
     linear = frozenset({0})
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The type that travels."""
@@ -47,9 +52,14 @@ class Decompress(Op):
     opcode = "decompress"
     kind = "elementwise"
     rule = "* -> *"
+    moves = relays = converts = True
     linear = frozenset({0})
 
     to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The type to compute with."""

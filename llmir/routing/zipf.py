@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..frozen import read_only
 from .law import Array, Law, Number, parameter, whole
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts
@@ -93,7 +94,7 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
     ([0.5, 0.5, 0.5, 0.5], [0.77, 0.52, 0.39, 0.31])
     """
     if skew == 0 or chosen >= experts:
-        return np.full(experts, min(chosen / experts, 1.0))
+        return read_only(np.full(experts, min(chosen / experts, 1.0)))
     weights = -skew * np.log(np.arange(1, experts + 1))
 
     def chosen_by(log_time: float) -> Array:
@@ -104,7 +105,7 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
     for _ in range(80):  # halves: to the last bit
         middle = (low + high) / 2
         low, high = (middle, high) if chosen_by(middle).sum() < chosen else (low, middle)
-    return chosen_by(high)
+    return read_only(chosen_by(high))
 
 
 @lru_cache(maxsize=256)

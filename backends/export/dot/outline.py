@@ -11,9 +11,7 @@ from itertools import groupby
 import networkx as nx
 
 from llmir.backends.analysis.report import OpCost, Report
-from llmir.dim import Binding
 from llmir.graph import Node, Program
-from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
 from .scope import Scope, scopes
@@ -197,10 +195,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
 
 
 def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
-    note = ""
-    if isinstance(node.op, GroupedLinear):
-        experts = Binding()(scope.graph.operand_types(node)[1].shape[0])
-        note = f"{experts} experts, {node.op.top_k} per token"
+    note = node.op.remark(scope.graph.operand_types(node))
     block = node.op.block
     group = _GROUPS.get(block, block)
     return Box(name, scope.path + node.name, node, cost, 1 if unrolled else cost.repeat, group, note)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
-from llmir.ops.region import Repeat
-from llmir.ops.source import Input, Source
+from llmir.op import Loop
 
 
 @dataclass(eq=False)
@@ -25,11 +24,11 @@ class Scope:
     previous: Scope | None = None
     runs: dict[str, list[Scope]] = field(default_factory=dict)
 
-    def inner(self, node: Node, op: Repeat) -> list[Scope]:
+    def inner(self, node: Node, loop: Loop) -> list[Scope]:
         """One scope, or one for each iteration if unrolled."""
         if node.name not in self.runs:
             runs: list[Scope] = []
-            body, inside = self.program[op.body], f"{node.name}."
+            body, inside = self.program[loop.body], f"{node.name}."
             layers = self.program.iterations(self.graph, Layers(self.layer))[node.name]
             for layer in layers if self.unrolled else [layers.first]:
                 path = f"{self.path}{inside}{f'{layer}.' if self.unrolled else ''}"
@@ -42,30 +41,30 @@ class Scope:
     def ops(self) -> Iterator[tuple[Scope, Node]]:
         """What runs in it, in schedule order."""
         for node in self.graph.nodes:
-            if isinstance(node.op, Repeat):
-                for scope in self.inner(node, node.op):
+            if node.op.loop:
+                for scope in self.inner(node, node.op.loop):
                     yield from scope.ops()
-            elif not isinstance(node.op, Source):
+            elif not node.op.source:
                 yield self, node
 
     def origin(self, value: Value, name: str = "hidden") -> tuple[str, str] | None:
         """The path of the op or input that gives a value, and what its innermost scope calls it."""
         node = self.graph[value.node]
-        if isinstance(node.op, Repeat):
-            last = self.inner(node, node.op)[-1]
+        if node.op.loop:
+            last = self.inner(node, node.op.loop)[-1]
             return last.origin(last.graph.outputs[value.result], name)
-        if isinstance(node.op, Input) and self.outer:
+        if node.op.role != "activation":
+            return None
+        if node.op.source and self.outer:
             scope, repeat = self.outer
             slot = self.graph.inputs.index(node)
-            if self.previous and isinstance(repeat.op, Repeat) and slot < repeat.op.carried:
+            if self.previous and repeat.op.loop and slot < repeat.op.loop.carried:
                 return self.previous.origin(self.graph.outputs[slot], node.name)
             return scope.origin(repeat.operands[slot], node.name)
-        if isinstance(node.op, Input) and self.previous:
+        if node.op.source and self.previous:
             slot = self.graph.inputs.index(node)
             if slot < len(self.previous.graph.outputs):
                 return self.previous.origin(self.previous.graph.outputs[slot], node.name)
-        if isinstance(node.op, Source) and not isinstance(node.op, Input):
-            return None
         return self.path + node.name, name
 
 

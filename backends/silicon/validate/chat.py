@@ -16,7 +16,7 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 from .bounds import MODEL
-from .judged import Judged, Refused, Validation
+from .judged import Findings, Judged, Refused
 from .pricing import IDEAL, Pricing
 from .tables import chat_columns, header
 
@@ -37,7 +37,7 @@ class Chat:
         return Workload(self.program, self.device, self.batch, prompt, generate).fits
 
 
-def chat(found: Validation, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
+def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
     predicted = figures(t, on, pricing)
     measured = measurements(t, header(path))

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmir.backends.silicon.calibrate import errors
 from llmir.errors import InputError
+from llmir.frozen import Figures
 from llmir.names import suggest
 
 METRICS = {
@@ -108,23 +109,32 @@ KEYS = (*BY, "engine", "model", "dtype", "size", "file")
 
 
 @dataclass
-class Validation:
-    """What was judged and what was not; `problems` are rows whose cells make no sense."""
+class Findings:
+    """What a validation has judged so far."""
 
-    cost_model: str
     rows: list[Judged] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def measured(self) -> list[Judged]:
-        """The rows that have a measurement to be held against."""
-        return [r for r in self.rows if not math.isnan(r.measured_s)]
+
+@dataclass(frozen=True)
+class Validation(Figures):
+    """What was judged and what was not; `problems` are rows whose cells make no sense."""
+
+    cost_model: str
+    rows: Sequence[Judged] = ()
+    refused: Sequence[Refused] = ()
+    problems: Sequence[str] = ()
 
     @property
-    def exceeding(self) -> list[Judged]:
+    def measured(self) -> tuple[Judged, ...]:
+        """The rows that have a measurement to be held against."""
+        return tuple(r for r in self.rows if not math.isnan(r.measured_s))
+
+    @property
+    def exceeding(self) -> tuple[Judged, ...]:
         """The rows whose lower bound is above what was measured."""
-        return [r for r in self.measured if r.exceeds]
+        return tuple(r for r in self.measured if r.exceeds)
 
     def groups(self, by: Sequence[str] = BY) -> list[Group]:
         """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""

@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost import Row
+from llmir.backends.cost import rows as ops
 from llmir.backends.silicon.calibrate import Table
-from llmir.backends.silicon.calibrate.families import together
+from llmir.backends.silicon.calibrate.families import laws, together
 from llmir.build import Builder
-from llmir.graph import Program
+from llmir.dim import Dim, Size, call
+from llmir.frozen import Figures
+from llmir.graph import Program, Value
 from llmir.mesh import Mesh
+from llmir.routing import Arrived, law
 from llmir.tensor import parse_tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,7 +52,7 @@ PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Figures):
     """Rows of a table that one program prices: `index` into `table`, and the values of the symbols."""
 
     kind: str
@@ -60,6 +65,11 @@ class Call:
     def rows(self) -> Table:
         """The rows themselves, for a cost model that prices tables by their own columns."""
         return self.table.take(self.index)
+
+    @property
+    def ops(self) -> tuple[Row, ...]:
+        """The ops whose times a row adds up: of a rank's kernels all but what it exchanges with others."""
+        return tuple(r for r in ops(self.program) if self.kind == "collective" or r.kind != "collective")
 
     def take(self, part: Array) -> Call:
         """Some of the rows."""
@@ -157,29 +167,73 @@ def _keys(new: Array, seen: Array, window: Array) -> Array:
     return np.asarray((2 * pairs + new * new - new) / (2 * new))
 
 
-@lru_cache(maxsize=256)
-def _moe_program(dtype: str, experts: int, held: int, top_k: int) -> Program:
+@lru_cache(maxsize=1024)
+def moe_program(
+    dtype: str, experts: int, ranks: int, top_k: int, routing: str = "even", *, narrow: bool = False
+) -> Program:
+    """A layer of experts as one of `ranks` runs it: `t` tokens of all of them, `h` inputs, `f` inner values.
+
+    Each rank has all tokens and keeps the rows of its experts, as many as `routing` says. x is narrowed by an
+    op of its own unless it comes `narrow`. At the end ranks add up what they have: no kernel of a rank, so a
+    row times all ops but that one. Where tokens `arrived` at one rank, the program is of that rank alone.
+    """
     x_type, w_type = PRODUCTS[dtype]
+    wide = x_type if x_type in WIDE.values() else "bf16"
+    tokens: Size = Dim.symbol("t")
+    by, atoms = law(routing), _atoms(ranks)
+    if isinstance(by, Arrived):
+        tokens = call("min", tokens, call("busiest", ranks, top_k, tokens, experts, by.law))
+        experts, atoms = experts // ranks, {}
+    each = f"{experts}@{'.'.join(atoms)}" if atoms else f"{experts}"
+    of = {"top_k": top_k, "experts": experts, "to": wide, "routing": routing}
     b = Builder()
-    x = b.input(_type(x_type, "mmk", "1, t, h"), name="x")
-    chosen = b.input(f"int32[1, t, {top_k}]", name="chosen")
-    shares = b.input(f"fp32[1, t, {top_k}]", name="shares")
-    up, gate = (b.weight(_type(w_type, "bkn", f"{held}, h, f"), name=n) for n in ("up", "gate"))
-    down = b.weight(_type(w_type, "bkn", f"{held}, f, h"), name="down")
-    of = {"top_k": top_k, "experts": experts, "to": "bf16"}
-    rows, expert = b.dispatch(x, chosen)
-    wide = b.silu_mul(
-        *b.grouped_linear(rows, gate, up, expert, einsum="s h, [e] h f, [e] h f, s -> s f, s f", **of)
-    )
-    narrow = wide if x_type == "bf16" else b.quantize(wide, to=f"{x_type}.mk")
-    y = b.grouped_linear(narrow, down, expert, einsum="s f, [e] f h, s -> s h", **of)
-    b.output(b.combine(y, shares))
-    return Program(f"moe {dtype}", {"main": b.graph()})
+    with b.block("routed_experts"):
+        gate, up = (b.weight(_type(w_type, "bkn", f"{each}, h, f"), name=n) for n in ("gate", "up"))
+        down = b.weight(_type(w_type, "bkn", f"{each}, f, h"), name="down")
+        chosen, shares = (
+            b.input(f"{type}[1, {tokens}, {top_k}]", name=name)
+            for type, name in (("int32", "chosen"), ("fp32", "shares"))
+        )
+        x = b.input(_type(x_type if narrow else wide, "mmk", f"1, {tokens}, h"), name="x")
+        if not narrow and x_type != wide:
+            x = b.quantize(x, to=f"{x_type}.mmk", name="narrow_x")
+        rows, expert = b.dispatch(x, chosen, over=tuple(atoms), experts=experts, routing=routing)
+        y = b.silu_mul(*_grouped(b, (rows, gate, up, expert), **of), name="activation")
+        if x_type != wide:
+            y = b.quantize(y, to=f"{x_type}.mk", name="narrow_y")
+        (y,) = _grouped(b, (y, down, expert), **of)
+        y = b.combine(y, shares, over=tuple(atoms))
+        b.output(b.all_reduce(y, over=tuple(atoms)) if atoms else y)
+    return Program(f"moe {dtype}", {"main": b.graph()}, mesh=Mesh(tuple(atoms.items())))
+
+
+@lru_cache(maxsize=256)
+def moe_products(dtype: str, experts: int, top_k: int, routing: str = "even") -> Program:
+    """The two grouped products of a layer alone, the first of gate and up, of rows that come as they are."""
+    x_type, w_type = PRODUCTS[dtype]
+    rows = top_k * Dim.symbol("t")
+    b = Builder()
+    with b.block("routed_experts"):
+        gate, up = (b.weight(_type(w_type, "bkn", f"{experts}, h, f"), name=n) for n in ("gate", "up"))
+        down = b.weight(_type(w_type, "bkn", f"{experts}, f, h"), name="down")
+        x, inner = (b.input(_type(x_type, "mk", f"{rows}, {k}"), name=n) for n, k in (("x", "h"), ("y", "f")))
+        expert = b.input(f"int32[{rows}]", name="expert")
+        wide = x_type if x_type in WIDE.values() else "bf16"
+        of = {"top_k": top_k, "experts": experts, "to": wide, "routing": routing}
+        b.output(*_grouped(b, (x, gate, up, expert), **of), *_grouped(b, (inner, down, expert), **of))
+    return Program(f"moe products {dtype}", {"main": b.graph()})
+
+
+def _grouped(b: Builder, operands: tuple[Value, ...], **of: Any) -> tuple[Value, ...]:
+    """Products of rows and so many weights."""
+    many = len(operands) - 2
+    einsum = f"s i, {'[e] i o, ' * many}s -> {', '.join(['s o'] * many)}"
+    found = b.grouped_linear(*operands, einsum=einsum, **of)
+    return found if many > 1 else (found,)
 
 
 def _moe(t: Table, rows: Array, dtype: str, experts: float, top_k: float, ep: float) -> Found:
-    held = experts / ep
-    if dtype not in PRODUCTS or held % 1 or top_k > experts:
+    if dtype not in PRODUCTS or experts % ep or top_k > experts:
         known = dtype in PRODUCTS
         reason = (
             f"{ep:g} ranks do not divide {experts:g} experts"
@@ -188,14 +242,12 @@ def _moe(t: Table, rows: Array, dtype: str, experts: float, top_k: float, ep: fl
         )
         yield rows, reason, "moe"
         return
-    # A rank has its share of the routed rows: of tokens·k/ep, and thus of tokens/ep tokens.
-    sizes = {
-        "t": t["num_tokens"][rows] / ep,
-        "h": t["hidden"][rows],
-        "f": t["inter"][rows] / t["moe_tp"][rows],
-    }
-    program = _moe_program(dtype, int(experts), int(held), int(top_k))
-    yield rows, Call("moe", program, t, rows, sizes), "moe"
+    each = laws(t.take(rows))
+    for by in dict.fromkeys(each):
+        own = rows[each == by]
+        sizes = {"t": t["num_tokens"][own], "h": t["hidden"][own], "f": t["inter"][own] / t["moe_tp"][own]}
+        program = moe_program(dtype, int(experts), int(ep), int(top_k), str(by))
+        yield own, Call("moe", program, t, own, sizes), "moe"
 
 
 @lru_cache(maxsize=1)
@@ -212,14 +264,16 @@ def _elementwise(t: Table, rows: Array, op: str) -> Found:
     yield rows, Call("elementwise", _copy_program(), t, rows, sizes), "elementwise"
 
 
-def _factors(n: int) -> list[int]:
-    found, p = [], 2
-    while n > 1:
-        while n % p == 0:
+def _atoms(ranks: int) -> dict[str, int]:
+    """Axes of prime size for so many ranks; none for one."""
+    found: list[int] = []
+    p = 2
+    while ranks > 1:
+        while ranks % p == 0:
             found.append(p)
-            n //= p
+            ranks //= p
         p += 1
-    return found
+    return {f"tp{i}": size for i, size in enumerate(found)}
 
 
 # A table's word -> the op, and its input as it lies, 2 bytes an element whatever the table's type.
@@ -233,14 +287,12 @@ _COLLECTIVES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @lru_cache(maxsize=64)
 def _collective_program(op: str, ranks: int) -> Program:
-    sizes = _factors(ranks)
-    atoms = tuple(f"tp{i}" for i in range(len(sizes)))
+    atoms = _atoms(ranks)
     opcode, type, options = _COLLECTIVES[op]
     b = Builder()
     x = b.input(parse_tensor(type.format(plus="+".join(atoms), at=".".join(atoms))), name="x")
-    b.output(getattr(b, opcode)(x, over=atoms, name="y", **options))
-    mesh = Mesh(tuple(zip(atoms, sizes, strict=True)))
-    return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
+    b.output(getattr(b, opcode)(x, over=tuple(atoms), name="y", **options))
+    return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=Mesh(tuple(atoms.items())))
 
 
 def _collective(t: Table, rows: Array, op: str, ranks: float, kernel: str) -> Found:

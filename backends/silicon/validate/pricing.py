@@ -10,7 +10,7 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Ideal, Model, model, rows
+from llmir.backends.cost import Ideal, Model, model
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import MoeShape
 from llmir.backends.silicon.calibrate import Family, families
@@ -18,7 +18,6 @@ from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
-from llmir.ops.source import Source
 
 from .kernels import Call
 
@@ -84,7 +83,7 @@ class CalibratedPricing(Pricing):
         at, priced, family = Binding(**call.symbols), self.model(device, engine), _family(call)
         if family and (found := basis(device, family.name, name)):
             return np.asarray(found.kernel.seconds(device, family.shape(call.rows)))
-        times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in rows(call.program)]
+        times = [np.broadcast_to(priced.price(row).time(at), at.shape) for row in call.ops]
         return np.asarray(np.maximum(np.sum(times, axis=0), bound(call, device).seconds))
 
 
@@ -114,8 +113,8 @@ def bound(call: Call, device: Device) -> Bound:
     zero = np.zeros(len(call.index))
     limits = {"compute": zero, "network": zero}
     moved = zero
-    for row in rows(call.program):
-        outside = (isinstance(graph[v.node].op, Source) for v in row.node.operands)
+    for row in call.ops:
+        outside = (graph[v.node].op.source for v in row.node.operands)
         moved = moved + sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + (at(row.write) if row.node.name in outputs else 0)
         for name, before in limits.items():

@@ -20,7 +20,7 @@ from llmir.hw import Device
 
 from . import bounds, kernels
 from .chat import Chat, chat
-from .judged import Judged, Refused, Validation, Where
+from .judged import Findings, Judged, Refused, Validation, Where
 from .pricing import IDEAL, Pricing, bound
 from .requests import Layout, Request, request
 from .tables import table
@@ -42,7 +42,7 @@ def validate(
     They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
     `on`, chat logs. InputError for a file that is none of these.
     """
-    found = Validation(pricing.name)
+    found = Findings()
     build = _once(build)
     for path in paths:
         form, rows = table(path)
@@ -56,7 +56,7 @@ def validate(
             _models(found, _File(path.name, rows, Machines(path.parent)), build, pricing, tell)
         else:
             _kernels(found, _File(path.name, rows, Machines(path.parent)), form, pricing, tell)
-    return found
+    return Validation(pricing.name, found.rows, found.refused, found.problems)
 
 
 def _reason(error: LlmirError) -> str:
@@ -96,7 +96,7 @@ class _File:
         )
 
 
-def _kernels(found: Validation, file: _File, form: str, pricing: Pricing, tell: Tell) -> None:
+def _kernels(found: Findings, file: _File, form: str, pricing: Pricing, tell: Tell) -> None:
     t = file.rows
     engines = [engine_of(f) for f in t["framework"]]
     by = list(zip(t["gpu"], engines, map(named, t["framework"], t["kernel"]), strict=True))
@@ -113,7 +113,7 @@ def _kernels(found: Validation, file: _File, form: str, pricing: Pricing, tell: 
 
 
 def _call(
-    found: Validation,
+    found: Findings,
     file: _File,
     call: kernels.Call,
     gpu: str,
@@ -159,7 +159,7 @@ def _once(build: Build) -> Build:
     return call
 
 
-def _models(found: Validation, file: _File, build: Build, pricing: Pricing, tell: Tell) -> None:
+def _models(found: Findings, file: _File, build: Build, pricing: Pricing, tell: Tell) -> None:
     t = file.rows
     for i in range(len(t)):
         tell(file.name, i + 1, len(t))

@@ -1,0 +1,160 @@
+"""Rotary positions of a config, as `modeling_rope_utils` of transformers 5 reads them, or an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .blocks import Rope
+from .config import Config
+from .source import show
+
+_NUMBERS = """
+    attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor mscale
+    mscale_all_dim short_factor truncate
+"""
+_THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings", "max_position_embeddings"
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a config says: the object for the positions, and the lengths that scalings start from."""
+
+    config: Config
+    inner: Config
+    theta: float
+    head_dim: int
+    positions: int
+
+    @property
+    def trained(self) -> float:
+        """The length before stretching; beside the object it counts as in it."""
+        return _agreed(self.config, self.inner, _TRAINED, self.positions)
+
+    def factor(self) -> float:
+        """How far positions are stretched; null stands for the ratio of the two lengths."""
+        if self.inner.fields.get("factor", 1) is None:
+            self.inner.ignore("factor")
+            return self.positions / self.trained
+        return self.inner.number("factor")
+
+
+def rope(config: Config, head_dim: int, positions: int) -> Rope:
+    """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+
+    `positions` is the family's default for `max_position_embeddings`.
+    """
+    inner = _object(config)
+    for view in (config, inner):
+        view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
+    theta = _agreed(config, inner, _THETA, 10000.0)
+    length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
+    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length))
+    unread = ((None,), "a number of other rotary scalings")
+    inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
+    return Rope(theta, kind, factors)
+
+
+def _object(config: Config) -> Config:
+    """The object in either spelling; an empty one is as none."""
+    found = [
+        view for key in ("rope_parameters", "rope_scaling") if (view := config.nested(key)) and view.fields
+    ]
+    if not found:
+        return Config({}, name=config.name)
+    if any(view.fields != found[0].fields for view in found):
+        raise config.error("rope_scaling", "contradicts rope_parameters; one of them is enough")
+    for view in found[1:]:
+        view.ignore(*view.fields)
+    return found[0]
+
+
+def _agreed(config: Config, inner: Config, key: str, default: float) -> float:
+    """A number that may stand in the object or beside it; an error if it does in both and differs."""
+    values = [view.number(key) for view in (inner, config) if key in view]
+    if len(set(values)) > 1:
+        raise inner.error(key, f"{show(values[0])} contradicts {show(values[1])} beside it")
+    return values[0] if values else default
+
+
+def _kind(inner: Config) -> str:
+    spellings = [key for key in ("rope_type", "type") if key in inner]
+    names = [inner.text(key) for key in spellings]
+    if len(set(names)) > 1:
+        raise inner.error("type", f"{show(names[1])} contradicts rope_type {show(names[0])}")
+    if not names:
+        return "none"
+    known = {"default": "none", **{kind: kind for kind in _FACTORS if kind != "none"}}
+    inner.unmodelled(spellings[0], tuple(known), "rotary scaling")
+    return known.get(names[0], "none")
+
+
+def _none(stated: _Stated) -> tuple[float, ...]:
+    for view in (stated.config, stated.inner):
+        view.ignore(_TRAINED)  # nothing is stretched
+    return ()
+
+
+def _linear(stated: _Stated) -> tuple[float, ...]:
+    for view in (stated.config, stated.inner):
+        view.ignore(_TRAINED)  # all positions are stretched alike
+    return (stated.inner.number("factor"),)
+
+
+def _dynamic(stated: _Stated) -> tuple[float, ...]:
+    for view in (stated.config, stated.inner):
+        view.unmodelled(_TRAINED, (stated.positions,), f"dynamic scaling begins at {_POSITIONS}")
+    if stated.head_dim == 2:
+        raise stated.config.error("head_dim", "dynamic rotary scaling needs heads of more than 2")
+    return (stated.inner.number("factor"), stated.positions)
+
+
+def _llama3(stated: _Stated) -> tuple[float, ...]:
+    low, high = (stated.inner.number(f"{end}_freq_factor") for end in ("low", "high"))
+    if low >= high:
+        fact = f"expected more than low_freq_factor, {show(low)}, got {show(high)}"
+        raise stated.inner.error("high_freq_factor", fact)
+    return (stated.inner.number("factor"), low, high, stated.trained)
+
+
+def _yarn(stated: _Stated) -> tuple[float, ...]:
+    """arXiv:2309.00071; `mscale` and `mscale_all_dim` act together or not at all."""
+    inner, factor = stated.inner, stated.factor()
+    if stated.theta <= 1:
+        raise stated.config.error(_THETA, f"yarn needs more than 1, got {show(stated.theta)}")
+
+    def amplitude(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    ours, all_dim = (inner.optional_number(key, zero=True) for key in ("mscale", "mscale_all_dim"))
+    attention = inner.optional_number("attention_factor")
+    if attention is None:
+        attention = amplitude(ours) / amplitude(all_dim) if ours and all_dim else amplitude(1)
+    fast, slow = inner.optional_number("beta_fast") or 32.0, inner.optional_number("beta_slow") or 1.0
+    inner.unmodelled("finetuned", (None, True), "scaling by the length of the prompt")
+    return (factor, stated.trained, fast, slow, attention, float(inner.flag("truncate", True)))
+
+
+def _longrope(stated: _Stated) -> tuple[float, ...]:
+    """arXiv:2402.13753."""
+    inner, trained = stated.inner, stated.trained
+    factor = stated.factor() if "factor" in inner else stated.positions / trained
+    if trained <= 1:
+        raise inner.error(_TRAINED, f"longrope needs more than 1, got {show(trained)}")
+    attention = inner.optional_number("attention_factor")
+    if attention is None:
+        attention = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+    short, long = (inner.numbers(f"{part}_factor", stated.head_dim // 2) for part in ("short", "long"))
+    return (trained, attention, *short, *long)
+
+
+_FACTORS: dict[str, Callable[[_Stated], tuple[float, ...]]] = {
+    "none": _none,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
+"""What `Rotary.factors` holds for each scaling of `llmir.ops.rope.SCALINGS`."""

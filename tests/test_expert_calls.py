@@ -1,0 +1,54 @@
+"""What kernels of experts are given: one family for a layer, rows of other ranks where they pass by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import llmir
+from llmir.backends.cost import rows
+from llmir.backends.cost.kernels import Call, GroupedShape, MoeShape, calls
+from llmir.dim import Binding
+from llmir.graph import Program
+
+PARTS = ("dispatch", "product", "activation", "combine")
+
+
+def of_experts(program: Program) -> Iterator[Call]:
+    for row in rows(program):
+        for call in calls(row):
+            if isinstance(call.shape, GroupedShape | MoeShape):
+                yield call
+
+
+@pytest.mark.parametrize("law", ["chance", "even", "zipf(1.0)"])
+def test_rows_of_others_pass_where_ranks_slice_and_not_where_they_exchange(law: str) -> None:
+    model = llmir.run(llmir.load("qwen3-30b-a3b"), ["fuse-attention,fuse", f"route{{routing={law}}}"])
+    at = Binding(B=64, T=3, C=0)
+    for over, tokens in (("shard{tp=8, ep=8}", 64 * 3), ("shard{dp=8, ep=8}", 0), ("shard{tp=8}", 0)):
+        found = list(of_experts(llmir.run(model, over)))
+        assert {call.part for call in found} == {*PARTS}
+        for call in found:
+            shape = call.at(at)
+            assert isinstance(shape, GroupedShape | MoeShape)
+            assert shape.away == max(tokens * 8 - shape.rows, 0)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "family"),
+    [
+        ("weights=fp8, activations=fp8", "moe_fp8"),
+        ("weights=fp8_b128x128, activations=fp8", "moe_fp8_block"),
+        ("weights=int4", "moe_int4_weights"),
+        ("weights=mxfp4", "moe_mxfp4_weights"),
+        ("weights=nvfp4, activations=nvfp4", "moe_nvfp4"),
+        ("kv=fp8", "moe_bf16"),
+    ],
+)
+@pytest.mark.parametrize("over", ["dce", "shard{tp=4, ep=2}", "shard{dp=4, ep=4}"])
+def test_a_layer_has_the_kernels_of_one_family(narrow: str, family: str, over: str) -> None:
+    program = llmir.run(
+        llmir.load("qwen3-30b-a3b"), [f"quantize{{{narrow}}}", "fuse-attention,fuse,dce", over]
+    )
+    assert {call.families[0] for call in of_experts(program)} == {family}
