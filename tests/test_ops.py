@@ -35,6 +35,14 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
     "cast": ({"to": "fp32"}, ("bf16[B, T]",), 0, 0, 2 * TOKENS, 4 * TOKENS),
     "rms_norm": ({}, ("bf16[B, T, 8]", "bf16[8]"), 0, 4 * TOKENS * 8, 2 * (TOKENS * 8 + 8), 2 * TOKENS * 8),
+    "layer_norm": (
+        {},
+        ("bf16[B, T, 8]", "bf16[8]", "bf16[8]"),
+        0,
+        7 * TOKENS * 8,
+        2 * (TOKENS * 8 + 16),
+        2 * TOKENS * 8,
+    ),
     "add_rms_norm": (
         {},
         ("bf16[B, T, 8]", "bf16[B, T, 8]", "bf16[8]"),

@@ -75,7 +75,7 @@ def _row(program: Program, at: Instance) -> Row:
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
         experts(graph, node, mesh),
-        max((op.turns for v in node.operands if isinstance(op := graph.origin(v).op, Weight)), default=0),
+        max((getattr(graph.origin(v).op, "turns", 0) for v in node.operands), default=0),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import numpy as np
 
 from llmir import strict_yaml
 
-from .rows import Array, Table
+from .rows import Table
 
 FILE = Path(__file__).with_name("sources.yaml")
-FACTS = ("timed", "turns", "fills", "variant", "left_out")  # all else in an entry is a word that rows have
+# What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
+FACTS: dict[str, object] = {
+    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out"), ""),
+    "turns": nan,
+}
 
 
 @cache
@@ -25,24 +30,18 @@ def known() -> dict[str, Any]:
 
 def facts(table: str, rows: Table) -> Table:
     """The rows with what is known of them as columns; what their own columns say is kept."""
-    found = {fact: np.full(len(rows), None, dtype=object) for fact in FACTS}
+    said = {f: np.full(len(rows), usual, float if usual != "" else object) for f, usual in FACTS.items()}
     for entry in known()["rows"]:
         if entry["table"] != table:
             continue
         fits = np.full(len(rows), fill_value=True)
         for column, words in entry.items():
-            if column not in ("table", *FACTS):
-                fits &= np.isin(rows[column].astype(str), words)
-        for fact in FACTS:
-            if fact in entry:
-                found[fact][fits] = entry[fact]
-    return Table({**rows.columns, **{f: _own(rows, f, said) for f, said in found.items()}}, rows.problems)
-
-
-def _own(rows: Table, fact: str, said: Array) -> Array:
-    """What a row's own cell says, else what is known."""
-    if fact not in rows.columns:
-        return said
-    own = rows[fact]
-    stated = ~np.isnan(own) if own.dtype == float else own != ""
-    return np.where(stated, own, said)
+            if column != "table" and column not in FACTS:
+                cells = rows[column]
+                fits &= np.isin(cells if cells.dtype == float else cells.astype(str), words)
+        for fact in FACTS.keys() & entry.keys():
+            said[fact][fits] = entry[fact]
+    for fact in FACTS.keys() & rows.columns.keys():
+        own = rows[fact]
+        said[fact] = np.where((own == "") | (own != own), said[fact], own)  # noqa: PLR0124 (not a number)
+    return Table({**rows.columns, **said}, rows.problems)

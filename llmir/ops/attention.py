@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -90,6 +91,7 @@ class FlashAttention(Op):
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
     widens = frozenset({1, 2})
+    causal: ClassVar[bool] = False
 
     scale: float = 1.0
     to: str = ""
@@ -139,6 +141,7 @@ class CausalFlashAttention(FlashAttention):
     """
 
     opcode = "causal_flash_attention"
+    causal = True
 
     window: int = 0
 

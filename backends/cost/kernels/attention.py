@@ -16,10 +16,11 @@ from .call import bits
 
 @dataclass(frozen=True)
 class AttentionShape(Shape):
-    """`new` tokens of each of `batch` sequences after `cached` ones, causal, on one rank.
+    """`new` tokens of each of `batch` sequences after `cached` ones, on one rank.
 
     `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query
-    sees `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
+    sees what is cached, new tokens up to itself if it is `causal` (else 0, and all keys count as cached), and
+    `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
     """
 
     batch: Number
@@ -33,16 +34,17 @@ class AttentionShape(Shape):
     kv_bits: float = 16
     out_bits: float = 16
     dtype: str = "bf16"
+    causal: Number = 1
 
     @property
     def keys(self) -> Number:
         """Keys of one sequence that some query sees."""
-        return np.minimum(self.cached + self.new, self.window + self.new - 1)
+        return np.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     @property
     def pairs(self) -> Number:
         """Pairs of a query and a key that it sees, of one sequence and head."""
-        return seen(self.new, self.cached, self.window, 1.0)
+        return seen(self.new, self.cached, self.window, self.causal)
 
     @property
     def rows_bytes(self) -> Number:
@@ -67,7 +69,8 @@ def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
     >>> int(seen(4, 0, np.inf, 1)), int(seen(4, 10, np.inf, 1)), int(seen(4, 0, 2, 1))
     (10, 50, 7)
     """
-    growing = np.clip(np.floor((most - before) / step), 0, rows)
+    with np.errstate(divide="ignore", invalid="ignore"):  # where step is 0 all rows see as much
+        growing = np.clip(np.where(step, np.floor((most - before) / step), np.inf), 0, rows)
     full = np.where(growing < rows, rows - growing, 0)
     capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
     return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)
@@ -80,10 +83,11 @@ def shape(row: Row) -> AttentionShape:
     """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
     q, k, *_ = row.operands
     batch, new, groups, group, head = q.shape
+    causal = getattr(row.node.op, "causal", True)
     return AttentionShape(
         batch=batch,
         new=new,
-        cached=k.shape[1] - new,
+        cached=k.shape[1] - new * causal,
         kv_heads=groups,
         group=group,
         head=head,
@@ -91,4 +95,6 @@ def shape(row: Row) -> AttentionShape:
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
+        window=getattr(row.node.op, "window", 0) or np.inf,
+        causal=int(causal),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -100,7 +100,13 @@ def multiprocessors(device: Device) -> int:
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A family of kernels on one device; its fields are its parameters."""
+    """A family of kernels on one device; its fields are its parameters.
+
+    A fit to its rows begins from so many `starts`, and passes over outliers by `loss` (`silicon.calibrate`).
+    """
+
+    starts: ClassVar[int] = 3
+    loss: ClassVar[str] = "soft_l1"
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:

@@ -10,6 +10,7 @@ of times that rise with m, n and k, so does it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class GemmShape(Shape):
 
 
 @families(
-    *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_fp8_block", "gemm_nvfp4", "gemm_int8"),
+    *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_nvfp4", "gemm_int8"),
     *("gemm_int8_weights", "gemm_int4_weights"),
 )
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Gemm(Kernel):
     launch_us: float = parameter(2.4, 0.2, 20, "µs", "of a call that has nothing to do")
     step_ns: float = parameter(20, 1, 500, "ns", "of a tile for each 64 elements of k, at least")
 
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = TILES
+    splits: ClassVar[tuple[int, ...]] = SPLITS
+
     def seconds(self, device: Device, shape: GemmShape) -> Number:
         """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape)
@@ -97,8 +101,8 @@ class Gemm(Kernel):
         share = 1 / multiprocessors(device)
         m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
         rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns = np.array(TILES, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
-        split = np.array(SPLITS, dtype=float).reshape(-1, *(1,) * rank)
+        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
+        split = np.array(self.splits, dtype=float).reshape(-1, *(1,) * rank)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
         high, wide = np.minimum(rows, m), np.minimum(columns, n)
@@ -120,6 +124,21 @@ class Gemm(Kernel):
         kept = self.resident * (device.l2_bytes or 0)
         moved = w * missed(w * shape.turns + x + y, kept) + (x + y) * missed(w + x + y, kept)
         return moved / (device.memory_Bps * self.bandwidth)
+
+
+@families("gemm_fp8_block")
+@dataclass(frozen=True)
+class BlockGemm(Gemm):
+    """A product with a scale for each 128 elements of k, as DeepGEMM does it (csrc/jit_kernels/heuristics).
+
+    Its tiles get as narrow as 16 columns where there are few, and k is never cut.
+    """
+
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = (
+        *((64, 16), (64, 32), (64, 64), (64, 128)),
+        *((128, 64), (128, 128)),
+    )
+    splits: ClassVar[tuple[int, ...]] = (1,)
 
 
 @prices("attention_scores", "attention_mix", "gemm")

@@ -52,7 +52,7 @@ class Prefill(Kernel):
         positions = np.maximum(self.tile_rows / together, 1)
         fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
         tiles = np.ceil(shape.new / positions)
-        steps = positions / TILE_KEYS
+        steps = positions / TILE_KEYS * shape.causal
         window = np.where(self.masks, np.inf, shape.window)
         before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
@@ -73,10 +73,16 @@ class Prefill(Kernel):
         return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
 
 
-NARROW = {8: ("attention_prefill_kv8",), 32: ("attention_prefill_fp32",)}  # by bits of the cache
+# By bits of q and of the cache, those for other types.
+NARROW = {
+    (8, 8): ("attention_prefill_fp8", "attention_prefill_kv8"),
+    (16, 8): ("attention_prefill_kv8",),
+    (32, 32): ("attention_prefill_fp32",),
+}
 
 
 @prices(*FLASH)
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
-    return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_prefill"), shape(row))
+    q, k, *_ = (t.dtype.bits for t in row.operands)
+    return Call((*NARROW.get((q, k), ()), "attention_prefill"), shape(row))

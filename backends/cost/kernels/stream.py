@@ -31,7 +31,7 @@ class StreamShape(Shape):
         return self.moved / device.memory_Bps
 
 
-@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope", "quantize_static")
+@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope")
 @dataclass(frozen=True)
 class Stream(Kernel):
     """An elementwise op or a norm on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
@@ -60,9 +60,8 @@ FAMILIES = {
     "softmax": "softmax",
     "silu": "activation",
     "silu_mul": "activation",
-    "rope": "rope",
-    "rope_append": "rope",
     "dequantize": "quantize_static",
+    "layer_norm": "layer_norm",
 }
 BY_KIND = {"norm": "rms_norm", "elementwise": "add", "moe": "add", "gather": "add"}
 
@@ -74,6 +73,13 @@ def stream(row: Row) -> Call:
     shape = StreamShape(rows_of(row.shape), row.read + row.write, shared)
     family = FAMILIES.get(row.node.op.opcode) or BY_KIND[row.kind]
     return Call((family, "add", "rms_norm"), shape)
+
+
+@prices("rope", "rope_append")
+def rope(row: Row) -> Call:
+    """All heads of a token are a row."""
+    batch, tokens, *_ = row.shape.shape
+    return Call(("rope", "add", "rms_norm"), StreamShape(batch * tokens, row.read + row.write))
 
 
 @prices("append")

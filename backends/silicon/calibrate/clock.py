@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, rows
-from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls
+from llmir.backends.cost import Ideal, Row, rows
+from llmir.backends.cost.kernels import KERNELS, Call, Kernel, Shape, calls
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
 from llmir.dim import Binding
 from llmir.hw import Device
 
 NUMBERS = Binding()  # of a shape that has its numbers
+NO_CALL = Call(("",), Shape())  # of an op that no kernel is known of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +50,11 @@ class Clock:
     count: int
 
     def seconds(self, kernels: Mapping[str, Kernel]) -> Array:
-        """The calls of each row, added up."""
+        """The calls of each row, added up; of a family without a kernel the roofline."""
         total = np.zeros(self.count)
         for term in self.terms:
-            total[term.rows] += term.seconds(kernels[term.family], self.device)
+            kernel = kernels.get(term.family)
+            total[term.rows] += term.seconds(kernel, self.device) if kernel else term.least
         return total
 
     def take(self, some: Array) -> Clock:
@@ -64,27 +66,30 @@ def clock(points: Sequence[Points], device: Device) -> Clock:
     """The calls of all rows of these points, those alike as one; `rows` of points number them."""
     made: dict[Any, list[tuple[Call, Array, Array]]] = {}
     for group in points:
-        for row in rows(group.program):
-            least = np.broadcast_to(Ideal(device).price(row).time(group.at), len(group.rows))
-            call = chosen(calls(row), group.at)
-            if call is None:
-                continue
-            family = own(call.families[0], device)
-            shape = call.shape.spread(len(group.rows))
+        many = len(group.rows)
+        for row, call in _calls(group):
+            least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
+            family = own(call.families[0], device) if call else ""
+            shape = call.shape.spread(many) if call else Shape()
             words = tuple(v for v in vars(shape).values() if isinstance(v, str))
-            key = family, call.part, type(shape), words
-            made.setdefault(key, []).append((replace(call, shape=shape), least, group.rows))
+            key = family, call.part if call else "", type(shape), words
+            made.setdefault(key, []).append((replace(call or NO_CALL, shape=shape), least, group.rows))
     terms = (_stacked(key[0], parts) for key, parts in made.items())
     return Clock(device, tuple(terms), sum(len(group.rows) for group in points))
 
 
-def chosen(made: Iterable[Call], at: Binding) -> Call | None:
-    """The first of these calls whose kernel takes all of the shapes, with numbers."""
-    for call in made:
-        shape = call.at(at)
-        if np.all(KERNELS[call.families[0]].takes(shape)):
-            return replace(call, shape=shape)
-    return None
+def families_of(points: Points, device: Device) -> tuple[str, ...]:
+    """The families that price the rows, in the order of the ops."""
+    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points) if call))
+
+
+def _calls(points: Points) -> Iterator[tuple[Row, Call | None]]:
+    """Each timed op with its call, in numbers: the first whose kernel takes all shapes; None of no kernel."""
+    for row in rows(points.program):
+        if row.name not in points.untimed:
+            bound = (replace(call, shape=call.at(points.at)) for call in calls(row))
+            fits = (c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+            yield row, next(fits, None)
 
 
 def own(family: str, device: Device) -> str:

@@ -30,7 +30,11 @@ PRODUCTS = {
     "nvfp4": ("nvfp4", "nvfp4"),
     "mxfp4": ("mxfp4", "mxfp4"),
     "mxfp8": ("fp8_e4m3_b1x32", "fp8_e4m3_b1x32"),
+    "w4a16_mxfp4": ("bf16", "mxfp4"),
+    "w4a8_mxfp4_mxfp8": ("fp8_e4m3_b1x32", "mxfp4"),
+    "w4a4_mxfp4": ("mxfp4", "mxfp4"),
 }
+WIDE = ("bf16", "fp16", "fp32")
 TIMED = ("product", "quantize+product", "static+product")
 
 
@@ -38,6 +42,11 @@ def tensor(scheme: str, roles: str, *shape: object) -> Tensor:
     """A type whose scales, if it has any, lie by the roles of its dimensions."""
     plain = parse_tensor(f"{scheme}[{', '.join(map(str, shape))}]")
     return plain.to(plain.dtype.laid(roles))
+
+
+def wide_type(dtype: str) -> str:
+    """The type of results, and of x before it is narrowed."""
+    return PRODUCTS[dtype][0] if PRODUCTS[dtype][0] in WIDE else "bf16"
 
 
 class Gemm(Kernels):
@@ -52,10 +61,10 @@ class Gemm(Kernels):
 
     def completed(self, rows: Table, device: Device) -> Table:
         """What is timed and how many weights are used in turn, as far as the rows and their source say."""
-        narrow = [PRODUCTS.get(d, ("bf16", ""))[0] not in ("bf16", "fp16", "fp32") for d in rows["dtype"]]
+        narrow = [PRODUCTS.get(d, WIDE)[0] not in WIDE for d in rows["dtype"]]
         usual = np.where(narrow, "quantize+product", "product")
-        timed = np.where((rows["timed"] == None) | (rows["timed"] == ""), usual, rows["timed"])  # noqa: E711
-        turns = np.array([t or 0 for t in rows["turns"]], dtype=float)
+        timed = np.where(rows["timed"] == "", usual, rows["timed"])
+        turns = np.nan_to_num(rows["turns"])
         bits = np.array([_weight_bits(d) for d in rows["dtype"]])
         filling = np.ceil((device.l2_bytes or inf) * 8 / (rows["n"] * rows["k"] * bits))
         turns = np.where(rows["fills"] == "L2", np.minimum(turns, filling), turns)
@@ -71,7 +80,7 @@ class Gemm(Kernels):
         if timed not in TIMED:
             raise InputError(f"timed {timed!r} of a gemm is not known; known are {', '.join(TIMED)}")
         x_type, w_type = PRODUCTS[dtype]
-        to = x_type if x_type in ("bf16", "fp16", "fp32") else "bf16"
+        to = wide_type(dtype)
         b = Builder()
         narrow = tensor(x_type, "mk", m, k)
         if timed == "product":

@@ -37,10 +37,12 @@ class Points:
     program: Program
     rows: Array
     at: Binding
+    untimed: frozenset[str] = frozenset()
 
     def prices(self, model: Model) -> tuple[Price, ...]:
         """What the model makes of each op."""
-        return plan(self.program, model).prices
+        made = plan(self.program, model)
+        return tuple(p for row, p in zip(made.rows, made.prices, strict=True) if row.name not in self.untimed)
 
     def seconds(self, model: Model) -> Array:
         """What the ops take, added up."""
@@ -93,7 +95,7 @@ class Kernels(Format):
     key: ClassVar[Sequence[str]] = ()
     groups: ClassVar[Sequence[str]] = ()
     variants: ClassVar[bool] = False
-    joint: ClassVar[Sequence[str]] = ()
+    fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of
 
     def program(self, *key: Any) -> Program:
         """The program of rows that are alike; InputError says why there is none."""
@@ -111,6 +113,10 @@ class Kernels(Format):
         """Why a row is no call of the kernel that it names, empty where it is."""
         return np.full(len(rows), "", dtype=object)
 
+    def untimed(self, program: Program) -> frozenset[str]:
+        """The ops that a call does not contain."""
+        return frozenset()
+
     def kinds(self, rows: Table) -> Array:
         """What each row is called in statistics."""
         return np.full(len(rows), self.name, dtype=object)
@@ -121,8 +127,8 @@ class Kernels(Format):
 
     def points(self, rows: Table, device: Device) -> Iterator[Points | Refusal]:
         """All rows, which are of one device."""
-        rows = self.completed(facts(self.name, rows), device)
-        why = np.where(rows["left_out"] == None, self.reasons(rows), rows["left_out"])  # noqa: E711 (of each)
+        rows = self.completed(rows, device)
+        why = np.where(rows["left_out"] == "", self.reasons(rows), rows["left_out"])
         columns = {**rows.columns, "why": why, "kind of row": self.kinds(rows)}
         for (reason, kind, *key), at in Table(columns).alike("why", "kind of row", *self.key).items():
             try:
@@ -133,7 +139,7 @@ class Kernels(Format):
                 yield Refusal(kind, at, str(error))
                 continue
             sizes = {name: values for name, values in self.sizes(rows.take(at)).items()}
-            yield Points(kind, made, at, Binding(**sizes))
+            yield Points(kind, made, at, Binding(**sizes), self.untimed(made))
 
 
 def header(path: Path) -> list[str]:
@@ -179,7 +185,8 @@ def load(path: Path) -> tuple[Format, Table]:
     columns = {**found.columns, **absent}
     if "framework" in columns:
         columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
-    return format, Table(columns, found.problems)
+    made = Table(columns, found.problems)
+    return format, facts(format.name, made) if isinstance(format, Kernels) else made
 
 
 CALL = LATENCY  # what each row of a table of kernels has
