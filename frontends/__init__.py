@@ -34,8 +34,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map; the class of transformers is what is modelled")
-    program = blocks.decoder(decoder, logits, ())
-    stored = quantization.scheme(config, program)
+    program, stored = quantization.scheme(config, lambda apart: blocks.decoder(decoder, logits, apart))
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))
 
@@ -52,7 +51,7 @@ def _family(config: Config) -> Family:
             raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    if found := FAMILIES.first(lambda family: family.model_type == kind):
+    for found in FAMILIES.matching(lambda family: family.model_type == kind):
         return found
     raise _unknown(config, "model_type", repr(kind))
 

@@ -7,8 +7,10 @@ transformers' eager code runs them, so that live memory is that code's.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import B, C, Size, T
@@ -141,7 +143,11 @@ class Blocks:
             k = self.linear(x, "b t h", "h g d", "b t g d", "k_proj", _ATTENTION, bias=m.qkv_bias)
             k = self.norm(k, "k_norm", f"{_ATTENTION}k_norm.weight", "d") if m.qk_norm else k
             v = self.linear(x, "b t h", "h g d", "b t g d", "v_proj", _ATTENTION, bias=m.qkv_bias)
-            how = {"theta": m.rope.theta, "scaling": m.rope.scaling, "factors": m.rope.factors}
+            how: dict[str, Any] = {
+                "theta": m.rope.theta,
+                "scaling": m.rope.scaling,
+                "factors": m.rope.factors,
+            }
             q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = self.tensor(B, C, m.kv_heads, m.head_dim)
@@ -172,7 +178,12 @@ class Blocks:
             param = f"{_MLP}experts.{{expert}}.{name}.weight"
             weight = self.weight(f"e {ins} {outs}", f"{name}.weight", param)
             einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
-            how = {"einsum": einsum, "top_k": experts.chosen, "experts": experts.count, "name": name}
+            how: dict[str, Any] = {
+                "einsum": einsum,
+                "top_k": experts.chosen,
+                "experts": experts.count,
+                "name": name,
+            }
             result: Value = b.grouped_linear(rows, weight, chosen, **how)
             return result
 
@@ -212,20 +223,24 @@ def _dense(model: Decoder) -> Decoder:
     return replace(model, experts=None) if model.experts else model
 
 
-def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
-    """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`."""
+def decoder(model: Decoder, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
+    """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
+
+    Layers of which `apart`, one entry for each, says different things have bodies of their own.
+    """
     b = Builder("main")
     blocks = Blocks(b, model)
-    runs = _runs(model.moe)
-    mixed = len({moe for moe, _ in runs}) > 1
+    kinds = list(zip(model.moe, apart or [None] * len(model.moe), strict=True))
+    names = _names(kinds)
     tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
     with b.block("embedding"):
         table = blocks.weight("v h", "embed.weight", "model.embed_tokens.weight")
         x = b.embedding(table, tokens)
     bodies: dict[str, Graph] = {}
-    for moe, times in runs:
-        body = ("moe_layer" if moe else "dense_layer") if mixed else "layer"
-        bodies.setdefault(body, layer(body, model, moe=moe))
+    for kind, run in groupby(kinds):
+        body, times = names[kind], len(list(run))
+        if body not in bodies:
+            bodies[body] = layer(body, model, moe=kind[0])
         x = b.repeat(x, body=body, times=times, name=body)
     x = blocks.norm(x, "final_norm", "model.norm.weight")
     with b.block("lm_head"):
@@ -242,10 +257,14 @@ def decoder(model: Decoder, logits: str, notes: tuple[str, ...]) -> Program:
             "layers": len(model.moe),
             **({"positions": model.positions} if model.positions is not None else {}),
         },
-        notes=notes,
     )
 
 
-def _runs(kinds: tuple[bool, ...]) -> list[tuple[bool, int]]:
-    """Runs of equal layers as (kind, length)."""
-    return [(kind, len(list(run))) for kind, run in groupby(kinds)]
+def _names(kinds: Sequence[tuple[bool, Hashable]]) -> dict[tuple[bool, Hashable], str]:
+    """What the body of each kind of layer is called: by what it has, and a number if it must."""
+    mixed, names = len({moe for moe, _ in kinds}) > 1, {}
+    for moe in (False, True):
+        name = ("moe_layer" if moe else "dense_layer") if mixed else "layer"
+        for i, kind in enumerate(dict.fromkeys(kind for kind in kinds if kind[0] == moe), start=1):
+            names[kind] = f"{name}_{i}" if i > 1 else name
+    return names

@@ -203,7 +203,8 @@ class Config:
         first, *others = keys
         near = suggest(first, known, limit=1)
         more = f" ({len(others)} more: {', '.join(map(plain, others[:5]))})" if others else ""
-        fact = f"{show(self.fields[first])} is not modelled (an unknown field may act){near}{more}"
+        reason = "unknown, so it may act; --lenient leaves it out"
+        fact = f"{show(self.fields[first])} is not modelled ({reason}){near}{more}"
         raise self.error(plain(first), fact, UnsupportedError)
 
     def _refuse(self, key: str, fact: str) -> None:

@@ -17,13 +17,12 @@ _WINDOW, _FIRST_WITH_WINDOW = 4096, 28
 
 def _full_attention(config: Config, *, moe: bool = False) -> None:
     """An error if a window slides: in layers from `max_window_layers` on, and in all of a MoE model."""
-    if config.flag("use_sliding_window", False):
-        width = config.optional_integer("sliding_window") if "sliding_window" in config else _WINDOW
-        first = 0 if moe else config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
-        by_layer = not moe and config.fields.get("layer_types") is not None  # which is looked at
-        if width is not None and first < layers(config) and not by_layer:
-            config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
-    config.ignore("sliding_window", "max_window_layers")
+    width = config.optional_integer("sliding_window", 0) if "sliding_window" in config else _WINDOW
+    first = config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
+    slides = width is not None and (moe or first < layers(config))
+    by_layer = not moe and config.fields.get("layer_types") is not None  # which is looked at
+    if config.flag("use_sliding_window", False) and slides and not by_layer:
+        config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
 
 
 @family("Qwen2ForCausalLM", "qwen2")

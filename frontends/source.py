@@ -7,14 +7,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmir.errors import ConfigError
+from llmir import strict_json
+from llmir.errors import ConfigError, UnreadableError
 from llmir.frontends import presets
 from llmir.names import plain, suggest
+from llmir.reading import Budget, contents
 
 Source = tuple[Mapping[str, object], str]
 """The fields of a config, and what to call the model."""
 
-_LARGEST_FILE = 2**24
+# The largest config on Hugging Face's hub, with a list of modules that are not quantized, has some 100 kB.
+_BUDGET = Budget(bytes=2**22, nodes=200_000, depth=32)
 
 
 def locate(model: object) -> Source:
@@ -73,34 +76,14 @@ def _from_path(path: str) -> Source:
     elif not os.path.exists(path):
         raise ConfigError(f"{shown}: no such file or folder")
     try:
-        with file.open("rb") as stream:
-            data = stream.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise ConfigError(f"{shown}: cannot be read ({error.strerror})") from None
-    if len(data) > _LARGEST_FILE:
-        raise ConfigError(f"{shown}: too large for a config")
-    fields = _parse(data, shown)
+        fields = strict_json.load(contents(file, _BUDGET), _BUDGET)
+    except UnreadableError as error:
+        raise ConfigError(f"{shown}: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
     # Of a file called config.json the folder says more; `absolute` gives "." a name.
     stem = file.stem if file.stem != "config" else file.absolute().parent.name
     return fields, _own_name(fields) or stem
-
-
-def _parse(data: bytes, shown: str) -> Mapping[str, object]:
-    try:
-        text = data.decode("utf-8-sig")
-        if not text.strip():
-            raise ConfigError(f"{shown}: the file is empty")
-        fields = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown}: not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(f"{shown}: broken JSON at {where}: {error.msg}") from None
-    except (RecursionError, ValueError):  # nesting or digits past what Python parses
-        raise ConfigError(f"{shown}: JSON that is too deep or has too long a number") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
-    return fields
 
 
 def _own_name(fields: Mapping[str, object]) -> str:

@@ -7,7 +7,8 @@ those are follows from the equation of the op that uses the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
 from llmir.op import Op
+from llmir.views import Pairs
 
 from .checkpoint import Checkpoint, Stored
 
@@ -34,9 +36,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison(Figures):
+class Comparison(Figures, Pairs):
     """A checkpoint against a program; `agrees` if nothing differs. Totals are None where none are stated."""
 
+    model: str
+    checkpoint: str  # its path
     tensors: int
     parameters: int
     bytes: int
@@ -56,7 +60,47 @@ class Comparison(Figures):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {"agrees": self.agrees, **asdict(self)}
+        where = {"model": self.model, "checkpoint": self.checkpoint}
+        return where | {"agrees": self.agrees} | asdict(self)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """What was compared, the verdict, each difference; one line for names that differ in numbers only."""
+        size = f"{self.parameters:,} parameters, {self.bytes:,} bytes"
+        known = "names, shapes, element types"
+        rows = [
+            ("model", self.model),
+            ("checkpoint", self.checkpoint),
+            ("expected", f"{self.tensors:,} tensors, {size}"),
+            ("found", f"{self.found_tensors:,} tensors"),
+            ("compared", known if self.shapes_known else "names (an index does not know shapes)"),
+            ("verdict", "all agree" if self.agrees else "DIFFERENT"),
+        ]
+        problems: list[tuple[str, Iterable[tuple[str, str]]]] = [
+            ("missing", ((name, "") for name in self.missing)),
+            ("unexpected", ((name, "") for name in self.unexpected)),
+            ("wrong shape", map(_words, self.wrong_shape)),
+            ("wrong type", map(_words, self.wrong_dtype)),
+            ("wrong total", map(_words, self.wrong_total)),
+        ]
+        for label, found in problems:
+            rows += [(label if i == 0 else "", text) for i, text in enumerate(_folded(found))]
+        return rows
+
+
+def _words(d: Difference) -> tuple[str, str]:
+    return d.name, f"expected {d.expected}, found {d.found}"
+
+
+def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for all names that differ only in their numbers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, text in found:
+        groups.setdefault((re.sub(r"\d+", "*", name), text), []).append(name)
+    lines = []
+    for (pattern, text), names in groups.items():
+        shown = names[0] if len(names) == 1 else f"{pattern} ({len(names):,} tensors)"
+        lines.append(f"{shown}: {text}" if text else shown)
+    return lines
 
 
 def expected(program: Program) -> dict[str, Stored]:
@@ -136,6 +180,8 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
         ("parameters", checkpoint.total_parameters, _parameters),
     )
     return Comparison(
+        program.name,
+        checkpoint.path,
         len(wanted),
         _parameters(wanted),
         _bytes(wanted),

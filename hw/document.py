@@ -7,29 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from llmir import strict_yaml
-from llmir.errors import HardwareError
+from llmir.errors import HardwareError, UnreadableError
 from llmir.hw.schema import FIELDS, field_path, mapping, show, text
 from llmir.names import suggest
+from llmir.reading import contents
 
 
 def parse(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file; HardwareError if it cannot be read, is no mapping or repeats a key."""
-    import yaml
-
+    if path.exists() and not path.is_file():
+        raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
     try:
-        if path.exists() and not path.is_file():
-            raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
-        doc = strict_yaml.load(path.read_bytes())
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = " ".join((error.problem or "not YAML").split())
-        raise HardwareError(f"{path.name}{line}: {problem}") from None
-    except OSError as error:
-        raise HardwareError(f"{path.name}: cannot be read, {error.strerror or error}") from None
-    # A scalar that does not fit its tag, such as `!!int x`, leaves PyYAML as whatever its constructor raised.
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:120]
-        raise HardwareError(f"{path.name}: not readable as YAML, {problem}") from None
+        doc = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+    except UnreadableError as error:
+        raise HardwareError(f"{path.name}: {error}") from None
     _check_depth(mapping(doc, f"{path.name}: a hardware file"), path.name, 4)
     return dict(doc)
 

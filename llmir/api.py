@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .backends.analysis.diff import StepDiff, WorkloadDiff
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
-    from .backends.cost import Model
+    from .backends.cost import CostModel, Model
     from .backends.silicon.validate import Layout, Overheads, Validation
 
 
@@ -57,7 +57,7 @@ def analyze(
     new: Any = 1,
     context: Any = 0,
     beside: Iterable[Mapping[str, Any]] = (),
-    cost: str | None = None,
+    cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Report:
@@ -65,8 +65,9 @@ def analyze(
 
     Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
     sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
-    `cost` is the cost model, `ideal` or `calibrated` (the default where the device has a calibration), by the
-    kernels of an `engine`; or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
+    `cost` is the cost model: `calibrated` (the default where kernels were measured, on the device or on a
+    relative), by the kernels of an `engine`; `ideal`; a plugin's; or an object of yours with `price(row)`
+    (`llmir.CostModel`). Or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
     """
     from .backends.analysis.report import Report
 
@@ -84,7 +85,7 @@ def workload(
     generate: int = 128,
     memory_utilization: float = 0.9,
     reserve_bytes: int = 0,
-    cost: str | None = None,
+    cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Workload:
@@ -100,19 +101,40 @@ def workload(
 
 
 def diff(
-    before: Any, after: Any, hw: Any = None, *, batch: int = 1, new: int = 1, context: int = 0
+    before: Any,
+    after: Any,
+    hw: Any = None,
+    *,
+    hw_after: Any = None,
+    batch: int = 1,
+    new: int = 1,
+    context: int = 0,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """What one step of two programs on a device differs in, op by op; with `to_dict()`.
+    """What one step of two programs differs in, op by op; with `to_dict()`.
 
-    Also of two reports, or of two workloads, which know their device (so it may differ) and their step:
-    then `hw` is left out.
+    Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
+    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is the
+    device of the other side, if that is another. Also of two reports, or of two workloads, which know their
+    device and step: all else is left out, and InputError if only the times of one are measured.
     """
-    from .backends.analysis.diff import diff
+    from .backends.analysis.common import common
+    from .backends.analysis.diff import diff, steps
+    from .backends.analysis.report import Report
+    from .hw import load
 
-    if hw is not None:
-        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
-        before, after = (analyze(p, hw, **at) for p in (before, after))
-    return diff(before, after)
+    if hw is None:
+        if cost is not None or engine or efficiency or hw_after is not None:
+            raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
+        return diff(before, after)
+    devices = load(hw), load(hw if hw_after is None else hw_after)
+    sides = list(zip(map(_program, (before, after)), devices, strict=True))
+    basis = common(sides, cost, engine, efficiency)
+    at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
+    reports = [Report(p, m.device, **at, model=m) for (p, _), m in zip(sides, basis.models, strict=True)]
+    return steps(reports[0], reports[1], basis.why)
 
 
 def validate(
@@ -179,7 +201,9 @@ def draw(
     return draw(job, path, level=level, phase=phase)
 
 
-def _model(hw: Any, cost: str | None, engine: str | None, efficiency: Mapping[str, float] | None) -> Model:
+def _model(
+    hw: Any, cost: str | CostModel | None, engine: str | None, efficiency: Mapping[str, float] | None
+) -> Model:
     from .backends.cost import model
     from .hw import load
 

@@ -17,11 +17,12 @@ from typing import Any
 from .errors import VerifyError
 from .graph import Graph, Node, Value, checked_name
 from .op import Op, infer
+from .opmethods import OpMethods
 from .ops import OPS, make
 from .tensor import Tensor, parse_tensor
 
 
-class Builder:
+class Builder(OpMethods):
     """Adds ops in schedule order; `builder.rms_norm(x, w, eps=1e-5, name="norm")` and so on for each op.
 
     Sources come first in the finished graph, wherever they were added. A builder of a piece of a graph
@@ -42,12 +43,18 @@ class Builder:
         if opcode.startswith("_") or opcode not in OPS:
             raise AttributeError(f"no op or method {opcode!r}")
 
-        def build(*operands: Value, name: str = "", **attributes: Any) -> Value | tuple[Value, ...]:
-            attributes.setdefault("block", self._block)
-            values = self.apply(make(opcode, **attributes), *operands, name=name)
-            return values[0] if len(values) == 1 else values
+        def build(*operands: Value, name: str = "", block: str | None = None, **attributes: Any) -> Any:
+            return self._op(opcode, operands, name, block, **attributes)
 
         return build
+
+    def _op(
+        self, opcode: str, operands: tuple[Value, ...], name: str, block: str | None, **attributes: Any
+    ) -> Any:
+        """What a method of an op does: its result, or all of them where there are several."""
+        attributes["block"] = self._block if block is None else block
+        values = self.apply(make(opcode, **attributes), *operands, name=name)
+        return values[0] if len(values) == 1 else values
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:

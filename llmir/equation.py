@@ -8,8 +8,8 @@
 - *windowed*: `t~`, read with its neighbours;
 - *new*: in results only (`k` of a top-k).
 
-`h!` must stay whole on one rank. `(b t k)` is one dimension that runs over several axes, and
-`(c + t)` one that is several axes laid end to end.
+`h!` must stay whole on one rank, and `+k` says that an axis of one operand alone is summed. `(b t k)` is
+one dimension that runs over several axes, and `(c + t)` one that is several axes laid end to end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .dim import Size, product
 from .errors import VerifyError
 from .tensor import Placement, Tensor
 
-_DIMENSION = re.compile(r"\(([^)]*)\)|(\[)?(\w+)\]?([~!]?)")
+_DIMENSION = re.compile(r"\(([^)]*)\)|(\[)?(\+?)(\w+)\]?([~!]?)")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Equation:
     indexed: frozenset[str]
     windowed: frozenset[str]
     whole: frozenset[str]
+    summed: frozenset[str] = frozenset()
 
     def axes(self, side: Sequence[tuple[Dimension, ...]]) -> tuple[str, ...]:
         """The distinct axes of some operands or results, in order of appearance."""
@@ -85,6 +86,14 @@ class Equation:
             letters[axis] = chr(ord("a") + len(letters))
         spelled = ["".join(letters[d.axes[0]] for d in term) for term in (*sides, self.results[result])]
         return f"{','.join(spelled[:-1])}->{spelled[-1]}"
+
+    def check_product(self, left: int, right: int, result: int) -> None:
+        """`VerifyError` if two operands have an axis that neither the other nor the result has, unmarked."""
+        a, b = (set(self.axes([self.operands[i]])) for i in (left, right))
+        lone = (a ^ b) - set(self.axes([self.results[result]])) - self.indexed - self.summed
+        for axis in sorted(lone):
+            fact = f"axis {axis!r} is in one operand alone and not in the result"
+            raise VerifyError(f'"{self.text}": {fact}; +{axis} says that it is summed')
 
     def sizes(self, tensors: Sequence[Tensor], **new: Size) -> dict[str, Size]:
         """The size of each axis, from the operands' shapes; *new* axes are given by the op.
@@ -184,6 +193,7 @@ def equation(text: str) -> Equation:
     indexed: set[str] = set()
     windowed: set[str] = set()
     whole: set[str] = set()
+    summed: set[str] = set()
 
     def term(source: str) -> tuple[Dimension, ...]:
         dimensions, position = [], 0
@@ -191,13 +201,15 @@ def equation(text: str) -> Equation:
             if source[position : found.start()].strip():
                 break
             position = found.end()
-            group, bracket, axis, mark = found.groups()
+            group, bracket, plus, axis, mark = found.groups()
             if group is not None:
                 dimensions.append(Dimension(tuple(re.findall(r"\w+", group)), "+" in group))
                 continue
             dimensions.append(Dimension((axis,)))
             if bracket:
                 indexed.add(axis)
+            if plus:
+                summed.add(axis)
             if mark:
                 (windowed if mark == "~" else whole).add(axis)
         if source[position:].strip():
@@ -205,4 +217,8 @@ def equation(text: str) -> Equation:
         return tuple(dimensions)
 
     left, right = (tuple(term(part) for part in side.split(",")) for side in text.split("->"))
-    return Equation(text, left, right, frozenset(indexed), frozenset(windowed), frozenset(whole))
+    kept = {a for term in right for d in term for a in d.axes} & summed
+    if kept:
+        raise VerifyError(f'equation "{text}": axis {min(kept)!r} is in a result, so it is not summed')
+    marked = map(frozenset, (indexed, windowed, whole, summed))
+    return Equation(text, left, right, *marked)

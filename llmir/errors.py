@@ -47,3 +47,7 @@ class PluginWarning(UserWarning):
 
 class OutputError(LlmirError):
     """A file that cannot be written."""
+
+
+class UnreadableError(LlmirError):
+    """A text that is not what it should be, or passes a budget; whoever reads it says of which file."""

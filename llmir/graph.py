@@ -16,9 +16,10 @@ from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
-from .mesh import ONE_DEVICE, Mesh
+from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .op import Op
 from .tensor import Tensor
+from .views import Shown
 
 
 class Value(NamedTuple):
@@ -95,11 +96,13 @@ class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no type
         return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)
 
 
-class Graph(Immutable):
+class Graph(Immutable, Shown):
     """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
 
     node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
     """
+
+    prints = "ir"
 
     name: str
     outputs: tuple[Value, ...]
@@ -119,6 +122,9 @@ class Graph(Immutable):
         vars(self).update(name=name, outputs=tuple(outputs), nx=found)
         for value in self.outputs:
             self.type(value)
+
+    def __repr__(self) -> str:
+        return f"<Graph @{self.name}: {len(self.nodes)} ops>"
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -192,8 +198,8 @@ class Instance(NamedTuple):
         return self.layers.count
 
 
-@dataclass(frozen=True, eq=False)
-class Program(Record):
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Record, Shown):
     """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
 
     An entry is given, first, what the one before returns. A step sends its batch through the entries in
@@ -201,6 +207,8 @@ class Program(Record):
     model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
     field).
     """
+
+    prints = "ir"
 
     name: str
     graphs: Mapping[str, Graph]
@@ -216,6 +224,9 @@ class Program(Record):
         except KeyError:
             known = ", ".join(f"@{g}" for g in self.graphs)
             raise VerifyError(f"program {self.name!r} has no graph @{name}; it has {known}") from None
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}: {', '.join(f'@{g}' for g in self.graphs)}>"
 
     def instances(self) -> Iterator[Instance]:
         """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
@@ -261,6 +272,17 @@ class Program(Record):
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
         return f"{entry}." if len(self.entries) > 1 else ""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How many ways each kind of parallelism splits it."""
+        tp, dp = (self.mesh.degree(name) for name in ("tp", "dp"))
+        return Parallelism(tp=tp, pp=len(self.entries), ep=self.mesh.ep, dp=dp, sp=self.mesh.sp)
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a whole model, which an engine can serve: frontends name its `architecture`."""
+        return "architecture" in self.facts
 
     @property
     def devices(self) -> int:

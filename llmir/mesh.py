@@ -1,26 +1,56 @@
-"""The devices a program runs on, as named axes."""
+"""The devices a program runs on, as named axes, and how it is split over them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 
 from .errors import VerifyError
+
+MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How many ways each kind of parallelism splits a program; `sp` (sequence parallelism) is on or off.
+
+    Experts lie over `ep` of the ranks of dp and tp.
+
+    >>> print(Parallelism(tp=4, dp=2, ep=8, sp=True))
+    tp 4, ep 8, dp 2, sp
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    sp: bool = False
+
+    def words(self, between: str = " ") -> list[str]:
+        """Each kind that splits something."""
+        named = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return [name if n is True else f"{name}{between}{n}" for name, n in named if n is True or n > 1]
+
+    def __str__(self) -> str:
+        return ", ".join(self.words())
 
 
 @dataclass(frozen=True)
 class Mesh:
     """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
 
-    Devices are numbered with the first axis outermost.
+    Devices are numbered with the first axis outermost. Experts lie over `ep` of them, and with `sp` the
+    tokens between blocks over the axes of tp.
 
     >>> Mesh((("dp", 2), ("tp", 8))).devices
     16
     """
 
     axes: tuple[tuple[str, int], ...] = ()
+    ep: int = 1
+    sp: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", tuple((name, size) for name, size in self.axes))
@@ -30,6 +60,12 @@ class Mesh:
             raise VerifyError(f"mesh {self}: axes are named in letters and digits")
         if any(size < 1 for _, size in self.axes):
             raise VerifyError(f"mesh {self}: each axis needs at least one device")
+        if self.ep < 1 or self.devices % self.ep:
+            raise VerifyError(f"mesh {self}: ep is {self.ep}, which does not divide {self.devices} devices")
+        if self.sp and self.degree("tp") == 1:
+            raise VerifyError(f"mesh {self}: sp splits tokens over the ranks of tp, of which there is one")
+        if self.devices > MOST_DEVICES:
+            raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
     @property
     def devices(self) -> int:
@@ -71,7 +107,9 @@ class Mesh:
         return tuple(found)
 
     def __str__(self) -> str:
-        return f"mesh({', '.join(f'{name}={size}' for name, size in self.axes)})"
+        how = [f"ep={self.ep}"] * (self.ep > 1) + ["sp=true"] * self.sp
+        axes = ", ".join(f"{name}={size}" for name, size in self.axes)
+        return f"mesh({axes})" + (f" {{{', '.join(how)}}}" if how else "")
 
 
 ONE_DEVICE = Mesh()

@@ -114,6 +114,7 @@ class Op:
     opcode: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     rule: ClassVar[str] = ""
+    takes: ClassVar[tuple[str, ...]] = ("x",)  # what its operands are called; `*weights` are any number
     vector_flops: ClassVar[int] = 0  # per element of the first result
     # result -> the operand whose memory it is written to (if nothing else needs that operand later)
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
+from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
 from .errors import LlmirError, PassError
 from .graph import Program
-from .names import suggest
+from .names import plain, suggest
 from .op import type_name
 from .plugins import Kind, load
 from .tensor import split_commas
@@ -104,6 +105,21 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
     return options
 
 
+def describe(kind: type[Pass] | Function) -> dict[str, Any]:
+    """What a pass does and its options, as `llmir passes` lists them.
+
+    A default that is needed is missing, and one that is no JSON is text.
+    """
+    found: list[dict[str, Any]] = []
+    for f in fields(kind) if is_pass(kind) else ():
+        default = f.default if f.default_factory is MISSING else f.default_factory()
+        option = {"name": f.name, "type": type_name(f), "required": default is MISSING}
+        if default is not MISSING:
+            option["default"] = default if isinstance(default, int | float | str | None) else str(default)
+        found.append(option)
+    return {"summary": (getdoc(kind) or "").partition("\n")[0], "options": found}
+
+
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "an integer"),
     "float": (float, "a number"),
@@ -146,5 +162,6 @@ def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Prog
                 raise PassError(f"a pass returns a Program, got {type(after).__name__}")
             program = after if after is program else verify(after)
         except LlmirError as error:
-            raise PassError(f"{error} [in pass {len(done)} of {','.join(done)}]") from error
+            where = f"in pass {len(done)} of {plain(','.join(done), 200)}"
+            raise PassError(f"{error} [{where}]") from error
     return program

@@ -62,9 +62,10 @@ class Kind(MutableMapping[str, T]):
 
         return take
 
-    def first(self, fits: Callable[[T], bool]) -> T | None:
-        """One that fits: of those that are there, or else of those at home, or else of the plugins."""
-        return next((t for _ in self._places() for t in self._things.values() if fits(t)), None)
+    def matching(self, fits: Callable[[T], bool]) -> list[T]:
+        """What fits of all that is there, or else of what is at home too, or else of the plugins' too."""
+        places = ([t for t in self._things.values() if fits(t)] for _ in self._places())
+        return next(filter(None, places), [])
 
     def _places(self, name: str = "") -> Iterator[None]:
         """Come back after each place that may have more: what is there, the homes, installed plugins."""

@@ -7,7 +7,7 @@ rank has of it is `busiest(ranks, k, n, E, law)`.
 
 from __future__ import annotations
 
-from .dim import Call, Dim, Size, call, ceildiv, product
+from .dim import Busiest, Dim, Routed, Size, ceildiv
 from .errors import VerifyError
 from .routing import CHANCE, Law
 
@@ -23,36 +23,30 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
     """
     if by.alone:
         raise VerifyError(f"routing {by}: is of one rank, whose experts cannot be laid over several")
-    return tokens * chosen if by == CHANCE else call("routed", tokens, chosen, experts, by)
+    return tokens * chosen if by == CHANCE else Routed.of(tokens, chosen, experts, by)
 
 
 def even(rows: Size) -> Size:
     """As many rows, to be split by token."""
-    found = _atom(rows, "routed")
-    return product(found.sizes[:2]) if found else rows
+    found = _atom(rows)
+    return found.tokens * found.chosen if isinstance(found, Routed) else rows
 
 
 def most(size: Size, ranks: int) -> Size:
     """The most that one of `ranks` has of a dimension: an equal share rounded up, or the busiest's rows."""
-    found = _atom(size, "routed")
-    if not found:
+    found = _atom(size)
+    if not isinstance(found, Routed):
         return ceildiv(size, ranks)
-    tokens, chosen, experts, by = found.arguments
-    return call("busiest", ranks, chosen, tokens, experts, by)
+    return Busiest.of(ranks, found.chosen, found.tokens, found.experts, found.law)
 
 
 def together(rows: Size, ranks: int) -> Size:
     """The rows of all `ranks`, where one has `rows`."""
-    found = _atom(rows, "busiest")
-    return product(found.sizes[1:3]) if found else even(rows) * ranks
+    found = _atom(rows)
+    return found.tokens * found.chosen if isinstance(found, Busiest) else even(rows) * ranks
 
 
-def _atom(size: Size, function: str) -> Call | None:
-    """The call of `function` that a size is."""
-    if isinstance(size, Dim) and len(size.terms) == 1:
-        (monomial, coefficient) = size.terms[0]
-        if coefficient == 1 and len(monomial) == 1:
-            (atom,) = monomial
-            if isinstance(atom, Call) and atom.function == function:
-                return atom
-    return None
+def _atom(size: Size) -> object:
+    """The one atom that a size is."""
+    terms = size.terms if isinstance(size, Dim) else ()
+    return terms[0][0][0] if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 else None

@@ -1,40 +1,211 @@
-"""YAML as plain data, in which a repeated key is a mistake and nothing is run."""
+"""YAML as plain data, in which a repeated key is a mistake and nothing is run.
+
+It is built from the parser's events, one after another, so that a budget ends it wherever it is passed: no
+text nests deeper than the stack, and none grows beyond the memory by its aliases.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from .errors import UnreadableError
+from .names import plain
+from .reading import Budget, decoded
 
-def load(data: bytes | str) -> Any:
-    """What the text says; `yaml.YAMLError` if it is not YAML, or repeats a key.
+BUDGET = Budget(bytes=2**20, nodes=20_000, depth=32, digits=100)
 
-    A scalar that does not fit its tag, such as `!!int x`, leaves PyYAML as whatever its constructor raised.
+_PLAIN = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp")
+_TAG = "tag:yaml.org,2002:"
+_TEXT = f"{_TAG}str"
+
+
+def load(data: bytes, budget: Budget = BUDGET) -> Any:
+    """What the text says, None if it says nothing; `UnreadableError` names the line that is wrong.
+
+    >>> load(b"a: &x {b: 1.5}\\nc: [*x, yes]")
+    {'a': {'b': 1.5}, 'c': [{'b': 1.5}, True]}
     """
     import yaml
 
-    return yaml.load(data, _loader())
+    parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is several times faster
+    try:
+        return _Document(budget).read(yaml.parse(decoded(data, budget), Loader=parser))
+    except yaml.MarkedYAMLError as error:
+        raise _broken(error.problem_mark or error.context_mark, error.problem or error.context) from None
+    except yaml.YAMLError as error:
+        raise UnreadableError(f"broken YAML: {plain(' '.join(str(error).split()), 120)}") from None
+
+
+def _broken(at: Any, problem: object) -> UnreadableError:
+    where = f" at line {at.line + 1}, column {at.column + 1}" if at else ""
+    return UnreadableError(f"broken YAML{where}: {plain(' '.join(str(problem).split()), 120)}")
+
+
+@dataclass
+class _Open:
+    """A list or mapping that has not ended: its pending key, and how large and deep it is so far."""
+
+    value: Any
+    anchor: str | None
+    at: Any
+    key: Any = None
+    waits: bool = False  # for the value of `key`
+    size: int = 1
+    height: int = 1
+    merged: list[Any] = field(default_factory=list)
+
+
+class _Document:
+    """One document, while its events come in."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.open: list[_Open] = []
+        self.named: dict[str, tuple[Any, int, int] | None] = {}  # value, size, height; None while it is open
+        self.nodes = 0
+        self.documents = 0
+        self.result: Any = None
+
+    def read(self, events: Iterable[Any]) -> Any:
+        """What they say."""
+        for event in events:
+            self.take(event, event.start_mark)
+        return self.result
+
+    def take(self, event: Any, at: Any) -> None:
+        """One event."""
+        kind = type(event).__name__
+        if kind == "ScalarEvent":
+            is_key = bool(self.open) and isinstance(self.open[-1].value, dict) and not self.open[-1].waits
+            value = _scalar(event, at, self.budget.digits, key=is_key)
+            self.name(event.anchor, (event.value if value is _MERGE else value, 1, 1))
+            self.put(value, 1, 1, at)
+        elif kind in ("SequenceStartEvent", "MappingStartEvent"):
+            is_list = kind == "SequenceStartEvent"
+            _check_tag(event.tag, "seq" if is_list else "map", at)
+            self.name(event.anchor, None)
+            self.open.append(_Open([] if is_list else {}, event.anchor, at))
+            self.count(1, len(self.open), at)
+        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
+            ended = self.open.pop()
+            for under in ended.merged:
+                ended.value = {**under, **ended.value}
+            self.name(ended.anchor, (ended.value, ended.size, ended.height))
+            self.nodes -= ended.size  # which `put` counts again
+            self.put(ended.value, ended.size, ended.height, ended.at)
+        elif kind == "AliasEvent":
+            if event.anchor not in self.named:
+                raise _broken(at, f"nothing is called *{event.anchor}")
+            known = self.named[event.anchor]
+            if known is None:
+                raise _broken(at, f"*{event.anchor} is inside of itself")
+            self.put(*known, at)
+        elif kind == "DocumentStartEvent":
+            self.documents += 1
+            if self.documents > 1:
+                raise _broken(at, "a second document, one is expected")
+
+    def name(self, anchor: str | None, what: tuple[Any, int, int] | None) -> None:
+        """Remember what an anchor stands for."""
+        if anchor is not None:
+            self.named[anchor] = what
+
+    def count(self, size: int, depth: int, at: Any) -> None:
+        """End it where the budget is passed."""
+        self.nodes += size
+        if self.nodes > self.budget.nodes:
+            raise _broken(at, f"more than {self.budget.nodes:,} values, those of aliases counted")
+        if depth > self.budget.depth:
+            raise _broken(at, f"nested more than {self.budget.depth} deep")
+
+    def put(self, value: Any, size: int, height: int, at: Any) -> None:
+        """A value where it belongs."""
+        self.count(size, len(self.open) + height, at)
+        if not self.open:
+            self.result = value
+            return
+        into = self.open[-1]
+        into.size += size
+        into.height = max(into.height, height + 1)
+        if isinstance(into.value, list):
+            into.value.append(value)
+        elif not into.waits:
+            into.key, into.waits = _key(value, into.value, at), True
+        elif into.key is _MERGE:
+            into.merged += _merged(value, at)
+            into.waits = False
+        else:
+            into.value[into.key] = value
+            into.waits = False
+
+
+_MERGE = object()
+
+
+def _key(value: Any, taken: dict[Any, Any], at: Any) -> Any:
+    if value is _MERGE:
+        return value
+    if not isinstance(value, Hashable):
+        raise _broken(at, f"a key must be text or a number, not a {_kind(value)}")
+    if value in taken:
+        raise _broken(at, f"key {value!r} twice")
+    return value
+
+
+def _merged(value: Any, at: Any) -> list[dict[Any, Any]]:
+    """What `<<` lays under a mapping: another one, or several, of which the first wins."""
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(under, dict) for under in found):
+        raise _broken(at, f"<< takes mappings, got a {_kind(value)}")
+    return found
+
+
+def _kind(value: Any) -> str:
+    return "mapping" if isinstance(value, dict) else str(type(value).__name__)
+
+
+def _check_tag(tag: str | None, expected: str, at: Any) -> None:
+    if tag not in (None, "!", _TAG + expected):
+        raise _broken(at, f"tag {tag} is not read")
+
+
+def _scalar(event: Any, at: Any, digits: int, *, key: bool) -> Any:
+    """Text, a number, true or false, a date, or None."""
+    tag, value = event.tag, event.value
+    if tag in (None, "!"):
+        tag = _meant(value) if event.implicit[0] else _TEXT
+    if tag == _TEXT:
+        return value
+    if tag == f"{_TAG}merge":
+        return _MERGE if key else value
+    what = tag.removeprefix(_TAG)
+    if what not in _PLAIN:
+        _check_tag(tag, "str", at)
+    if len(value) > digits:
+        raise _broken(at, f"a number of more than {digits} digits")
+    constructor, node = _rules()
+    try:
+        return constructor.construct_object(node(tag, value, event.start_mark, event.end_mark))
+    except (ValueError, LookupError, AttributeError, TypeError, OverflowError):  # such as `!!int x`
+        raise _broken(at, f"{value[:40]!r} is no {what}") from None
+
+
+def _meant(value: str) -> str:
+    """The tag of what stands there without quotes."""
+    from yaml.resolver import Resolver
+
+    rules = Resolver.yaml_implicit_resolvers
+    found = (tag for tag, pattern in rules.get(value[:1], ()) if pattern.match(value))
+    return str(next(found, _TEXT))
 
 
 @cache
-def _loader() -> Any:
-    import yaml
+def _rules() -> tuple[Any, Any]:
+    """PyYAML's own: what a scalar of a tag means, and what that is asked of."""
+    from yaml.constructor import SafeConstructor
+    from yaml.nodes import ScalarNode
 
-    # The C parser is several times faster, and not everywhere.
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc] # one of two bases, known only here
-        """A safe loader to which a repeated key is a mistake, not a silent overwrite."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[object] = set()
-            for key, _ in node.value:
-                if isinstance(key.value, str) and key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"key {key.value!r} twice", problem_mark=key.start_mark
-                    )
-                seen |= {key.value} if isinstance(key.value, str) else set()
-            plain: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-            return plain
-
-    return Loader
+    return SafeConstructor(), ScalarNode

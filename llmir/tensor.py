@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, SupportsIndex
 
-from .dim import Dim, Size, ceildiv, product
-from .dim_text import parse
+from .dim import Dim, Size, ceildiv, parse, product
 from .dtype import DType, dtype
 from .errors import ParseError, VerifyError
 from .frozen import Immutable
 from .mesh import Mesh
+from .names import plain
 from .ragged import most
+
+# Beyond these a size is a typo. Products of so many such sizes still are numbers of float64.
+LARGEST, MOST_DIMENSIONS = 1 << 48, 16
 
 Placement = tuple[str, ...]  # the mesh axes that one dimension is split over, major first
 
@@ -45,6 +48,8 @@ class Tensor(Immutable):
         tokens: Placement = (),
     ) -> None:
         sizes = tuple(map(_checked, shape))
+        if len(sizes) > MOST_DIMENSIONS:
+            raise VerifyError(f"a tensor of {len(sizes):,} dimensions: {MOST_DIMENSIONS} are the most")
         key = (sizes, dtype, tuple(placements) or ((),) * len(sizes), partial, tokens)
         vars(self).update(zip(("shape", "dtype", "placements", "partial", "tokens"), key, strict=True))
         vars(self).update(_key=key, _hash=hash(key))
@@ -114,24 +119,44 @@ class Tensor(Immutable):
 
 def _checked(size: object) -> Size:
     """A size of a dimension: a positive integer of Python's own, or a polynomial that can be positive."""
-    if type(size) is int and size > 0:
+    if type(size) is int and 0 < size <= LARGEST:
         return size
     if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
         return size
-    if isinstance(size, SupportsIndex) and not isinstance(size, bool) and operator.index(size) > 0:
+    if isinstance(size, SupportsIndex) and not isinstance(size, bool) and 0 < operator.index(size) <= LARGEST:
         return operator.index(size)
-    raise VerifyError(f"a dimension of size {size!r}: expected a positive integer or a size in symbols")
+    allowed = "a positive integer up to 2**48, or a size in symbols"
+    raise VerifyError(f"a dimension of size {plain(repr(size), 60)}: expected {allowed}")
 
 
 _TYPE = re.compile(r"\s*([\w.]+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")
 
 
+_MARK = re.compile(r'[\[\](){},"\\]')
+_DEEPEST = 32
+
+
 def split_commas(text: str) -> list[str]:
-    """`text` split at the commas that stand outside brackets; no parts for blank text."""
-    parts, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
+    """`text` split at the commas that stand outside brackets and strings; no parts for blank text.
+
+    >>> split_commas('a, (b, c), "d, e"')
+    ['a', ' (b, c)', ' "d, e"']
+    """
+    parts, start, depth, string, escaped = [], 0, 0, False, -1
+    for found in _MARK.finditer(text):
+        mark, i = found[0], found.start()
+        if string and i != escaped:
+            escaped = i + 1 if mark == "\\" else -1
+            string = mark != '"'
+        elif mark == '"':
+            string = True
+        elif mark in "([{":
+            depth += 1
+            if depth > _DEEPEST:
+                raise ParseError(f"nested more than {_DEEPEST} deep")
+        elif mark in ")]}":
+            depth -= 1
+        elif mark == "," and depth == 0:
             parts.append(text[start:i])
             start = i + 1
     return [*parts, text[start:]] if text.strip() else []

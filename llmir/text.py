@@ -20,7 +20,9 @@ from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops import OPS, make
+from .reading import check_digits
 from .tensor import parse_tensor, split_commas
+from .views import exporter
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _RESERVED = {"true", "false", "inf", "nan"}
@@ -58,12 +60,14 @@ def print_node(node: Node) -> str:
     return f"%{node.name} = {node.op.opcode}({operands}){_block(_attributes(node.op))} : {types}"
 
 
+@exporter("ir", ".ir", of=Graph)
 def print_graph(graph: Graph) -> str:
     """A graph and its ops."""
     lines = [print_node(n) for n in graph.nodes] + [f"return {', '.join(map(str, graph.outputs))}"]
     return "\n".join([f"graph @{graph.name} {{", *(f"  {line}" for line in lines), "}"])
 
 
+@exporter("ir", ".ir", of=Program)
 def print_program(program: Program) -> str:
     """The whole program."""
     head = [f"program {json.dumps(program.name)}{_block(dict(program.facts))}"]
@@ -78,7 +82,10 @@ def print_program(program: Program) -> str:
 
 
 _VALUE = re.compile(r"%([^\s#,()]+)(?:#(\d+))?")
-_OP = re.compile(r"%([^\s#,()=]+)\s*=\s*(\w+)\(([^()]*)\)\s*(\{.*\})?\s*:\s*(.+)")
+_OP = re.compile(r"%([^\s#,()=]+)\s*=\s*(\w+)\(([^()]*)\)\s*(\{.*\}\s*)?:\s*(.+)")
+# A line of llama3.1-405b has 300 characters at most, and all its layers written out have half a million.
+_LONGEST_LINE = 100_000
+_DIGITS = 100
 
 
 def _parse(text: str) -> Any:
@@ -86,7 +93,7 @@ def _parse(text: str) -> Any:
     if text.startswith("("):
         if not text.endswith(")"):
             raise ParseError(f"{text!r}: the parenthesis does not close")
-        return tuple(_parse(p) for p in _commas(text[1:-1]) if p.strip())
+        return tuple(_parse(p) for p in split_commas(text[1:-1]) if p.strip())
     if text.startswith('"'):
         return json.loads(text)
     if text in ("true", "false"):
@@ -96,20 +103,8 @@ def _parse(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
-def _commas(text: str) -> list[str]:
-    # Strings may hold commas and brackets, so they are set aside while splitting.
-    kept: list[str] = []
-
-    def keep(found: re.Match[str]) -> str:
-        kept.append(found[0])
-        return f"\0{len(kept) - 1}\0"
-
-    hidden = re.sub(r'"(?:[^"\\]|\\.)*"', keep, text)
-    return [re.sub("\0(\\d+)\0", lambda m: kept[int(m[1])], part) for part in split_commas(hidden)]
-
-
 def _parse_block(text: str | None) -> dict[str, Any]:
-    pairs = [p.partition("=") for p in _commas(text.strip()[1:-1])] if text else []
+    pairs = [p.partition("=") for p in split_commas(text.strip()[1:-1])] if text else []
     found = {k.strip(): _parse(v) for k, _, v in pairs}
     if len(found) != len(pairs):
         raise ParseError("an attribute is given twice")
@@ -194,9 +189,12 @@ class _Reader:
             raise ParseError(f"graph @{self.graph} is there twice")
 
     def _mesh(self, line: str) -> None:
-        (inner,) = _fields(r"mesh\((.*)\)", line)
+        inner, block = _fields(r"mesh\(([^)]*)\)\s*(\{.*\})?", line)
         axes = (part.partition("=") for part in inner.split(","))
-        self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes))
+        how = _parse_block(block)
+        if any(type(value) is not {"ep": int, "sp": bool}.get(key) for key, value in how.items()):
+            raise ParseError("a mesh says ep, a number, and sp, true or false")
+        self.mesh = Mesh(tuple((name.strip(), int(size)) for name, _, size in axes), **how)
 
     def _entries(self, line: str) -> None:
         self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))
@@ -226,6 +224,9 @@ def parse_program(text: str) -> Program:
         if not line or line.startswith("#"):
             continue
         try:
+            if len(line) > _LONGEST_LINE:
+                raise ParseError(f"more than {_LONGEST_LINE:,} characters")
+            check_digits(line, _DIGITS)
             reader.take(line)
         except (LlmirError, ValueError, KeyError) as error:
             raise ParseError(f"line {number}: {error}: {line[:120]}") from None

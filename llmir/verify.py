@@ -12,6 +12,10 @@ from .op import Loop, infer
 from .ops.stage import Send
 from .tensor import Tensor
 
+# A step is priced op by op: the largest model, all its layers written out, has some thousands. Each level is
+# walked three times for its memory.
+MOST_OPS, MOST_LEVELS = 2_000_000, 6
+
 
 def verify(program: Program) -> Program:
     """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
@@ -88,15 +92,27 @@ def _verify_handover(before: Graph, after: Graph, stage: int) -> None:
 
 
 def _verify_nesting(program: Program) -> None:
-    def visit(name: str, path: tuple[str, ...]) -> None:
+    """No graph repeats itself, and what the entries run can be listed op by op."""
+    known: dict[str, tuple[int, int]] = {}  # ops that a graph runs, those of bodies once; and levels
+
+    def size(name: str, path: tuple[str, ...]) -> tuple[int, int]:
         if name in path:
             raise VerifyError(f"graph @{name} repeats itself")
-        for node in program[name].nodes:
-            if node.op.loop:
-                visit(node.op.loop.body, (*path, name))
+        if len(path) >= MOST_LEVELS:
+            raise VerifyError(f"graph @{name}: repeats are nested more than {MOST_LEVELS} deep")
+        if name not in known:
+            nodes = program[name].nodes
+            inside = [size(n.op.loop.body, (*path, name)) for n in nodes if n.op.loop]
+            known[name] = len(nodes) + sum(n for n, _ in inside), 1 + max((n for _, n in inside), default=0)
+        ops, levels = known[name]
+        if len(path) + levels > MOST_LEVELS:
+            raise VerifyError(f"graph @{name}: repeats are nested more than {MOST_LEVELS} deep")
+        if ops > MOST_OPS:
+            raise VerifyError(f"graph @{name} runs {ops:,} ops: {MOST_OPS:,} are the most")
+        return ops, levels
 
     for name in program.graphs:
-        visit(name, ())
+        size(name, ())
 
 
 def _list(types: tuple[Tensor, ...]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from llmir.errors import PassError
 from llmir.graph import Node, Program
-from llmir.mesh import Mesh
+from llmir.mesh import Mesh, Parallelism
 from llmir.tensor import Placement, Tensor
 
 
@@ -37,16 +37,6 @@ def mesh_of(dp: int, tp: int) -> Mesh:
 
 
 @dataclass(frozen=True)
-class Degrees:
-    """How many ways each kind of parallelism splits. Experts lie over ranks of dp and tp."""
-
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-    sp: bool = False
-
-
-@dataclass(frozen=True)
 class Plan:
     """The placement of each logical axis. `tokens` is that of sequences × positions together."""
 
@@ -66,7 +56,7 @@ class Plan:
         return type.laid(placements, (), tokens)
 
 
-def plan(program: Program, degrees: Degrees) -> Plan:
+def plan(program: Program, degrees: Parallelism) -> Plan:
     """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
     mesh = mesh_of(degrees.dp, degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
@@ -76,7 +66,8 @@ def plan(program: Program, degrees: Degrees) -> Plan:
     found = Plan(
         mesh,
         {
-            "batch": dp,
+            # Ranks that share experts gather their tokens, so their axes are innermost.
+            "batch": tuple(sorted(dp, key=lambda axis: axis not in expert)),
             "mlp": tp,
             "vocab": tp,
             "kv_heads": kv,
@@ -87,7 +78,7 @@ def plan(program: Program, degrees: Degrees) -> Plan:
         tp if degrees.sp else (),
     )
     _check(program, degrees, found)
-    return found
+    return replace(found, mesh=replace(mesh, ep=degrees.ep, sp=degrees.sp))
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
@@ -130,7 +121,7 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
         yield "heads", kv_heads * group
 
 
-def _check(program: Program, degrees: Degrees, found: Plan) -> None:
+def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
     routed = any("expert" in source.op.axes for source in _sources(program))
     if degrees.ep > 1 and not routed:
         raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
@@ -152,7 +143,7 @@ def _check(program: Program, degrees: Degrees, found: Plan) -> None:
                 raise PassError(_refused(axis, size, name, split, program, degrees))
 
 
-def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Degrees) -> str:
+def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Parallelism) -> str:
     head = f"shard: axis '{axis}' is {size} and cannot be split {split} ways over mesh axis '{name}'"
     if name == "ep":
         return f"{head}; {_allowed(gcd(size, degrees.dp * degrees.tp))}"

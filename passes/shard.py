@@ -22,7 +22,7 @@ from llmir.pipeline import Pass
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
-from .plan import Degrees, Plan, plan
+from .plan import Plan, plan
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,13 @@ class Shard(Pass):
             raise PassError(f"shard: sp is {self.sp}, expected 0 or 1")
         if self == Shard():
             return program
-        mesh, facts = program.mesh, dict(program.facts)
-        degrees = Degrees(
-            tp=self.tp * mesh.degree("tp"),
-            dp=self.dp * mesh.degree("dp"),
-            ep=self.ep * int(facts.get("ep", 1)),
-            sp=bool(self.sp or facts.get("sp", 0)),
-        )
-        found = plan(program, degrees)
-        facts |= {"ep": degrees.ep} if degrees.ep > 1 else {}
-        facts |= {"sp": 1} if degrees.sp else {}
+        now = program.parallelism
+        if self.sp and self.tp * now.tp == 1:
+            raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
+        tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
+        found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
-        return program.replace(graphs=graphs, mesh=found.mesh, facts=facts)
+        return program.replace(graphs=graphs, mesh=found.mesh)
 
 
 class _Walk:

@@ -116,11 +116,11 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
             ]
         )
     )
-    dp = draw(st.sampled_from((1, 2, 3)))
+    dp = draw(st.sampled_from((1, 2, 3, 6)))
     experts = config.get("num_experts", 1)
     inner = config.get("moe_intermediate_size", 1)
     routed = config["architectures"] == ["Qwen3MoeForCausalLM"]
     eps = [n for n in range(1, dp * tp + 1) if (dp * tp) % n == 0 and experts % n == 0]
     eps = [n for n in eps if inner % (dp * tp // n) == 0] if routed else [1]
     ep = draw(st.sampled_from(eps or [0]))
-    return f"shard{{tp={tp}, dp={dp}, ep={ep}, sp={draw(st.integers(0, 1))}}}"
+    return f"shard{{tp={tp}, dp={dp}, ep={ep}, sp={draw(st.integers(0, int(tp > 1)))}}}"

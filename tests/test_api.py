@@ -61,7 +61,8 @@ def test_a_table_for_pandas() -> None:
     pytest.importorskip("pandas")
     step = llmir.analyze(tiny(), "h100")
     frame = step.to_pandas()
-    assert (frame.time_s * frame.repeat).sum() == pytest.approx(step.time_s - step.host_s)
+    assert (frame.time_s * frame.repeat).sum() == pytest.approx(step.time_s, rel=1e-12)
+    assert list(frame.kind)[-1] == "overhead"
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.int64, np.uint64, np.array])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
-from llmir.backends.cost import model
-from llmir.backends.cost.calibrated import ABROAD, TRANSFER
+from llmir.backends.cost import Basis, model
 from llmir.backends.cost.calibration import nearest
+from llmir.backends.cost.relatives import OTHER_VENDOR, SAME_ISA
 from llmir.errors import HardwareError, InputError
 
 from .commands import Run, runner
@@ -44,10 +44,10 @@ def test_no_time_is_below_the_rooflines(
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
     step = llmir.analyze(program, device, **point, cost="calibrated", engine=engine)
     ideal = llmir.analyze(program, device, **point, cost="ideal")
-    for ours, least in zip(step.ops, ideal.ops, strict=True):
+    for ours, least in zip(step.work, ideal.work, strict=True):
         assert ours.time_s >= least.time_s == ours.ideal_time_s, ours.name
     assert step.time_s >= step.ideal_time_s == ideal.time_s
-    assert step.time_s == pytest.approx(sum(op.repeat * op.time_s for op in step.ops) + step.host_s)
+    assert step.time_s == pytest.approx(sum(op.repeat * op.time_s for op in step.ops))
     assert sum(step.bound.values()) == pytest.approx(1)
     assert step.flops == ideal.flops
     assert step.peak_memory_bytes == ideal.peak_memory_bytes
@@ -77,26 +77,26 @@ def test_a_grid_is_its_points() -> None:
             assert whole.bound[i, j, k] == one.bound
 
 
-def test_each_op_says_what_its_time_rests_on() -> None:
+def test_each_op_says_the_basis_of_its_time() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
     own, other = (
         {op.name: op for op in llmir.analyze(program, d, batch=4, new=1, context=99).ops}
         for d in ("h100", llmir.hw.load("h100"))
     )
     assert own.keys() == other.keys()
-    assert own["layer.qkv_proj"].basis == "calibrated"
-    assert own["layer.input_norm"].basis == "transferred from A100-80-SXM"
-    moved = llmir.analyze(program, "h200", batch=4, new=1, context=99, cost="calibrated").ops
+    assert own["layer.qkv_proj"].basis == Basis("calibrated")
+    assert own["layer.input_norm"].basis == Basis("calibrated", "A100-80-SXM", "vidur")
+    moved = llmir.analyze(program, "h200", batch=4, new=1, context=99).ops
     (product,) = (op for op in moved if op.name == "layer.qkv_proj")
-    assert product.basis == "transferred from H100-SXM"
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + TRANSFER)
-    abroad = llmir.analyze(program, "mi300x", batch=4, new=1, context=99, cost="calibrated").ops
+    assert product.basis == Basis("calibrated", "H100-SXM")
+    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + SAME_ISA)
+    abroad = llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops
     (product,) = (op for op in abroad if op.name == "layer.qkv_proj")
-    assert product.basis == "transferred from H100-SXM"
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + ABROAD)
+    assert product.basis == Basis("calibrated", "H100-SXM")
+    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + OTHER_VENDOR)
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
     crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
-    assert {op.basis for op in crossing if op.kind == "collective"} == {"datasheet"}
+    assert {str(op.basis) for op in crossing if op.kind == "collective"} == {"roofline between nodes"}
 
 
 @pytest.mark.parametrize("op", ["append_k", "append_v"])
@@ -111,7 +111,7 @@ def test_the_band_is_of_what_it_is_known_of() -> None:
     """Sums between nodes are not calibrated; they neither widen nor narrow the band."""
     program = llmir.run(llmir.load("llama3.1-70b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=16}}")
     step = llmir.analyze(program, "dgx-h100", batch=1, new=1, context=4096)
-    known = [op.error for op in step.ops if op.error is not None] + [step.plan.model.host_error]
+    known = [op.error for op in step.ops if op.error is not None]
     assert min(known) <= step.error <= max(known)
     assert any(op.error is None for op in step.ops)
 
@@ -124,12 +124,15 @@ def test_whose_kernels_and_whose_host(run: Run) -> None:
     assert "calibrated, trtllm kernels;" in run("analyze", "llama3.1-8b", "--engine", "trtllm").out
 
 
-def test_calibrated_is_the_default_where_the_device_is() -> None:
+def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowed() -> None:
     program = llmir.load("qwen3-0.6b")
     names = [llmir.analyze(program, d).cost_model for d in ("h100", "h200", "tpu-v6e", "dgx-h100")]
-    assert names == ["calibrated", "ideal", "ideal", "calibrated"]
-    alone = llmir.analyze(program, "tpu-v6e", cost="calibrated")
-    assert {op.basis for op in alone.ops} == {"datasheet"}
+    assert names == ["calibrated", "calibrated", "ideal", "calibrated"]
+    assert {op.basis for op in llmir.analyze(program, "tpu-v6e").ops} == {Basis("roofline")}
+    for asked in ({"cost": "calibrated"}, {"engine": "vllm"}):
+        with pytest.raises(HardwareError, match="TPU-v6e was not measured, nor was a GPU like it"):
+            llmir.analyze(program, "tpu-v6e", **asked)
+    alone = llmir.analyze(program, "tpu-v6e")
     assert (alone.time_s, alone.error) == (alone.ideal_time_s, None)
 
 
@@ -154,8 +157,8 @@ def test_each_efficiency_acts(share: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cost": "exact"}, "cost: expected ideal or calibrated, got 'exact'"),
-        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': the ideal cost model knows no engines"),
+        ({"cost": "exact"}, "cost: expected one of calibrated, ideal, got 'exact'"),
+        ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': cost model ideal knows no engines"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
         ({"engine": "sglang-tritn"}, "unknown engine 'sglang-tritn'; did you mean sglang-triton"),
         ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),
@@ -174,7 +177,9 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\nfelt: 1\n")
     shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
     assert shown.code == 0
-    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).host_s
+    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).overhead[
+        "host_s"
+    ]
     assert host == pytest.approx(5001e-6)
     (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\nfelt: 9\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")

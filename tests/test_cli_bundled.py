@@ -40,6 +40,13 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
     listed = [row["name"] for row in csv.DictReader(io.StringIO(run("hw", "--format", "csv").out))]
     assert listed == [*hw.names(), *hw.clusters()]
     assert all(name in run("hw").out for name in listed)
+    whose = {row["name"]: row["kernels_of"] for row in json.loads(run("hw", "--format", "json").out)}
+    assert [whose[name] for name in ("l40s", "rtx-pro-6000", "dgx-h100", "cpu")] == [
+        "L40S",
+        "L40S",
+        "H100-SXM",
+        None,
+    ]
     device = hw.load("h100-sxm")
     rows = json.loads(run("hw", "h100", "--format", "json").out)
     kernels = [row for row in rows if row["field"].startswith("calibration.")]

@@ -67,8 +67,8 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("empty dtype", ("analyze", "tiny.json", "--weights", ""), 2, "--weights: it is empty"),
     ("unknown attention", ("analyze", "tiny.json", "--attention", "slow"), 2, "'eager'"),
     ("unknown pass", ("analyze", "tiny.json", "-p", "fuze"), 2, "did you mean fuse"),
-    ("unknown suffix", ("analyze", "tiny.json", "-o", "out.xml"), 2, ".txt, .json, .csv, .md"),
-    ("no suffix", ("analyze", "tiny.json", "-o", "out"), 2, ".txt, .json, .csv, .md"),
+    ("unknown suffix", ("analyze", "tiny.json", "-o", "out.xml"), 2, ".csv, .html, .json, .md, .txt"),
+    ("no suffix", ("analyze", "tiny.json", "-o", "out"), 2, ".csv, .html, .json, .md, .txt"),
     (
         "no suffix, and a folder",
         ("analyze", "tiny.json", "-o", "folder", "--format", "csv"),
@@ -82,8 +82,8 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("device with an unknown key", ("analyze", "tiny.json", "--hw", "key.yaml"), 2, "unknown key 'speed'"),
     ("device with a negative rate", ("analyze", "tiny.json", "--hw", "negative.yaml"), 2, "positive"),
     ("device that runs code", ("analyze", "tiny.json", "--hw", "code.yaml"), 2, "code.yaml"),
-    ("picture of an unknown kind", ("draw", "tiny.json", "-o", "out.bmp"), 2, ".svg, .png, .pdf, .dot"),
-    ("picture to stdout", ("draw", "tiny.json", "-o", "-"), 2, "ends in .svg, .png, .pdf, .dot, .gv"),
+    ("picture of an unknown kind", ("draw", "tiny.json", "-o", "out.bmp"), 2, ".dot, .gv, .pdf, .png, .svg"),
+    ("picture to stdout", ("draw", "tiny.json", "-o", "-"), 2, "a picture goes to a file"),
     ("picture in no folder", ("draw", "tiny.json", "-o", "none/out.svg"), 2, "there is no folder"),
     (
         "picture of no step",
@@ -111,8 +111,13 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("unknown second model", ("diff", "tiny.json", "llama3.1-8x"), 2, "did you mean Llama-3.1-8B"),
     ("unknown second device", ("diff", "tiny.json", "--hw-after", "h100-xsm"), 2, "did you mean h100-sxm"),
     ("no model to compare", ("diff",), 2, "missing argument 'MODEL'"),
-    ("difference to another suffix", ("diff", "tiny.json", "-o", "out.svg"), 2, ".txt, .json, .csv, .md"),
-    ("passes to another suffix", ("passes", "-o", "out.ir"), 2, ".txt, .json, .csv, .md"),
+    (
+        "difference to another suffix",
+        ("diff", "tiny.json", "-o", "out.svg"),
+        2,
+        ".csv, .html, .json, .md, .txt",
+    ),
+    ("passes to another suffix", ("passes", "-o", "out.ir"), 2, ".csv, .html, .json, .md, .txt"),
     ("passes of something", ("passes", "fuse"), 2, "unexpected extra argument"),
     ("check against nothing", ("check", "tiny.json"), 2, "--index"),
 ]

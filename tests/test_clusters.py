@@ -203,7 +203,7 @@ def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None
 @pytest.mark.parametrize(("tp", "link"), [(4, "nvlink"), (8, "network")])
 def test_a_stage_of_half_a_node_sends_inside_it(tp: int, link: str) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"stages{{pp=2}},fuse-attention,fuse,shard{{tp={tp}}}")
-    report = llmir.analyze(program, "dgx-h100", batch=4, new=100)
+    report = llmir.analyze(program, "dgx-h100", batch=4, new=100, cost="ideal")
     found = explain(report, "send")
     payload = 4 * 100 * 4096 * 2
     assert [(a.what, a.value) for a in found.sends] == [(f"over {link}", payload)]

@@ -195,7 +195,9 @@ def test_a_field_that_nobody_knows_is_an_error_that_names_it() -> None:
     view.ignore("known")
     with pytest.raises(UnsupportedError) as error:
         view.finish({"idle"})
-    assert message(error) == "$.foo: 50.0 is not modelled (an unknown field may act) (1 more: bar)"
+    assert message(error) == (
+        "$.foo: 50.0 is not modelled (unknown, so it may act; --lenient leaves it out) (1 more: bar)"
+    )
     typo = config(num_key_value_head=8)
     with pytest.raises(
         UnsupportedError, match=r"\$\.num_key_value_head: 8 .*; did you mean num_key_value_heads\?$"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.dim import B, Binding, C, Dim, Size, T, at_most, call, ceildiv, distinct, product
-from llmir.dim_text import parse
-from llmir.errors import ParseError
+from llmir.dim import ATOMS, B, Binding, C, Dim, Max, Min, Size, T, at_most, ceildiv, distinct, parse, product
+from llmir.errors import ParseError, VerifyError
+from llmir.routing import CHANCE
 
 LEAVES = st.one_of(st.integers(-6, 60), st.sampled_from((B, T, C)))
 
@@ -22,8 +23,8 @@ def _combine(children: st.SearchStrategy[tuple[Size, object]]) -> st.SearchStrat
         two.map(lambda p: (p[0][0] + p[1][0], ("+", p[0][1], p[1][1]))),
         two.map(lambda p: (p[0][0] - p[1][0], ("-", p[0][1], p[1][1]))),
         two.map(lambda p: (p[0][0] * p[1][0], ("*", p[0][1], p[1][1]))),
-        two.map(lambda p: (call("min", p[0][0], p[1][0]), ("min", p[0][1], p[1][1]))),
-        two.map(lambda p: (call("max", p[0][0], p[1][0]), ("max", p[0][1], p[1][1]))),
+        two.map(lambda p: (Min.of(p[0][0], p[1][0]), ("min", p[0][1], p[1][1]))),
+        two.map(lambda p: (Max.of(p[0][0], p[1][0]), ("max", p[0][1], p[1][1]))),
         st.tuples(children, st.integers(1, 9)).map(
             lambda p: (ceildiv(p[0][0], p[1]), ("ceildiv", p[0][1], p[1]))
         ),
@@ -104,6 +105,23 @@ def test_distinct_experts(experts: int, data: st.DataObject, tokens: int) -> Non
     assert value == pytest.approx(experts * (1 - (1 - chosen / experts) ** tokens), rel=1e-9)
     grid = Binding(n=np.array([tokens]))(distinct(experts, chosen, Dim.symbol("n")))
     assert grid[0] == pytest.approx(value, rel=1e-12)
+
+
+@given(st.sampled_from(sorted(ATOMS)), st.lists(st.one_of(st.integers(-2, 9), st.just(B + 1)), max_size=6))
+def test_an_atom_takes_what_its_fields_say(name: str, arguments: list[Size]) -> None:
+    """As many arguments as fields, positive integers where the field is an integer; else an error."""
+    stated = fields(ATOMS[name])
+    laws = [CHANCE] * sum(f.type == "Law" for f in stated)
+    sizes = [f for f in stated if f.type != "Law"]
+    fits = len(arguments) == len(sizes) and all(
+        f.type == "Size" or (isinstance(a, int) and a > 0) for f, a in zip(sizes, arguments, strict=False)
+    )
+    if fits:
+        made = ATOMS[name].of(*arguments, *laws)
+        assert parse(str(made)) == made
+    else:
+        with pytest.raises(VerifyError, match=f"^{name}: expected"):
+            ATOMS[name].of(*arguments, *laws)
 
 
 BAD = ["", "1 +", "B.x", "f(B, 2)", "max(B)", "B**2", "True", '"x"', "ceildiv(B, 0)", "(", "B T", "1.5"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
+from llmir import hw
 from llmir.backends.cost.kernels import (
     AllReduce,
     CpuAttention,
@@ -20,6 +21,7 @@ from llmir.backends.cost.kernels import (
     Stream,
     parameters,
 )
+from llmir.backends.cost.relatives import kernels_of
 from llmir.cli import cli
 from llmir.hw.schema import DEVICE, LINK, NODE
 from llmir.op import OPS
@@ -57,6 +59,20 @@ def test_the_table_of_hardware_keys_has_each_key() -> None:
     assert rows.keys() == {*DEVICE, "sources", "extend"}
     assert all(f"`{key}" in rows["links"][2] for key in LINK)
     assert all(f"`{key}" in rows["node"][2] for key in NODE)
+
+
+def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
+    page = (ROOT / "docs" / "hardware.md").read_text().split("| kernels of |")[1].split("\n\n")[0]
+    found = {}
+    for row in page.splitlines()[2:]:
+        _, source, users, _ = row.split("|")
+        names = re.findall(r"`([^`]+)`", users)
+        if stated := re.search(r"`(.+)` \((.+), (.+)\)", source):
+            measured = hw.load(stated[1])
+            assert stated.groups() == (stated[1], measured.isa, measured.memory_kind)
+            names.append(stated[1])
+        found |= dict.fromkeys(names, measured if stated else None)
+    assert found == {name: kernels_of(hw.load(name)) for name in hw.names()}
 
 
 def test_what_the_readme_shows_is_what_the_commands_print() -> None:

@@ -19,9 +19,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import units
 from llmir.backends.export.dot.label import fit, width
-from llmir.backends.export.dot.render import SUFFIXES
 from llmir.build import Builder
-from llmir.cli import draw as cli_draw
 from llmir.errors import InputError, LlmirError, OutputError
 from llmir.graph import Program
 from llmir.hw import load as device
@@ -127,7 +125,7 @@ def program_of(name: str, op: str = "y", layers: int = 1) -> Program:
 
 
 def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
-    for op in report.ops:
+    for op in report.work:
         yield op.name.rpartition(".")[2], units.time(float(op.time_s))
 
 
@@ -291,7 +289,7 @@ def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("x.jpeg", {}, InputError, "suffix '.jpeg' is not one of .svg, .png, .pdf, .dot, .gv"),
+        ("x.jpeg", {}, InputError, "suffix '.jpeg' is not one of .dot, .gv, .pdf, .png, .svg"),
         ("x", {}, InputError, "suffix '' is not one of"),
         ("x.svg", {"level": "ops"}, InputError, "level: 'ops' is not one of overview, layer, full"),
         ("x.svg", {"phase": "train"}, InputError, "phase: 'train' is not one of prefill, decode, both"),
@@ -318,10 +316,6 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
     report = llmir.analyze(program_of("x"), "h100-sxm", new=8)
     with pytest.raises(InputError, match=f"^path: expected the name of a file, got {type(path).__name__}$"):
         llmir.draw(report, path)
-
-
-def test_both_faces_draw_the_same_formats() -> None:
-    assert tuple(SUFFIXES) == tuple(cli_draw.SUFFIXES)
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(

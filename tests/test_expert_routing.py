@@ -43,6 +43,12 @@ def test_rows_are_what_their_benchmark_ran() -> None:
     assert (alone.tokens, alone.rows) == (4096, 4096 * 8)
 
 
+def test_a_router_of_random_scores_is_chance() -> None:
+    drawn = layer("aiter", "aiter_ck", 1, source="aiter", num_tokens=16)
+    assert drawn.experts == pytest.approx(256 * (1 - (1 - 8 / 256) ** 16))
+    assert drawn.rows == 16 * 8
+
+
 def test_tiles_are_low_where_experts_have_few_rows_by_all_tokens() -> None:
     kernel = Moe(few=16, tile_rows=128, fetch=4)
     one, many, strange = (

@@ -115,6 +115,7 @@ def test_a_field_that_may_act_is_refused_but_for_the_values_with_which_it_does_n
 @pytest.mark.parametrize("config", EACH.values(), ids=EACH)
 def test_what_cannot_act_is_read_without_a_note(config: dict[str, Any]) -> None:
     known = {"architectures": config["architectures"], "model_type": None, "auto_map": {"AutoConfig": "x"}}
+    known |= {"max_window_layers": 28}  # read by some of them
     for value in ("anything", 7, None, [1], {"a": 1}):
         assert llmir.load({**config, **dict.fromkeys(INERT, value), **known}) == llmir.load(config)
 
@@ -172,6 +173,9 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"num_local_experts": 4}, "$.num_local_experts: 4 contradicts num_experts 8"),
     (MOE, {"num_key_value_heads": None}, "$.num_key_value_heads: expected a positive integer, got null"),
     (QWEN, {"layer_types": ["full_attention"]}, "$.layer_types: 1 kinds for 2 layers"),
+    (QWEN, {"sliding_window": "4096"}, '$.sliding_window: expected a non-negative integer, got "4096"'),
+    (MOE, {"max_window_layers": None}, "$.max_window_layers: expected a non-negative integer, got null"),
+    (QWEN, {"use_sliding_window": None}, "$.use_sliding_window: expected true or false, got null"),
     (QWEN, {"layer_types": []}, "$.layer_types: 0 kinds for 2 layers"),
     (
         TINY,

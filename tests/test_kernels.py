@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmir import hw
 from llmir.backends.cost import model
-from llmir.backends.cost.calibration import basis, engine_yaml, relatives, to_yaml
+from llmir.backends.cost.calibration import basis, engine_yaml, to_yaml
 from llmir.backends.cost.kernels import (
     KERNELS,
     AllReduce,
@@ -160,12 +160,9 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
 
 def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
     for name, relative in (("h200", "H100-SXM"), ("a100-40-sxm", "A100-80-SXM"), ("rtx4090", "L40S")):
-        device = hw.load(name)
-        found = basis(device, "gemm_bf16")
+        found = basis(hw.load(name), "gemm_bf16")
         assert found
-        assert found.device.name == relatives(device)[0].name == relative
-    assert relatives(hw.load("mi300x"))[0].vendor == "NVIDIA"  # none of AMD's was measured
-    assert relatives(hw.load("b300"))[0].name == "B200"
+        assert found.device.name == relative
     for name in ("h100-sxm", "h200"):
         with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
             model(hw.load(name), "calibrated", "vlm")

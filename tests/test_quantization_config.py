@@ -10,6 +10,7 @@ import llmir
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
+from llmir.ops.source import Weight
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
 
@@ -41,7 +42,7 @@ FP8_BLOCKS = {
     "activation_scheme": "dynamic",
     "fmt": "e4m3",
 }
-EIGHT = {"num_bits": 8, "type": "float"}
+EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ EIGHT = {"num_bits": 8, "type": "float"}
         (
             {
                 "quant_method": "compressed-tensors",
-                "config_groups": group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"}),
+                "config_groups": group(EIGHT, {**EIGHT, "strategy": "token"}),
                 "ignore": ["lm_head"],
             },
             "fp8",
@@ -116,7 +117,7 @@ def test_modules_to_not_convert_are_kept() -> None:
     regex = load(
         LLAMA,
         quant_method="compressed-tensors",
-        config_groups=group({**EIGHT, "strategy": "channel"}),
+        config_groups=group(EIGHT),
         ignore=["re:.*down_proj$"],
     )
     kinds = {n.name: n.results[0].dtype.scheme for g in regex.graphs.values() for n in g.nodes}
@@ -124,10 +125,83 @@ def test_modules_to_not_convert_are_kept() -> None:
     assert kinds["up_proj.weight"] == kinds["lm_head.weight"] == "fp8_e4m3_c"
 
 
-def test_a_module_kept_in_some_layers_only_is_a_note() -> None:
-    program = load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=["model.layers.0.mlp.down_proj", "lm_head"])
-    [note] = program.notes
-    assert "model.layers.*.mlp.down_proj stays as it is in 1 of 32 layers" in note
+def matrices(program: llmir.Program) -> dict[str, list[str]]:
+    """The types of each module's matrix, by layer."""
+    found: dict[str, list[str]] = {}
+    for at in program.instances():
+        if (
+            isinstance(at.node.op, Weight)
+            and at.node.op.param.endswith(".weight")
+            and "{layer}" in at.node.op.param
+        ):
+            kinds = found.setdefault(at.node.op.param, [""] * 60)
+            for layer in at.layers:
+                kinds[layer] = at.node.results[0].dtype.scheme
+    return found
+
+
+DENSE_AND_EXPERTS = {**QWEN, "num_hidden_layers": 12, "mlp_only_layers": [0, 5], "decoder_sparse_step": 2}
+
+
+@pytest.mark.parametrize(
+    ("base", "entries", "kept"),
+    [
+        (LLAMA, ["model.layers.0.mlp.down_proj", "lm_head"], {"mlp.down_proj": {0}}),
+        (LLAMA, ["model.layers.0", "model.layers.31.mlp"], {"self_attn.q_proj": {0}, "mlp.up_proj": {0, 31}}),
+        (LLAMA, ["re:.*layers\\.[3-5]\\.self_attn.*", "v_proj"], {"self_attn.k_proj": {3, 4, 5}}),
+        (LLAMA, ["model.layers.1*.self_attn.*"], {"self_attn.o_proj": {1, *range(10, 20)}}),
+        # A body that runs again and again, in one of its runs only.
+        (
+            DENSE_AND_EXPERTS,
+            ["model.layers.3"],
+            {"self_attn.q_proj": {3}, "mlp.experts.{expert}.up_proj": {3}},
+        ),
+        (
+            DENSE_AND_EXPERTS,
+            ["model.layers.5.mlp", "layers.6"],
+            {"mlp.up_proj": {5, 6}, "self_attn.q_proj": {6}},
+        ),
+        (DENSE_AND_EXPERTS, ["re:.*layers\\.7\\.mlp\\.experts.*"], {"mlp.experts.{expert}.up_proj": {7}}),
+    ],
+)
+def test_a_module_is_left_as_it_is_in_the_layers_that_are_listed(
+    base: dict[str, Any], entries: list[str], kept: dict[str, set[int]]
+) -> None:
+    program = load(base, **FP8_BLOCKS, modules_to_not_convert=entries)
+    assert program.notes == () and llmir.parse_program(llmir.print_program(program)) == program
+    assert program.parameters == llmir.load(base).parameters
+    found, all_quantized = matrices(program), matrices(load(base, **FP8_BLOCKS))
+    for module, layers in kept.items():
+        param = f"model.layers.{{layer}}.{module}.weight"
+        expected = ["bf16" if i in layers else kind for i, kind in enumerate(all_quantized[param])]
+        assert found[param] == expected
+
+
+def test_layers_that_leave_the_same_share_a_body() -> None:
+    for entries in ([], ["lm_head"], [f"model.layers.{i}.self_attn.q_proj" for i in range(32)]):
+        assert list(load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=entries).graphs) == ["main", "layer"]
+    ends = load(LLAMA, **FP8_BLOCKS, modules_to_not_convert=["model.layers.0", "model.layers.31"])
+    assert list(ends.graphs) == ["main", "layer", "layer_2"]
+    saved = bytes_of(llmir.load(LLAMA))[0] - bytes_of(load(LLAMA, **FP8_BLOCKS))[0]
+    assert bytes_of(llmir.load(LLAMA))[0] - bytes_of(ends)[0] == saved * 30 // 32
+
+
+def test_biases_do_not_stand_in_the_way_of_modules() -> None:
+    program = load(
+        preset("qwen2.5-7b"), **FP8_BLOCKS, modules_to_not_convert=["q_proj", "model.layers.0.mlp"]
+    )
+    kinds = {node.name: node.results[0].dtype.scheme for node in program["layer_2"].nodes}
+    assert (kinds["q_proj.weight"], kinds["k_proj.weight"]) == ("bf16", "fp8_e4m3_b128x128")
+
+
+def test_some_experts_of_a_layer_cannot_be_left() -> None:
+    says = r"model\.layers\.0\.mlp\.experts: some experts are left as they are; all or none is modelled$"
+    for entry in ("mlp.experts.7", "re:.*experts\\.1[0-9]\\..*", "*experts.3.up_proj"):
+        with pytest.raises(UnsupportedError, match=says):
+            load(QWEN, **FP8_BLOCKS, modules_to_not_convert=[entry])
+    every = [f"model.layers.{i}.mlp.experts.{e}" for i in range(2) for e in range(128)]
+    program = load({**QWEN, "num_hidden_layers": 2}, **FP8_BLOCKS, modules_to_not_convert=every)
+    assert program["layer"]["up_proj.weight"].results[0].dtype.scheme == "bf16"
 
 
 def test_the_cache_scheme_is_read() -> None:
@@ -146,6 +220,14 @@ def test_more_can_be_asked_of_a_quantized_model() -> None:
     assert llmir.run(program, "quantize{weights=bf16, kv=bf16}").graphs == llmir.load(LLAMA).graphs
     both = llmir.run(program, "quantize{kv=fp8},fuse-attention,fuse")
     assert bytes_of(both)[0] == bytes_of(program)[0]
+
+
+def test_static_scales_are_noted() -> None:
+    for scheme in (
+        {**FP8_BLOCKS, "activation_scheme": "static"},
+        {"quant_method": "compressed-tensors", "config_groups": group(EIGHT, {**EIGHT, "dynamic": False})},
+    ):
+        assert "static activation scales are counted as dynamic ones" in load(LLAMA, **scheme).notes[0]
 
 
 def test_null_is_not_quantized() -> None:
@@ -172,6 +254,21 @@ def test_null_is_not_quantized() -> None:
         ({"quant_method": "fp8", "fmt": "e5m3"}, "is not supported", UnsupportedError),
         ({"quant_method": 7}, "expected a string", ConfigError),
         ({}, "quant_method: missing", ConfigError),
+        *(
+            ({"quant_method": "compressed-tensors", "config_groups": group(weights), **more}, says, kind)
+            for weights, more, says, kind in [
+                (EIGHT, {"kv_cache_scheme": "fp8"}, r"\.kv_cache_scheme: expected an object", ConfigError),
+                ({**EIGHT, "type": [1]}, {}, r"\.group_0\.weights\.type: expected a string", ConfigError),
+                ({**EIGHT, "strategy": "token"}, {}, r'\.strategy: "token" is not supp', UnsupportedError),
+                ({**EIGHT, "symmetric": False}, {}, r"\.symmetric: false is not mod", UnsupportedError),
+                ({**EIGHT, "num_bits": True}, {}, r"\.num_bits: expected a positive integer", ConfigError),
+                ({**EIGHT, "strategy": "group"}, {}, r"\.weights\.group_size: missing", ConfigError),
+                (EIGHT, {"config_groups": group({})}, r"\.weights\.num_bits: missing", ConfigError),
+                (EIGHT, {"config_groups": []}, r"config_groups: expected an object", ConfigError),
+                (EIGHT, {"config_groups": {"a": None}}, r"\.a: expected an object with w", ConfigError),
+                (EIGHT, {"kv_cache_scheme": {**EIGHT, "symmetric": False}}, "zero points", UnsupportedError),
+            ]
+        ),
         ({"quant_method": "gptq", "bits": 4, "group_size": "all"}, "group_size", ConfigError),
     ],
 )
@@ -207,7 +304,7 @@ def test_what_may_act_on_a_scheme_is_refused_by_name(key: str) -> None:
 
 @pytest.mark.parametrize("inside", ["weights", "input_activations", ""])
 def test_what_may_act_on_a_group_is_refused_by_name(inside: str) -> None:
-    groups = group({**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token"})
+    groups = group({**EIGHT}, {**EIGHT, "strategy": "token"})
     of = groups["group_0"]
     (of[inside] if inside else of)["output_activations"] = EIGHT
     with pytest.raises(UnsupportedError, match=r"output_activations: an object is not modelled"):
@@ -217,7 +314,7 @@ def test_what_may_act_on_a_group_is_refused_by_name(inside: str) -> None:
 @pytest.mark.parametrize("form", [None, "dense", "sparse-24-bitmask"])
 def test_sparse_weights_are_refused_and_dense_ones_that_say_so_are_not(form: str | None) -> None:
     fields = {
-        "config_groups": group({**EIGHT, "strategy": "channel"}),
+        "config_groups": group(EIGHT),
         "sparsity_config": {"format": form, "x": 1},
     }
     if form == "sparse-24-bitmask":

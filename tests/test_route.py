@@ -14,8 +14,7 @@ import llmir
 from llmir import routing
 from llmir.backends.analysis.conserve import conservation
 from llmir.backends.interpret import interpret
-from llmir.dim import B, Binding, T, distinct
-from llmir.dim_text import parse
+from llmir.dim import B, Binding, T, distinct, parse
 from llmir.errors import ParseError, PassError, VerifyError
 from llmir.ragged import even, most, routed, together
 from llmir.routing import Zipf

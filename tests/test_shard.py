@@ -10,8 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import PassError
+from llmir.errors import ParseError, PassError
 from llmir.graph import Program
+from llmir.mesh import Parallelism
 
 from .strategies import LOGITS, configs, degrees
 from .test_interpret import ids, logits, same
@@ -27,6 +28,37 @@ BEFORE = st.sampled_from(
         "quantize{weights=int4_g4},fuse-attention",
     )
 )
+
+
+SPLITS = st.sampled_from((1, 2, 3, 4, 6, 8))
+
+
+@given(SPLITS, SPLITS, st.data())
+def test_a_program_says_how_it_is_split(tp: int, dp: int, data: st.DataObject) -> None:
+    """As a value, which its text keeps; degrees multiply when it is sharded again."""
+    ep = data.draw(st.sampled_from([n for n in range(1, tp * dp + 1) if tp * dp % n == 0]))
+    pp, sp = data.draw(st.integers(1, 2)), tp > 1 and data.draw(st.booleans())
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        **{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 24, "num_key_value_heads": 24},
+        **{"intermediate_size": 24, "vocab_size": 24, "head_dim": 2, "num_experts": 1152},
+        **{"num_experts_per_tok": 2, "moe_intermediate_size": 1152},
+    }
+    how = f"stages{{pp={pp}}},shard{{tp={tp}, dp={dp}, ep={ep}, sp={int(sp)}}}"
+    program = llmir.run(llmir.load(config), how)
+    assert program.parallelism == Parallelism(tp=tp, pp=pp, ep=ep, dp=dp, sp=sp)
+    assert program.devices == tp * dp * pp
+    assert llmir.parse_program(llmir.print_program(program)) == program
+    again = llmir.run(program, "shard{dp=2}").parallelism
+    assert again == Parallelism(tp=tp, pp=pp, ep=ep, dp=2 * dp, sp=sp)
+
+
+@pytest.mark.parametrize(
+    "said", ["{ep=3}", "{ep=true}", "{sp=1}", "{sp=false, x=1}", "{ep=0}", "{ep=2, ep=2}"]
+)
+def test_a_mesh_that_says_what_cannot_be_is_refused(said: str) -> None:
+    with pytest.raises(ParseError, match=r"^line 2: .*\bep\b|twice"):
+        llmir.parse_program(f'program "x"\nmesh(tp=4) {said}\ngraph @main {{\nreturn\n}}')
 
 
 def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:
@@ -205,6 +237,7 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         ("qwen2.5-0.5b", "tp=4", "axis 'heads' is 14 and cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "tp is 0, expected at least 1"),
         ("llama3.1-8b", "tp=2, sp=2", "sp is 2, expected 0 or 1"),
+        ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, and there is one"),
         ("llama3.1-8b", "tp=x", "option tp is 'x', expected an integer"),
     ],
 )

@@ -95,8 +95,8 @@ BAD_FILES = {
     "a list": (b"[1]", "expected a JSON object, got a list"),
     "null": (b"null", "expected a JSON object, got null"),
     "not UTF-8": (b'{"a": "\xff"}', "not UTF-8 text (byte 7)"),
-    "deep": (b"[" * 100_000, "JSON that is too deep"),
-    "digits": (b'{"a": ' + b"1" * 10_000 + b"}", "too long a number"),
+    "deep": (b"[" * 100_000, "nested more than 32 deep"),
+    "digits": (b'{"a": ' + b"1" * 10_000 + b"}", "a number of more than 400 digits"),
 }
 
 
@@ -160,3 +160,13 @@ def test_reading_a_config_imports_nothing_heavy() -> None:
     script = "import sys, llmir.frontends.source; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "yaml"} & set(run.stdout.split())
+
+
+def test_a_field_that_is_there_twice_has_one_value(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 2}, "vocab_size": 8}')
+    assert read(file).fields == {"vocab_size": 8, "rope_scaling": {"factor": 2.0}}
+    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 4.0}}')
+    with pytest.raises(ConfigError) as error:
+        read(file)
+    assert message(error) == f'{file}: "factor" is there twice, as 2.0 and 4.0'

@@ -9,6 +9,8 @@ import pytest
 import llmir
 from llmir.errors import LlmirError
 
+from .transformers_cases import CASES
+
 FOLDER = Path(__file__).parent / "ir"
 
 TINY_LLAMA = {
@@ -67,6 +69,13 @@ def test_names_with_any_character_survive() -> None:
     config = TINY_LLAMA | {"_name_or_path": 'a "quoted" \\ <b>name</b> & {braces}, é'}
     program = llmir.load(config)
     assert llmir.parse_program(llmir.print_program(program)) == program
+
+
+@pytest.mark.parametrize("case", ["llama, yarn, mscale", "llama, longrope", "llama, dynamic"])
+def test_the_numbers_of_a_rotary_scaling_survive(case: str) -> None:
+    for pipeline in ("", llmir.DEFAULT_PIPELINE):
+        program = llmir.run(llmir.load(CASES[case]), pipeline)
+        assert llmir.parse_program(llmir.print_program(program)) == program
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from llmir.mesh import ONE_DEVICE
 from llmir.op import work
 from llmir.ragged import most
 from llmir.tensor import Tensor
+from llmir.views import Result
 
 WHAT = ("weights", "kv_cache", "matmul_flops")
 
@@ -60,7 +61,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Conservation:
+class Conservation(Result):
     """A sharded program against itself on one device, in one step."""
 
     before: Program
@@ -110,6 +111,14 @@ class Conservation:
         for share in shares:
             del share["even"]
         return {
+            "model": self.after.name,
+            "devices": self.after.devices,
+            "parallel": asdict(self.after.parallelism),
+            "step": {
+                "batch": self.at.symbols["B"],
+                "new": self.at.symbols["T"],
+                "context": self.at.symbols["C"],
+            },
             "conserved": not self.problems,
             "problems": list(self.problems),
             "totals": {what: asdict(total) for what, total in self.totals.items()},
@@ -118,9 +127,16 @@ class Conservation:
 
 
 def conservation(
-    before: Program, after: Program, *, batch: int = 1, new: int = 1, context: int = 0
+    before: Program,
+    after: Program,
+    *,
+    batch: int | None = None,
+    new: int | None = None,
+    context: int = 0,
 ) -> Conservation:
     """Hold `after`, which is `before` laid over a mesh, against it, in one step.
+
+    By default there is a sequence for each data-parallel rank, a token for each tensor-parallel one.
 
     >>> import llmir
     >>> model = llmir.load("llama3.1-8b")
@@ -128,6 +144,10 @@ def conservation(
     >>> held.problems, [(s.name, s.copies) for s in held.replicated if s.block == "norm"][:2]
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
+    if before.devices > 1:
+        raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
+    batch = after.parallelism.dp * after.micro_batches if batch is None else batch
+    new = after.parallelism.tp if new is None else new
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")

@@ -7,14 +7,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
+from llmir.backends.analysis.bases import Bases, bases
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.match import Key, key, matches
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import Basis
 from llmir.dim import Number
 from llmir.errors import InputError
 from llmir.frozen import Figures
+from llmir.views import Result
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -51,7 +56,12 @@ class Part(Figures):
     read_bytes: Number
     write_bytes: Number
     comm_bytes: Number
-    bound: str  # of its longest execution
+    bound: str  # of its longest execution, as is the basis
+    basis: Basis
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return vars(self) | {"basis": str(self.basis)}
 
 
 @dataclass(frozen=True)
@@ -80,60 +90,65 @@ class Change:
         """For JSON: every op, and by how much each figure grew."""
         return {
             "what": self.what,
-            "before": [vars(p) for p in self.before],
-            "after": [vars(p) for p in self.after],
+            "before": [p.to_dict() for p in self.before],
+            "after": [p.to_dict() for p in self.after],
             "delta": {name: self.figure(name).delta for name in FIGURES},
         }
 
 
 @dataclass(frozen=True)
-class StepDiff:
+class StepDiff(Result):
     """Two steps: the `changes` in the order of the second, and how much of the step is as it was.
 
-    The deltas of the changes add up to the difference of the steps.
+    The deltas of the changes add up to the difference of the steps, each on all its pipeline stages together.
     """
 
     before: Report
     after: Report
     changes: tuple[Change, ...]
     same: tuple[Part, ...]
+    basis: Bases
 
     def total(self, name: str) -> Pair:
-        """A figure of the whole steps: any number of a `Report`; of time, that of all stages together."""
-        name = "busy_s" if name == "time_s" else name
+        """A figure of the whole steps: any number of a `Report`; of time, the step on all stages together."""
+        name = "all_stages_s" if name == "time_s" else name
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON; figures are of all repeats together."""
         return {
             **{name: self.total(name).to_dict() for name in (*FIGURES, *MEMORY)},
+            "basis": self.basis.to_dict(),
             "changes": [c.to_dict() for c in self.changes],
             "same": [p.name for p in self.same],
         }
 
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.diffview import step_html
-
-        return step_html(self)
-
 
 @dataclass(frozen=True)
-class WorkloadDiff:
+class WorkloadDiff(Result):
     """Two workloads: their prefills, their last decode steps, and what a user sees of them."""
 
     before: Workload
     after: Workload
+    pipelines: tuple[str, str] | None = None  # that made the two programs, where that is worth saying
+    why: str = ""  # it is the roofline, where nobody asked for that
+
+    @cached_property
+    def basis(self) -> Bases:
+        """What the times of either side are made of; `InputError` if that does not compare."""
+        before, after = ([r for r in (w.prefill, w.decode) if r] for w in (self.before, self.after))
+        return bases(before, after, self.why)
 
     @cached_property
     def prefill(self) -> StepDiff:
         """The steps that read the prompt."""
-        return steps(self.before.prefill, self.after.prefill)
+        return steps(self.before.prefill, self.after.prefill, self.why)
 
     @cached_property
     def decode(self) -> StepDiff | None:
         """The last decode steps; None unless both have one."""
         before, after = self.before.decode, self.after.decode
-        return steps(before, after) if before and after else None
+        return steps(before, after, self.why) if before and after else None
 
     @property
     def phases(self) -> tuple[tuple[str, StepDiff], ...]:
@@ -150,8 +165,8 @@ class WorkloadDiff:
         return Pair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `llmir diff`, `schema_version` 1."""
-        sides = {}
+        """The JSON of `llmir diff`, `schema_version` 2."""
+        sides: dict[str, dict[str, Any]] = {}
         for name, side in (("before", self.before), ("after", self.after)):
             sides[name] = {
                 "model": side.program.name,
@@ -160,36 +175,39 @@ class WorkloadDiff:
                 "workload": {"batch": side.batch, "prompt": side.prompt, "generate": side.generate},
                 "fits": side.fits,
             }
+        for name, passes in zip(sides, self.pipelines or (), strict=False):
+            sides[name]["pipeline"] = passes
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "max_batch")
         return {
-            "schema_version": 1,
+            "schema_version": 2,
             **sides,
+            "basis": self.basis.to_dict(),
             **{name: self.total(name).to_dict() for name in names},
             "peak_memory_bytes": self.peak_memory_bytes.to_dict(),
             "phases": {"prefill": self.prefill.to_dict(), "decode": self.decode and self.decode.to_dict()},
         }
 
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.diffview import workload_html
-
-        return workload_html(self)
-
 
 def diff(before: object, after: object) -> StepDiff | WorkloadDiff:
-    """The difference of two reports or of two workloads."""
+    """The difference of two reports or of two workloads; `InputError` if their times are of two kinds."""
     if isinstance(before, Report) and isinstance(after, Report):
         return steps(before, after)
     if isinstance(before, Workload) and isinstance(after, Workload):
+        bases([before.prefill], [after.prefill])
         return WorkloadDiff(before, after)
     given = f"{type(before).__name__} and {type(after).__name__}"
     raise InputError(f"diff: expected two programs and a device, two reports, or two workloads, got {given}")
 
 
-def steps(before: Report, after: Report) -> StepDiff:
-    """The difference of two steps at a point; `InputError` on a grid."""
+def steps(before: Report, after: Report, why: str = "") -> StepDiff:
+    """The difference of two steps at a point; `InputError` on a grid, or if times are not of one kind.
+
+    `why` says why both are rooflines, where nobody asked for that.
+    """
     shape = before.shape or after.shape
     if shape:
         raise InputError(f"a diff is of one point, not of a grid {shape}")
+    basis = bases([before], [after], why)
     old, new = _parts(before), _parts(after)
     changes: list[Change] = []
     same: list[Part] = []
@@ -199,19 +217,39 @@ def steps(before: Report, after: Report) -> StepDiff:
             same += one[0]
         else:
             changes.append(Change(*one))
-    hosts = _host(before), _host(after)
-    if not math.isclose(before.host_s, after.host_s, rel_tol=1e-9):
-        changes.append(Change(*hosts))
-    return StepDiff(before, after, tuple(changes), tuple(same))
+    overheads = _overheads(before), _overheads(after)
+    for name in dict.fromkeys(chain(*overheads)):
+        old_rows, new_rows = (of.get(name, ()) for of in overheads)
+        change = Change(old_rows, new_rows)
+        if old_rows and new_rows and math.isclose(*change.figure("time_s"), rel_tol=1e-9):
+            same += old_rows
+        else:
+            changes.append(change)
+    return StepDiff(before, after, tuple(changes), tuple(same), basis)
 
 
-def _host(report: Report) -> tuple[Part, ...]:
-    """What an engine's host adds to the ops, as one more of them."""
-    seconds = report.host_s
-    if not seconds:
-        return ()
-    none = dict.fromkeys(FIGURES, 0) | {"time_s": seconds}
-    return (Part("host", "host", "host", "", 1, bound="launch", **none),)
+def _overheads(report: Report) -> dict[str, tuple[Part, ...]]:
+    """What is no op, each kind on all stages together, by its name."""
+    found: dict[str, list[OpCost]] = {}
+    for row in report.ops:
+        if row.kind == OVERHEAD:
+            found.setdefault(row.name.rpartition(".")[2], []).append(row)
+    none: dict[str, Any] = dict.fromkeys(FIGURES, 0)
+    return {
+        name: (
+            Part(
+                name,
+                OVERHEAD,
+                OVERHEAD,
+                rows[0].block,
+                sum(row.repeat for row in rows),
+                bound=rows[0].bound,
+                basis=rows[0].basis,
+                **(none | {"time_s": sum(row.total_s for row in rows)}),
+            ),
+        )
+        for name, rows in found.items()
+    }
 
 
 def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
@@ -239,7 +277,7 @@ def _together(changes: list[Change]) -> Change:
 def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:
     """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
     copies: dict[Key, list[Any]] = {}
-    for op, row in zip(report.ops, report.plan.rows, strict=True):
+    for op, row in zip(report.work, report.plan.rows, strict=True):
         prefix = report.program.prefix(report.program.entries[op.stage])
         copies.setdefault(key(op.name.removeprefix(prefix), row.node.op.opcode), []).append(op)
     found = {}
@@ -249,7 +287,9 @@ def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]
             runs[tuple(getattr(op, f) for f in FIGURES)] += op.repeat
         longest = max(ops, key=lambda op: float(op.time_s))
         times, first = sum(runs.values()), ops[0]
-        part = Part(*at, first.kind, first.block, times, bound=longest.bound, **_sums(runs))
+        part = Part(
+            *at, first.kind, first.block, times, bound=longest.bound, basis=longest.basis, **_sums(runs)
+        )
         found[at] = runs, part
     return found
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmir.backends.analysis.report import OpCost, Report
-from llmir.backends.cost import Exchange, Limit, Price, Row
+from llmir.backends.analysis.costs import OpCost
+from llmir.backends.analysis.report import Report
+from llmir.backends.cost import Basis, Exchange, Limit, Price, Row
 from llmir.backends.cost.calibrated import Measured, Phases
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
@@ -19,6 +20,7 @@ from llmir.graph import Instance, Program
 from llmir.names import suggest
 from llmir.tensor import Tensor
 from llmir.text import print_node
+from llmir.views import Result
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Kernel(Figures):
-    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
-
-    `hidden` is the share of its launch that the engine hides.
-    """
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
 
     family: str
     engine: str
@@ -100,18 +99,18 @@ class Kernel(Figures):
     origin: str
     rows: int
     error: float
-    hidden: float
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)
-class Explanation(Figures):
+class Explanation(Figures, Result):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
-    `share` is of `busy_s`, what all pipeline stages work together; `step_time_s` is how long the step takes.
+    `share` is of the step of `step_time_s` on all pipeline stages together.
     """
 
+    phase: str
     model: str
     device: str
     cost_model: str
@@ -133,7 +132,7 @@ class Explanation(Figures):
     routes: tuple[Route, ...]
     results: tuple[Amount, ...]
     limits: tuple[Bound, ...]
-    basis: str
+    basis: Basis
     error: float | None
     ideal_time_s: float
     kernel: Kernel | None
@@ -141,12 +140,11 @@ class Explanation(Figures):
     total_time_s: float
     share: float
     stages: int
-    busy_s: float
     step_time_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return asdict(self)
+        return asdict(self) | {"basis": str(self.basis)}
 
 
 def find(program: Program, name: str) -> Instance:
@@ -176,14 +174,15 @@ def _some(names: list[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-def explain(report: Report, name: str) -> Explanation:
-    """The op called `name` in the step that `report` prices, at one point."""
+def explain(report: Report, name: str, phase: str = "step") -> Explanation:
+    """The op called `name` in the step that `report` prices, at one point; the step is called `phase`."""
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     at = find(report.program, name)
-    priced = zip(report.plan.rows, report.plan.prices, report.ops, strict=True)
+    priced = zip(report.plan.rows, report.plan.prices, report.work, strict=True)
     row, price, cost = next(found for found in priced if found[0].name == at.path)
     return Explanation(
+        phase=phase,
         model=report.program.name,
         device=report.device.name,
         cost_model=report.cost_model,
@@ -213,7 +212,6 @@ def explain(report: Report, name: str) -> Explanation:
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
         stages=len(report.program.entries),
-        busy_s=report.busy_s,
         step_time_s=report.time_s,
     )
 
@@ -312,7 +310,6 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
         origin=fit.fitted.origin,
         rows=fit.fitted.rows,
         error=fit.fitted.error,
-        hidden=price.hidden,
         given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
         parameters=tuple(constants),
     )

@@ -9,8 +9,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from llmir.backends.analysis.liveness import Memory, memories
-from llmir.backends.analysis.timing import Timing
+from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
+from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.nodes import check
 from llmir.dim import Binding, Dim, Number, maximum
 from llmir.graph import Program
@@ -53,18 +54,31 @@ class Plan:
             merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
         return {price: tuple(repeats) for price, repeats in merged.items()}
 
+    @property
+    def host(self) -> Host | None:
+        """The host of the engine that serves the program; None for what is no whole model."""
+        return self.model.host if self.program.is_model else None
+
     def timing(self, at: Binding) -> Timing:
         """What each stage takes for a micro-batch."""
         stages: list[Number] = [0.0] * len(self.program.entries)
+        host, micro_batches = self.host, self.program.micro_batches
+        if host is None:
+            for price, repeats in self._timed.items():
+                _add(stages, repeats, price.time(at))
+            return Timing(tuple(stages), micro_batches)
+        alone = list(stages)
         for price, repeats in self._timed.items():
-            time = price.time(at)
-            for stage, repeat in enumerate(repeats):
-                if repeat:
-                    stages[stage] = stages[stage] + repeat * time
-        if host := self.model.host:
-            stages = [host.launched(t, n) for t, n in zip(stages, self._kernels, strict=True)]
-            stages[0] = stages[0] + host.beside(at(_SEQUENCES))
-        return Timing(tuple(stages), self.program.micro_batches)
+            time, together = price.in_graph(at, host.hidden)
+            _add(alone, repeats, time)
+            _add(stages, repeats, together)
+        found = []
+        for stage, (ops, busy, kernels) in enumerate(zip(alone, stages, self._kernels, strict=True)):
+            own = host.beside(at(_SEQUENCES)) if not stage else 0.0
+            launched = host.launched(busy, kernels)
+            found.append(Overhead(own, launched - busy, busy - ops))
+            stages[stage] = launched + own
+        return Timing(tuple(stages), micro_batches, tuple(found))
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -113,6 +127,13 @@ def plan(program: Program, model: Model) -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
     check(program, model.device)
     return Plan(program, model)
+
+
+def _add(stages: list[Number], repeats: tuple[int, ...], time: Number) -> None:
+    """Add to each stage the time that its executions take."""
+    for stage, repeat in enumerate(repeats):
+        if repeat:
+            stages[stage] = stages[stage] + repeat * time
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from llmir.backends import cost
+from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import binding, checked, other
+from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
-from llmir.backends.cost import BOUNDS, Model, Price, Row
-from llmir.dim import Binding, Mixed, Number, Size, maximum
+from llmir.backends.analysis.timing import Overhead, Timing
+from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
+from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
-from llmir.frozen import Figures, Immutable, figure, rebuilt, sealed
+from llmir.frozen import Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 PHASE_KEYS = (
     "time_s",
@@ -26,7 +30,7 @@ PHASE_KEYS = (
     "error",
     "period_s",
     "bubble",
-    "host_s",
+    "overhead_s",
     "flops",
     "matmul_flops",
     "read_bytes",
@@ -43,43 +47,7 @@ PHASE_KEYS = (
 STEP = ("batch", "new", "context")
 
 
-@dataclass(frozen=True)
-class OpCost(Figures):
-    """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid."""
-
-    name: str
-    stage: int
-    kind: str
-    block: str
-    repeat: int
-    time_s: Number
-    flops: Number
-    matmul_flops: Number
-    read_bytes: Number
-    write_bytes: Number
-    comm_bytes: Number
-    intensity: Number  # FLOPs per byte of memory traffic
-    bound: Any
-    share: Number  # of the time of all ops, all repeats together
-    ideal_time_s: Number  # the roofline of the same
-    basis: str  # what the time rests on: calibrated, transferred, datasheet or efficiency
-    error: float | None  # the mean relative error that is known of such times
-    shape: tuple[Any, ...]  # of the local first result
-
-
-@dataclass(frozen=True)
-class StageCost(Figures):
-    """A pipeline stage: the time of one micro-batch, and the memory of one rank with all of them."""
-
-    stage: int
-    time_s: Number
-    weight_bytes: Number
-    kv_cache_bytes: Number
-    activation_peak_bytes: Number
-    peak_memory_bytes: Number
-
-
-class Report(Immutable):
+class Report(Immutable, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -158,13 +126,11 @@ class Report(Immutable):
 
     @figure
     def error(self) -> Number | None:
-        """The mean relative error of such times, by the ops and host that it is known of; None of a bound."""
-        known = [(op.share, op.error) for op in self.ops if op.error is not None]
+        """The mean relative error of such times, by the rows that it is known of; None of a bound."""
+        known = [row for row in (*self.work, *self.engine) if row.error is not None]
         if not known:
             return None
-        if (host := self.plan.model.host_error) is not None:
-            known.append((_over(self.host_s, self.busy_s), host))
-        return _over(sum(share * error for share, error in known), sum(share for share, _ in known))
+        return over(sum(abs(row.share) * row.error for row in known), sum(row.share for row in known))
 
     @figure
     def period_s(self) -> Number:
@@ -178,7 +144,7 @@ class Report(Immutable):
 
     @figure
     def busy_s(self) -> Number:
-        """Seconds that all stages work, together: the sum over ops, and what they wait for the host."""
+        """Seconds that all stages work, together: ops and the engine's overhead, no bubbles."""
         return sweep(lambda at: self.plan.timing(at).busy, self.at)
 
     @figure
@@ -212,6 +178,12 @@ class Report(Immutable):
     def write_bytes(self) -> Number:
         """Bytes written to memory."""
         return self._sum((r.repeat, r.write) for r in self.plan.rows)
+
+    @figure
+    def bytes_by_role(self) -> Mapping[str, Number]:
+        """The bytes read of weights, activations and caches, and those written of the latter two."""
+        rows = self.plan.rows
+        return {f"{role}_bytes": self._sum((r.repeat, r.traffic[role]) for r in rows) for role in TRAFFIC}
 
     @figure
     def comm_bytes(self) -> Number:
@@ -266,104 +238,116 @@ class Report(Immutable):
 
     @figure
     def bound(self) -> Mapping[str, Number]:
-        """The share of time that each bound accounts for."""
-        shares: dict[str, Number] = dict.fromkeys(BOUNDS, 0.0)
-        for op in self.ops:
-            for bound in BOUNDS:
-                shares[bound] = shares[bound] + op.share * (op.bound == bound)
-        if self.plan.model.host:
-            shares["launch"] = shares["launch"] + _over(self.host_s, self.busy_s)
+        """The share of the step that each bound accounts for, and `bubble`; they add up to 1."""
+        shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
+        for row in self.ops:
+            for bound, share in shares.items():
+                shares[bound] = share + row.share * (row.bound == bound)
         return shares
+
+    @cached_property
+    def _timing(self) -> Timing:
+        return self.plan.timing(self.at)
+
+    @figure
+    def all_stages_s(self) -> Number:
+        """Seconds of the step on all stages together, of which `share` is a part."""
+        return len(self.program.entries) * self.time_s
 
     @figure
     def ops_s(self) -> Number:
         """Seconds of all ops, on all stages together."""
-        if not self.plan.model.host:
-            return self.busy_s
-        return sum(op.repeat * op.time_s for op in self.ops)
+        return sum((row.total_s for row in self.work), start=0.0)
 
     @figure
-    def host_s(self) -> Number:
-        """Seconds that stages wait for the host, together: what no op accounts for."""
-        return maximum(self.busy_s - self.ops_s, 0.0)
+    def overhead_s(self) -> Number:
+        """Seconds that the engine adds to the ops, on all stages together.
+
+        Below zero where a graph of kernels hides more of the ops' launches than the host adds.
+        """
+        return sum((row.total_s for row in self.engine), start=0.0)
+
+    @figure
+    def overhead(self) -> Mapping[str, Number]:
+        """What `overhead_s` is the sum of, by the names in `Overhead`."""
+        m, stages = self.program.micro_batches, self._timing.engine or (Overhead(),)
+        sums = (m * sum(part) for part in zip(*stages, strict=True))
+        return dict(zip(Overhead._fields, sums, strict=True))
 
     @figure
     def ops(self) -> tuple[OpCost, ...]:
-        """One row an op, in schedule order; Σ row × repeat is what the stages work together."""
-        return tuple(map(self._op, self.plan.rows, self.plan.prices))
+        """The rows: of each stage its ops in schedule order, the engine's overhead, the bubble.
 
-    def _op(self, row: Row, price: Price) -> OpCost:
-        def at(size: Size) -> Number:
-            value = self.at(size)
-            return np.broadcast_to(value, self.shape).astype(np.float64) if self.shape else value
+        On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1.
+        """
+        return tuple(sorted((*self.work, *self.engine, *self._bubbles()), key=lambda row: row.stage))
 
-        time, bound = price.due(self.at)
-        repeat = row.repeat * self.program.micro_batches
-        read, write, flops = at(row.read), at(row.write), at(row.flops)
-        moved, holding = read + write, price.of(self.at)
-        return OpCost(
-            name=row.name,
-            stage=row.stage,
-            kind=row.kind,
-            block=row.block,
-            repeat=repeat,
-            time_s=time,
-            flops=flops,
-            matmul_flops=at(row.work.matrix),
-            read_bytes=read,
-            write_bytes=write,
-            comm_bytes=at(row.work.wire),
-            intensity=_over(flops, moved),
-            bound=bound,
-            share=_over(repeat * time, self.busy_s),
-            ideal_time_s=price.least(self.at),
-            basis=holding.basis,
-            error=holding.error,
-            shape=tuple(at(n) for n in row.shape.shape),
-        )
+    @figure
+    def work(self) -> tuple[OpCost, ...]:
+        """The rows of ops alone, in schedule order."""
+        pairs = zip(self.plan.rows, self.plan.prices, strict=True)
+        parts = self.program.micro_batches
+        return tuple(costs.op(row, price, self.at, parts, self.all_stages_s) for row, price in pairs)
+
+    @figure
+    def engine(self) -> tuple[OpCost, ...]:
+        """The rows of the engine's overhead, one a stage; none for what no engine serves."""
+        return costs.engine(self.program, self._timing, self.all_stages_s, self.plan.model.host_error)
+
+    def _bubbles(self) -> tuple[OpCost, ...]:
+        """The rows of what stages wait, by the basis of the longest op."""
+        if not self.work:
+            return ()
+        ideal: list[Number] = [0.0] * len(self.program.entries)
+        for row, op in zip(self.plan.rows, self.work, strict=True):
+            ideal[row.stage] = ideal[row.stage] + row.repeat * op.ideal_time_s
+        least = Timing(tuple(ideal), self.program.micro_batches)
+        longest = max(self.work, key=lambda op: float(np.sum(op.total_s)))
+        known = {"basis": longest.basis, "error": self.error}
+        return costs.bubbles(self.program, self._timing, least, self.all_stages_s, **known)
 
     @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
-        at, times = self.at, self.plan.timing(self.at).stages
+        at, timing, parts = self.at, self._timing, self.program.micro_batches
+        none = (Overhead(),) * len(timing.stages)
+        rows = zip(timing.stages, timing.engine or none, timing.bubbles, self.plan.memories, strict=True)
         return tuple(
-            StageCost(i, time, at(m.weights), at(m.caches), m.transient(at), m.peak(at))
-            for i, (time, m) in enumerate(zip(times, self.plan.memories, strict=True))
+            StageCost(
+                stage=i,
+                time_s=time,
+                ops_s=parts * (time - sum(engine)),
+                overhead_s=parts * sum(engine),
+                bubble_s=bubble,
+                weight_bytes=at(m.weights),
+                kv_cache_bytes=at(m.caches),
+                activation_peak_bytes=m.transient(at),
+                peak_memory_bytes=m.peak(at),
+            )
+            for i, (time, engine, bubble, m) in enumerate(rows)
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""
-        phase = {key: getattr(self, key) for key in PHASE_KEYS}
-        plain: dict[str, Any] = _plain(
-            {**phase, "stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
-        )
+        figures = {key: getattr(self, key) for key in PHASE_KEYS}
+        parts = {**self.bytes_by_role, "overhead": self.overhead}
+        rows = {"stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
+        plain: dict[str, Any] = _plain(figures | parts | rows)
         return plain
 
     def to_pandas(self) -> Any:
-        """The ops as a pandas DataFrame (pandas must be installed)."""
+        """The rows as a pandas DataFrame (pandas must be installed)."""
         try:
             import pandas
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([vars(op) for op in self.ops])
+        return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
         return (
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import report_html
-
-        return report_html(self)
-
-
-def _over(part: Number, whole: Number) -> Number:
-    if isinstance(whole, np.ndarray):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return part / whole
-    return part / whole if whole else math.nan
 
 
 def _plain(value: Any) -> Any:
@@ -374,4 +358,6 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
+    if isinstance(value, Basis):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

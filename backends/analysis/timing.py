@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from llmir.dim import Number, maximum
 
 
+class Overhead(NamedTuple):
+    """What an engine adds to the ops of one stage in one micro-batch."""
+
+    host_s: Number = 0.0  # the GPU waits for the CPU, which schedules and samples
+    launching_s: Number = 0.0  # it waits for kernels that the CPU launches one by one
+    hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
+
+
 @dataclass(frozen=True)
 class Timing:
-    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has."""
+    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has.
+
+    Of an engine that adds to its kernels, `engine` says what to each stage.
+    """
 
     stages: tuple[Number, ...]
     micro_batches: int = 1
+    engine: tuple[Overhead, ...] = ()
 
     @property
     def _all(self) -> Number:
@@ -55,6 +68,16 @@ class Timing:
     def busy(self) -> Number:
         """What all stages work together."""
         return self.micro_batches * self._all
+
+    @property
+    def bubbles(self) -> tuple[Number, ...]:
+        """The seconds of a step that each stage waits for the others.
+
+        >>> Timing((1.0, 3.0), micro_batches=2).bubbles
+        (5.0, 1.0)
+        """
+        step = self.step
+        return tuple(step - self.micro_batches * seconds for seconds in self.stages)
 
     @property
     def bubble(self) -> Number:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.views import Result
 
 _MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
@@ -27,7 +28,7 @@ _STEPS = 1 << 20  # decode steps priced at once
 
 
 @dataclass(frozen=True, eq=False)
-class Workload(Record):
+class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in and `generate` out.
 
     Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
@@ -161,10 +162,10 @@ class Workload(Record):
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 1."""
+        """The JSON report, `schema_version` 2."""
         program, decode, model = self.program, self.decode, self.prefill.plan.model
         return {
-            "schema_version": 1,
+            "schema_version": 2,
             "model": {
                 "name": program.name,
                 "architecture": program.facts.get("architecture"),
@@ -175,7 +176,7 @@ class Workload(Record):
             "hardware": hardware(program, self.device),
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
-            "parallel": parallel(program),
+            "parallel": asdict(program.parallelism),
             "micro_batches": program.micro_batches,
             "cost_model": self.prefill.cost_model,
             "engine": model.engine or getattr(model, "kernels", None),
@@ -195,20 +196,3 @@ class Workload(Record):
             f"<Workload {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
         )
-
-    def _repr_html_(self) -> str:
-        from llmir.backends.export.table import workload_html
-
-        return workload_html(self)
-
-
-def parallel(program: Program) -> dict[str, int | bool]:
-    """How many ways each kind of parallelism splits the program; sp is on or off."""
-    mesh, facts = program.mesh, program.facts
-    return {
-        "tp": mesh.degree("tp"),
-        "pp": len(program.entries),
-        "ep": int(facts.get("ep", 1)),
-        "dp": mesh.degree("dp"),
-        "sp": bool(facts.get("sp", 0)),
-    }

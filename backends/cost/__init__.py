@@ -1,17 +1,23 @@
 """Cost models: what each op of a program takes on a device."""
 
+from .basis import Basis
 from .calibrated import Calibrated
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
-from .models import NAMES, Model, model
+from .models import Model, model
+from .names import COSTS, cost_model
 from .network import Exchange
+from .own import CostModel
 from .price import Price, Roofline
-from .rows import Row, rows
+from .rows import TRAFFIC, Row, rows
 
 __all__ = [
     "BOUNDS",
-    "NAMES",
+    "COSTS",
+    "TRAFFIC",
+    "Basis",
     "Calibrated",
+    "CostModel",
     "Exchange",
     "Ideal",
     "Limit",
@@ -19,6 +25,7 @@ __all__ = [
     "Price",
     "Roofline",
     "Row",
+    "cost_model",
     "model",
     "rows",
 ]

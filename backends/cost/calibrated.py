@@ -3,58 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Dim, Mixed, Number, maximum
+from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
-from .calibration import Basis, engines, nearest, owner, relatives
+from .basis import BETWEEN_NODES, Basis
+from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
 from .limit import Limit
 from .nodes import split
 from .price import Price, Roofline
+from .relatives import borrowing
 from .rows import Row
-
-# What one of A100, H100 and B200 is off when another predicts its products by datasheet: the middle of
-# the table "From one GPU to another" in docs/results.md (`python benchmarks/transfer.py DIR`).
-TRANSFER = 0.12
-# What whole runs of vLLM on AMD's MI250 are off when NVIDIA's A100 predicts its kernels (docs/results.md,
-# "Predictions against measurements"): software differs more than silicon.
-ABROAD = 0.49
+from .stand_in import stand_in, within
 
 
 @dataclass(frozen=True)
 class Measured:
     """The time of a calibrated kernel, and never less than the roofline's.
 
-    `basis` says whose measurements it rests on; `error` is the mean relative error on unseen shapes.
+    `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
     """
 
     device: Device
     call: Call
-    fit: Basis
+    fit: Fit
     roofline: Roofline
-    hidden: float = 0.0
     engine: str = ""
+    by: str = ""
 
     @property
-    def basis(self) -> str:
-        """calibrated, or transferred from another device; for another engine, where that is borrowed from."""
-        if self.fit.device != self.device:
-            return f"transferred from {self.fit.device.name}"
+    def basis(self) -> Basis:
+        """Calibrated, of another device where that is borrowed from, or of another engine."""
         own = self.fit.engine in (self.engine, owner(self.engine))
-        return "calibrated" if own else f"calibrated for {self.fit.engine}"
+        device = "" if self.fit.device == self.device else self.fit.device.name
+        return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
-        if self.fit.device == self.device:
-            return self.fit.fitted.error
-        return self.fit.fitted.error + (TRANSFER if self.fit.device.vendor == self.device.vendor else ABROAD)
+        own = self.fit.device == self.device
+        return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
 
     def of(self, at: Binding) -> Price:
         """Itself."""
@@ -67,78 +61,116 @@ class Measured:
 
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
-        least = self.roofline.time(at)
-        time = self.call.seconds(self.fit.kernel, self.device, at, least)
-        return maximum(time - self.hidden * self.launch_s, least) if self.hidden else time
+        return self.call.seconds(self.fit.kernel, self.device, at, self.roofline.time(at))
+
+    def takes(self, at: Binding) -> Any:
+        """Whether the kernel can do the call there."""
+        return self.fit.kernel.takes(self.call.at(at))
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and without that share of the launch, but as the roofline at least."""
+        time = self.time(at)
+        return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
         return self.roofline.time(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; due to the launch where half of it or more is there for a call with nothing to do."""
+        """The same; overhead where half of it or more is there for a call with nothing to do."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
-        launch = 2 * self.launch_s * (1 - self.hidden)
+        launch = 2 * self.launch_s
         if not at.shape:
-            return time, "launch" if 0 < launch >= time else bound
+            return time, "overhead" if 0 < launch >= time else bound
         time = np.broadcast_to(time, at.shape)
-        return time, np.where((time <= launch) & (launch > 0), "launch", bound)
+        return time, np.where((time <= launch) & (launch > 0), "overhead", bound)
 
 
 @dataclass(frozen=True)
-class Phases:
-    """The price of attention: one kernel for one new token of each sequence, another for more.
+class Crossing(Measured):
+    """The time of ranks in several nodes, between which nothing was measured: the roofline of the network.
 
-    `new` are the tokens. Sequences of several kinds in one step are taken one kind after another.
+    It is never less than if all of them were in one node, nor than as many as one holds take `inside` it.
     """
 
-    new: Dim | int
-    prefill: Price
-    decode: Price
+    inside: Measured | None = None
+
+    def time(self, at: Binding) -> Number:
+        """Seconds."""
+        time = Measured.time(self, at)
+        return maximum(time, self.inside.time(at)) if self.inside else time
 
     @property
-    def basis(self) -> str:
-        """That of decode, if the two differ."""
-        return self.decode.basis
+    def basis(self) -> Basis:
+        """The roofline between nodes."""
+        return BETWEEN_NODES
+
+    @property
+    def error(self) -> None:
+        """Unknown."""
+        return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The price of an op that several kernels do, as of attention: that of the first which takes the shape.
+
+    Sequences of several kinds in one step are taken one kind after another.
+    """
+
+    prices: tuple[Measured, ...]
+
+    @property
+    def basis(self) -> Basis:
+        """That of the first, if they differ."""
+        return self.prices[0].basis
 
     @property
     def error(self) -> float | None:
-        """The larger of the two."""
-        known = [e for e in (self.prefill.error, self.decode.error) if e is not None]
-        return max(known, default=None)
+        """The largest."""
+        return max((price.error for price in self.prices if price.error is not None), default=None)
+
+    def _which(self, at: Binding) -> Any:
+        """The number of the price that holds, at each point."""
+        return np.argmax([np.broadcast_to(price.takes(at), at.shape) for price in self.prices], axis=0)
 
     def of(self, at: Binding) -> Price:
-        """The one that holds; both where it is now one and now the other."""
+        """The one that holds; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
-        one = np.asarray(at(self.new)) == 1
-        return self.decode if one.all() else self if one.any() else self.prefill
+        which = np.unique(self._which(at))
+        return self.prices[int(which[0])] if len(which) == 1 else self
 
-    def _each(self, at: Binding, value: Callable[[Price, Binding], Number]) -> Number:
+    def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
         if isinstance(at, Mixed):
-            values = [self._each(part, value) for part in at.parts]
-            return sum(values[1:], start=values[0])
+            values = zip(*(self._each(part, value) for part in at.parts), strict=True)
+            return tuple(sum(each[1:], start=each[0]) for each in values)
         if (price := self.of(at)) is not self:
             return value(price, at)
-        return np.where(at(self.new) == 1, value(self.decode, at), value(self.prefill, at))
+        each = zip(*(value(price, at) for price in self.prices), strict=True)
+        which = self._which(at)
+        return tuple(np.choose(which, [np.broadcast_to(v, at.shape) for v in values]) for values in each)
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
-        return self._each(at, lambda price, point: price.time(point))
+        (time,) = self._each(at, lambda price, point: (price.time(point),))
+        return time
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same of the kernel that holds, alone and in a graph."""
+        alone, together = self._each(at, lambda price, point: price.in_graph(point, hidden))
+        return alone, together
 
     def least(self, at: Binding) -> Number:
         """The roofline's."""
-        return self.decode.least(at)
+        return self.prices[0].least(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same, and what the kernel that holds is due to."""
         if isinstance(at, Mixed):
-            return self.time(at), self.prefill.due(at)[1]
-        if (price := self.of(at)) is not self:
-            return price.due(at)
-        one = np.broadcast_to(np.asarray(at(self.new)) == 1, at.shape)
-        bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])
-        return np.broadcast_to(self.time(at), at.shape), bounds
+            return self.time(at), self.prices[-1].due(at)[1]
+        time, bound = self._each(at, lambda price, point: price.due(point))
+        return time, bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,27 +187,27 @@ class Calibrated:
     @property
     def kernels(self) -> str:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
-        if self.engine in engines(self.device):
-            return str(self.engine)
-        known = (d.calibration for d in (self.device, *relatives(self.device)))
-        return next((c.engine for c in known if c), "no")
+        named = self.engine if self.engine and self.engine in engines(self.device) else None
+        return named or first(self.device) or "no"
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, below which no time goes."""
         return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
-        """A measured kernel's price, or the roofline's where none is known."""
-        roofline = Ideal(self.device).price(row)
-        if split(self.device, row.work.group)[1] > 1:
-            return roofline  # between nodes nothing is calibrated
-        found = [self._measured(call, roofline) for call in calls(row)]
-        if len(found) > 1:
-            decode, prefill = found
-            return Phases(row.operands[0].shape[1], prefill, decode)
-        return found[0] if found else roofline
+        """A measured kernel's price; the roofline's where not even a stand-in is known."""
+        roofline, other = Ideal(self.device).price(row), stand_in(row)
+        known = [price for call in calls(row) if (price := self._measured(call, roofline))]
+        if len(known) > 1:
+            return Choice(tuple(known))
+        one = known[0] if known else self._measured(other, roofline, other.families[0])
+        node = self.device.node
+        if node and split(self.device, row.work.group)[1] > 1:
+            if not one:
+                return replace(roofline, basis=BETWEEN_NODES)
+            return Crossing(**vars(one), inside=replace(one, call=within(one.call, node.devices)))
+        return one or roofline
 
-    def _measured(self, made: Call, roofline: Roofline) -> Price:
+    def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)
-        hidden = self.host.hidden if self.host else 0.0
-        return Measured(self.device, made, found, roofline, hidden, self.kernels) if found else roofline
+        return Measured(self.device, made, found, roofline, self.kernels, by) if found else None

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import wrap
 
-from llmir import hw
 from llmir.errors import HardwareError
 from llmir.hw import Calibration, Device, Fitted
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
-
-# Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
-FEWEST = 16
+from .relatives import kernels_of, relatives
 
 
 @dataclass(frozen=True, eq=False)
-class Basis:
+class Fit:
     """A kernel and what it was fitted on: `device` is the one that was measured."""
 
     family: str
@@ -33,7 +29,7 @@ class Basis:
 
 
 @lru_cache(maxsize=1024)
-def basis(device: Device, family: str, engine: str | None = None) -> Basis | None:
+def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
@@ -43,15 +39,26 @@ def basis(device: Device, family: str, engine: str | None = None) -> Basis | Non
     return next((b for d in known if (b := _of(d, family, engine))), None)
 
 
+def first(device: Device) -> str | None:
+    """The engine to take where none is named; None where there are no kernels to take."""
+    whose = kernels_of(device)
+    return whose.calibration.engine if whose and whose.calibration else None
+
+
 @lru_cache(maxsize=256)
 def engines(device: Device) -> tuple[str, ...]:
-    """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has."""
-    known = (d.calibration for d in (device, *relatives(device)) if d.calibration)
-    return tuple(dict.fromkeys(name for calibration in known for name in calibration.engines))
+    """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has.
+
+    The first is the default one; there are none where the device can borrow nothing.
+    """
+    known = [d.calibration for d in (device, *relatives(device)) if d.calibration]
+    firsts = (calibration.engine for calibration in known)
+    others = (name for calibration in known for name in calibration.engines)
+    return tuple(dict.fromkeys((*firsts, *others)))
 
 
-def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Basis | None:
-    """The basis of the first of these families that there is; the last is a makeshift for the others.
+def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Fit | None:
+    """The fit of the first of these families that there is; the last is a makeshift for the others.
 
     Before another engine's kernel for the first, the engine's own for one of the others is taken.
     """
@@ -60,26 +67,7 @@ def nearest(device: Device, families: Sequence[str], engine: str | None = None) 
     return next(own, None) or next(iter(found), None)
 
 
-@lru_cache(maxsize=256)
-def relatives(device: Device) -> tuple[Device, ...]:
-    """Calibrated bundled GPUs: those of its vendor and architecture first, of its vendor, then of like rates.
-
-    A device that is no GPU has none.
-    """
-
-    def distance(other: Device) -> tuple[bool, bool, float]:
-        rates = [(device.memory_Bps, other.memory_Bps)]
-        rates += [(device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0])]
-        apart = sum(abs(math.log(a / b)) for a, b in rates)
-        return device.vendor != other.vendor, device.architecture != other.architecture, apart
-
-    if (device.multiprocessors or 0) < FEWEST:
-        return ()
-    known = (hw.load(name) for name in hw.measured())
-    return tuple(sorted((d for d in known if d != device), key=distance))
-
-
-def _of(device: Device, family: str, engine: str | None) -> Basis | None:
+def _of(device: Device, family: str, engine: str | None) -> Fit | None:
     if device.calibration is None:
         return None
     engines = device.calibration.engines
@@ -89,7 +77,7 @@ def _of(device: Device, family: str, engine: str | None) -> Basis | None:
             if known in engines.get(name, {}):
                 fitted = engines[name][known]
                 where = f"{device.name}: calibration.{name}.{known}"
-                return Basis(known, _kernel(known, fitted, where), device, name, fitted)
+                return Fit(known, _kernel(known, fitted, where), device, name, fitted)
     return None
 
 

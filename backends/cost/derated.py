@@ -14,12 +14,13 @@ from llmir.frozen import Figures
 from llmir.hw import Device
 from llmir.names import suggest
 
+from .basis import EFFICIENCY, Basis
 from .ideal import Ideal
 from .limit import BOUNDS, Limit
 from .price import Roofline
 from .rows import Row
 
-SHARES = tuple(bound for bound in BOUNDS if bound != "launch")
+SHARES = tuple(bound for bound in BOUNDS if bound != "overhead")
 LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 
 
@@ -27,10 +28,9 @@ LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 class Derated(Roofline):
     """The largest of the limits, each at a share of its rate, after `launch_s` for every op."""
 
+    basis: Basis = EFFICIENCY
     shares: tuple[float, ...] = ()
     launch_s: float = 0.0
-
-    basis = "efficiency"
 
     def _times(self, at: Binding) -> list[Number]:
         return [x.time(at) / share for x, share in zip(self.limits, self.shares, strict=True)]
@@ -43,14 +43,14 @@ class Derated(Roofline):
         return first + self.launch_s
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; due to the launch where that is half of it or more."""
+        """The same; overhead where the launch is half of it or more."""
         time, times = self.time(at), self._times(at)
         if not at.shape:
             bound = self.limits[times.index(max(times))].bound
-            return time, "launch" if 2 * self.launch_s >= time else bound
+            return time, "overhead" if 2 * self.launch_s >= time else bound
         largest = np.argmax([np.broadcast_to(t, at.shape) for t in times], axis=0)
         bounds = np.array([x.bound for x in self.limits])[largest]
-        return np.broadcast_to(time, at.shape), np.where(2 * self.launch_s >= time, "launch", bounds)
+        return np.broadcast_to(time, at.shape), np.where(2 * self.launch_s >= time, "overhead", bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,11 @@ class Efficiency(Figures):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key, value in self.shares.items():
-            if key not in BOUNDS:
-                near = suggest(key, BOUNDS) or f"; expected {', '.join(SHARES)}, or launch in seconds"
+            if key not in (*SHARES, "launch"):
+                near = (
+                    suggest(key, (*SHARES, "launch"))
+                    or f"; expected {', '.join(SHARES)}, or launch in seconds"
+                )
                 raise InputError(f"efficiency: there is no {key!r}{near}")
             most = LARGEST_LAUNCH if key == "launch" else 1
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -86,4 +89,4 @@ class Efficiency(Figures):
         """The limits with the shares that their rates reach."""
         limits = self.limits(row)
         shares = tuple(float(self.shares.get(x.bound, 1)) for x in limits)
-        return Derated(limits, shares, float(self.shares.get("launch", 0)))
+        return Derated(limits, EFFICIENCY, shares, float(self.shares.get("launch", 0)))

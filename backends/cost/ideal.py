@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from llmir.hw import Device
 
 from .limit import Limit
+from .names import cost_model
 from .network import exchange
 from .price import Roofline
 from .rows import Row
 
 
+@cost_model("ideal")
 @dataclass(frozen=True, eq=False)
 class Ideal:
     """The `ideal` cost model on one device."""

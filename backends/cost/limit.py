@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmir.dim import Binding, Dim, Number, Size
 from llmir.frozen import figure
 
-BOUNDS = ("compute", "memory", "network", "launch")
+BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launches, the engine's CPU
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,22 @@ from functools import lru_cache
 from typing import Protocol
 
 from llmir import hw
-from llmir.errors import InputError
+from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
 from llmir.names import suggest
 
 from .calibrated import Calibrated
-from .calibration import engines, host, owner
+from .calibration import engines, first, host, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
 from .limit import Limit
+from .names import COSTS, cost_model
+from .own import CostModel, own
 from .price import Price
 from .rows import Row
 
-NAMES = ("ideal", "calibrated")
+OURS = ("ideal", "calibrated")  # which are given once for a device
 
 
 class Model(Protocol):
@@ -57,43 +59,75 @@ class Model(Protocol):
 
 def model(
     device: Device,
-    cost: str | None = None,
+    cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Model:
-    """The model that these options ask for: calibrated where the device has a calibration, else ideal.
+    """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
 
+    `cost` is a name, or a model of the user's own.
     `efficiency` are shares of the roofline's rates, which need no calibration. InputError for options that
-    contradict each other, HardwareError for an engine that is not calibrated.
+    contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
+    for where there are none.
     """
-    if cost is not None and cost not in NAMES:
-        raise InputError(f"cost: expected {' or '.join(NAMES)}, got {cost!r}{suggest(str(cost), NAMES)}")
-    if efficiency and (cost or engine):
-        raise InputError(f"efficiency replaces the cost model; leave {'cost' if cost else 'engine'} out")
-    if engine and cost == "ideal":
-        raise InputError(f"engine {engine!r}: the ideal cost model knows no engines; leave one of them out")
+    if isinstance(cost, str) and cost not in COSTS:
+        raise InputError(f"cost: expected one of {', '.join(COSTS)}, got {cost!r}{suggest(cost, COSTS)}")
+    if efficiency and (cost is not None or engine):
+        option = "engine" if cost is None else "cost"
+        raise InputError(f"efficiency replaces the cost model; leave {option} out")
+    if engine and cost not in (None, "calibrated"):
+        named = cost if isinstance(cost, str) else type(cost).__name__
+        raise InputError(f"engine {engine!r}: cost model {named} knows no engines; leave one of them out")
+    if isinstance(cost, str) and cost not in OURS:
+        return own(COSTS[cost](device), device, cost)
+    if cost is not None and not isinstance(cost, str):
+        return own(cost, device)
+    if efficiency:
+        return _efficiency(device, tuple(sorted(efficiency.items())))
+    measured = cost != "ideal" and first(device) is not None
     if engine is not None and engine not in (known := engines(device)):
         hw.engine(engine, known)  # or a HardwareError
-    return _model(device, cost or "", engine, tuple(sorted((efficiency or {}).items())))
+    if cost == "ideal" or not (measured or cost or engine):
+        return _ideal(device)
+    if not measured:
+        asked = f"cost {cost!r}" if cost else f"engine {engine!r}"
+        raise HardwareError(f"{asked}: {unmeasured(device)}; leave it out for the roofline")
+    return _calibrated(device, engine)
+
+
+def unmeasured(device: Device) -> str:
+    """Why a device has no kernels to take times from."""
+    return f"{device.name} was not measured, nor was a GPU like it"
 
 
 @lru_cache(maxsize=256)
-def _model(device: Device, cost: str, engine: str | None, efficiency: tuple[tuple[str, float], ...]) -> Model:
-    if efficiency:
-        return Efficiency(device, dict(efficiency))
-    if cost == "calibrated" or engine or (device.calibration and not cost):
-        return Calibrated(device, engine, *_host(device, engine))
+def _ideal(device: Device) -> Ideal:
     return Ideal(device)
+
+
+@lru_cache(maxsize=256)
+def _efficiency(device: Device, shares: tuple[tuple[str, float], ...]) -> Efficiency:
+    return Efficiency(device, dict(shares))
+
+
+@cost_model("calibrated")
+def calibrated(device: Device) -> Calibrated:
+    """With the device's first engine."""
+    return _calibrated(device, None)
+
+
+@lru_cache(maxsize=256)
+def _calibrated(device: Device, engine: str | None) -> Calibrated:
+    return Calibrated(device, engine, *_host(device, engine))
 
 
 def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
     if found := host(device, engine):
         return found
-    name = engine or Calibrated(device).kernels
-    own = engines(device)
-    if name not in hw.engines() and name in own and owner(name) in hw.engines():
+    name = engine or first(device) or ""
+    if name not in hw.engines() and name in engines(device):
         name = owner(name)  # of one of its kernels
-    if name not in hw.engines() and (name in own or engine is None):
-        return None, None
+        if name not in hw.engines():
+            return None, None
     fitted = hw.engine(name)
     return Host.of(fitted.parameters, f"engine {name}"), fitted.error

@@ -9,6 +9,7 @@ import numpy as np
 
 from llmir.dim import Binding, Number, maximum
 
+from .basis import ROOFLINE, Basis
 from .limit import Limit
 
 
@@ -16,8 +17,8 @@ class Price(Protocol):
     """What a cost model makes of an op. Equal prices are equal at every point, and hash alike."""
 
     @property
-    def basis(self) -> str:
-        """What the time rests on: calibrated, transferred, datasheet or efficiency."""
+    def basis(self) -> Basis:
+        """What the time is made of."""
 
     @property
     def error(self) -> float | None:
@@ -32,6 +33,9 @@ class Price(Protocol):
     def due(self, at: Binding) -> tuple[Number, Any]:
         """The same, and what it is due to, one of `BOUNDS`; arrays on a grid."""
 
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
+
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline, below which no time goes."""
 
@@ -41,8 +45,8 @@ class Roofline:
     """The largest of some limits: a lower bound, from the datasheet alone."""
 
     limits: tuple[Limit, ...]
+    basis: Basis = ROOFLINE
 
-    basis = "datasheet"
     error = None
 
     def of(self, at: Binding) -> Price:
@@ -55,6 +59,11 @@ class Roofline:
         for limit in self.limits[1:]:
             time = maximum(time, limit.time(at))
         return time
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same twice: no launch is told apart."""
+        time = self.time(at)
+        return time, time
 
     def least(self, at: Binding) -> Number:
         """The largest of the limits."""

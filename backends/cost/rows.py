@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from llmir.dim import Size
+from llmir.frozen import figure
 from llmir.graph import Instance, Node, Program
 from llmir.op import Work, work
 from llmir.tensor import Tensor
 
 from .routed import Experts, experts
+
+# What memory traffic is of: weights are read; activations, keys and values are read and written.
+TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,22 @@ class Row:
         """Bytes written."""
         return sum((n for _, n in self.writes), start=0)
 
+    @figure
+    def traffic(self) -> Mapping[str, Size]:
+        """Bytes by `TRAFFIC`: those read add up to `read`, those written to `write`."""
+        weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
+        kept = _of(self.writes, "cache")
+        sizes = weights, self.read - weights - caches, caches, self.write - kept, kept
+        return dict(zip(TRAFFIC, sizes, strict=True))
+
     @cached_property
     def flops(self) -> Size:
         """All FLOPs, of matrix and vector units."""
         return self.work.matrix + self.work.vector
+
+
+def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
+    return sum((n for r, n in amounts if r == role), start=0)
 
 
 def _row(program: Program, at: Instance) -> Row:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmir.backends.analysis.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import facts, table, units
 from llmir.dim import Number
+from llmir.views import exporter
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -123,17 +124,15 @@ def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
     ]
 
 
-Pipelines = tuple[str, str]
-
-
-def head(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> list[tuple[str, str]]:
+def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
     """What is compared."""
     sides = (("before", diff.before), ("after", diff.after))
-    passes = [f", {p}" if p else ", no passes" for p in pipelines] if pipelines else ["", ""]
+    passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
     on = [facts.subject(w) for _, w in sides]
     loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
-    return [*shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+    basis = [("" if i else "basis", facts.plain(line)) for i, line in enumerate(diff.basis.words())]
+    return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
 
 
 def memory(step: StepDiff) -> str:
@@ -153,12 +152,13 @@ def titled(name: str, step: StepDiff) -> str:
     return f"{facts.TITLES[name]}: {' → '.join(does)}"
 
 
-def workload(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> Group:
+@table.printed(of=WorkloadDiff)
+def workload(diff: WorkloadDiff) -> Group:
     """The whole difference: what it gives a user, and where it comes from."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [table.pairs(head(diff, pipelines)), ""]
+    parts: list[RenderableType] = [table.pairs(head(diff)), ""]
     shown = table.columns(ANSWERS, ANSWERS[1:])
     for row in answers(diff):
         table.add(shown, row, styles=["bold"])
@@ -166,6 +166,22 @@ def workload(diff: WorkloadDiff, pipelines: Pipelines | None = None) -> Group:
     for name, step in diff.phases:
         parts += ["", Text(titled(name, step), style="bold"), _table(step), memory(step)]
     return Group(*parts, "", *LEGEND)
+
+
+@table.printed(of=StepDiff)
+def step(diff: StepDiff) -> Group:
+    """Two steps."""
+    from rich.console import Group
+    from rich.text import Text
+
+    basis = map(facts.plain, diff.basis.words())
+    return Group(*basis, Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
+
+
+def _sides(step: StepDiff) -> str:
+    return " → ".join(
+        dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
+    )
 
 
 def _table(step: StepDiff) -> Table:
@@ -209,12 +225,14 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
     return ("what", "in", "op", "was", "×", *NUMERIC), rows, range(5, 5 + len(NUMERIC))
 
 
+@exporter("html", ".html", of=StepDiff)
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
-    does = dict.fromkeys(f"{facts.subject(r)}, {facts.step_title(r)}" for r in (step.before, step.after))
-    return table.caption(" → ".join(does)) + table.html(*flat(step)) + table.caption(memory(step), "small")
+    top = table.caption(_sides(step)) + table.caption(facts.plain(step.basis), "small")
+    return top + table.html(*flat(step)) + table.caption(memory(step), "small")
 
 
+@exporter("html", ".html", of=WorkloadDiff)
 def workload_html(diff: WorkloadDiff) -> str:
     """Two workloads as HTML."""
     parts = [table.html(("", ""), head(diff)), table.html(ANSWERS, answers(diff), range(1, 5))]

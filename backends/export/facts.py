@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.analysis import precision
-from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import nodes
-from llmir.backends.cost.calibration import relatives
+from llmir.backends.cost import Basis, nodes
+from llmir.backends.cost.calibration import first
+from llmir.backends.cost.models import unmeasured
+from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.export import units
 from llmir.dim import Number
 from llmir.graph import Program
@@ -69,17 +72,17 @@ def _line(op: OpCost) -> OpLine:
         _band(op),
         units.percent(op.share),
         units.flops(op.flops) if op.flops else _NONE,
-        units.bytes(op.read_bytes + op.write_bytes),
+        units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
         units.digits(op.intensity) if op.flops else _NONE,
         op.bound,
-        _ideal(op.ideal_time_s, op.time_s),
-        "×".join(str(n) for n in op.shape) or "scalar",
+        _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
+        "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
     )
 
 
 def _band(op: OpCost) -> str:
-    """The error of the op's time, `~` where it rests on another device; nothing is known of a datasheet's."""
-    return f"{'~' if op.basis.startswith('transferred') else ''}{_error(op.error)}"
+    """The error of the op's time, `~` where kernels are borrowed; nothing is known of a roofline's."""
+    return f"{'~' if op.basis.borrowed else ''}{_error(op.error)}"
 
 
 def _error(error: Number | None) -> str:
@@ -120,7 +123,7 @@ def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
 
 def fields(report: Report) -> list[str]:
     """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
-    hidden = {"ideal": {"ideal", "error"}, "efficiency": {"error"}}.get(report.cost_model, set())
+    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
     return [f for f in OpLine._fields if f not in hidden]
 
 
@@ -131,7 +134,7 @@ def remarks(report: Report) -> tuple[str, ...]:
 
 def bounds(report: Report) -> str:
     """What the time goes to, largest share first."""
-    shares = sorted(((s, b) for b, s in report.bound.items() if s > 0), reverse=True)
+    shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
     return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
 
 
@@ -172,42 +175,48 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
-        ("cost model", cost_model(workload)),
-        *[("times rest on", words) for words in rests_on(workload)],
+        *pricing(*(report for _, report in phases(workload))),
     ]
 
 
-def cost_model(workload: Workload) -> str:
+def pricing(*reports: Report) -> list[tuple[str, str]]:
+    """The cost model of some steps, and what the times of each kind of op are made of, by their share."""
+    said = [("cost model", cost_model(reports[0]))]
+    if reports[0].cost_model == "calibrated":
+        found: dict[Basis, dict[str, float]] = {}
+        for op in (op for report in reports for op in report.ops):
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+        for basis, kinds in sorted(found.items(), key=lambda item: -sum(item[1].values())):
+            label = "basis" if len(said) == 1 else ""
+            said.append((label, f"{basis}: {', '.join(sorted(kinds, key=lambda k: -kinds[k]))}"))
+    return said
+
+
+def cost_model(report: Report) -> str:
     """The cost model in words."""
-    report = workload.prefill
     model = report.plan.model
     if report.cost_model == "calibrated":
         return f"calibrated, {_whose(model)}; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
-    own, kin = workload.device.calibration, relatives(workload.device)
-    more = f"; --cost calibrated: by {kin[0].name}'s kernels" if kin and not own else ""
-    return COST_MODELS[report.cost_model] + more
+    if report.cost_model not in COST_MODELS:
+        return f"{plain(report.cost_model)}; ideal: the roofline"
+    nothing = "" if first(report.device) else f"; {unmeasured(report.device)}"
+    return COST_MODELS[report.cost_model] + nothing
+
+
+def short_basis(report: Report) -> str:
+    """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
+    whose = kernels_of(report.device) if report.cost_model == "calibrated" else None
+    return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
 
 
 def _whose(model: Any) -> str:
     """Whose kernels, and whose host where that is another engine's."""
     engine, kernels = model.engine, f"{model.kernels} kernels"
     return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
-
-
-def rests_on(workload: Workload) -> list[str]:
-    """Of a calibrated model, whose measurements the times of each kind of op rest on, by their share."""
-    if workload.prefill.cost_model != "calibrated":
-        return []
-    found: dict[str, dict[str, float]] = {}
-    for _, report in phases(workload):
-        for op in report.ops:
-            kinds = found.setdefault(op.basis, {})
-            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
-    order = sorted(found, key=lambda basis: -sum(found[basis].values()))
-    return [f"{basis}: {', '.join(sorted(found[basis], key=lambda k: -found[basis][k]))}" for basis in order]
 
 
 def within(error: Number | None) -> str:

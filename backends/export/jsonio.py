@@ -9,8 +9,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llmir import strict_csv
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts
+from llmir.errors import InputError
+from llmir.views import Result, exporter
 
 
 def to_json(data: object) -> str:
@@ -19,11 +23,12 @@ def to_json(data: object) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows with equal keys as CSV, under a line of those keys; None is empty."""
+    """Rows with equal keys as CSV, under a line of those keys; None is empty, and no cell is a formula."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    names = list(rows[0]) if rows else []
+    writer.writerow(map(strict_csv.inert, names))
+    writer.writerows([strict_csv.inert(row[name]) for name in names] for row in rows)
     return text.getvalue()
 
 
@@ -51,9 +56,10 @@ def md(text: object) -> str:
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word marks nothing
 
 
-def workload_json(workload: Workload) -> str:
-    """`Workload.to_dict()` as text."""
-    return to_json(workload.to_dict())
+@exporter("json", ".json", of=Result)
+def result_json(result: Result) -> str:
+    """`to_dict()` as text."""
+    return to_json(result.to_dict())
 
 
 def workload_rows(workload: Workload) -> list[dict[str, Any]]:
@@ -61,16 +67,29 @@ def workload_rows(workload: Workload) -> list[dict[str, Any]]:
     found = []
     for phase, report in facts.phases(workload):
         where = {"model": workload.program.name, "hardware": workload.device.name, "phase": phase}
-        for op in report.to_dict()["ops"]:
-            found.append(where | op | {"shape": "x".join(map(str, op["shape"]))})
+        found += _op_rows(report, where)
     return found
 
 
+def _op_rows(report: Report, where: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{**where, **op, "shape": "x".join(map(str, op["shape"]))} for op in report.to_dict()["ops"]]
+
+
+@exporter("csv", ".csv", of=Workload)
 def workload_csv(workload: Workload) -> str:
     """One line for each op of each phase."""
     return to_csv(workload_rows(workload))
 
 
+@exporter("csv", ".csv", of=Report)
+def report_csv(report: Report) -> str:
+    """One line for each op, in SI units."""
+    if report.shape:
+        raise InputError(f"a table of ops is of one point, not of a grid of {report.shape}")
+    return to_csv(_op_rows(report, {}))
+
+
+@exporter("md", ".md", of=Workload)
 def workload_markdown(workload: Workload) -> str:
     """A report to read."""
     steps = facts.phases(workload)

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from html import escape
 from itertools import chain, groupby, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts, units
 from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
-BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "launch": "bright_black"}
+Make = TypeVar("Make", bound="Callable[..., RenderableType]")
+
+BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
 EMPTY = OpLine(*[""] * len(OpLine._fields))
+
+
+def text(table: RenderableType, *, colour: bool = False) -> str:
+    """A table at its natural width: nothing is cut to fit a terminal."""
+    from rich.console import Console
+
+    console = Console(
+        file=open(os.devnull, "w"),  # noqa: SIM115 (captured, never written)
+        width=1000,
+        force_terminal=colour,
+        no_color=not colour,
+        color_system="256" if colour else None,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console, console.capture() as captured:
+        console.print(table, soft_wrap=False)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def printed(of: type) -> Callable[[Make], Make]:
+    """A decorator: the function makes the table that `print` and terminals show of things of that class."""
+
+    def take(make: Make) -> Make:
+        def printed_text(thing: Any, *, colour: bool = False, **options: Any) -> str:
+            return text(make(thing, **options), colour=colour)
+
+        exporter("table", ".txt", of=of)(wraps(make)(printed_text))
+        return make
+
+    return take
 
 
 def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
@@ -59,6 +97,7 @@ def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
+@printed(of=Workload)
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
     from rich.console import Group
@@ -71,6 +110,29 @@ def workload(workload: Workload) -> Group:
         parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
     parts += ["", *facts.remarks(workload.prefill)]
     return Group(*parts)
+
+
+@printed(of=Report)
+def report(report: Report) -> Group:
+    """One step: its figures and its ops; of a grid, its ranges."""
+    from rich.console import Group
+    from rich.text import Text
+
+    title = Text(f"{facts.subject(report)}: {facts.step_title(report)}", style="bold")
+    if report.shape:
+        names = ("figure", "least", "most")
+        shown = columns(names, names[1:])
+        for row in facts.ranges(report):
+            add(shown, row, styles=["bold"])
+        return Group(title, "", shown)
+    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    return Group(title, "", pairs(figures), "", ops(report), "", *facts.remarks(report))
+
+
+@printed(of=Pairs)
+def lines(result: Pairs) -> Table:
+    """A label and its words a line."""
+    return pairs(result.pairs())
 
 
 def _steps(steps: list[tuple[str, Report]]) -> Table:
@@ -113,15 +175,18 @@ def ops(report: Report) -> Table:
     return table
 
 
+@exporter("html", ".html", of=Report)
 def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
     title = f"{facts.subject(report)}: {facts.step_title(report)}"
     if report.shape:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
-    return caption(title) + html(("", ""), facts.step_lines(report)) + _ops_html(report)
+    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    return caption(title) + html(("", ""), figures) + _ops_html(report)
 
 
+@exporter("html", ".html", of=Workload)
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
     parts = [caption(facts.subject(workload))]
@@ -133,6 +198,12 @@ def workload_html(workload: Workload) -> str:
         ]
         parts.append(_ops_html(report))
     return "".join(parts)
+
+
+@exporter("html", ".html", of=Shown)
+def plain_html(thing: Shown) -> str:
+    """Whatever has no HTML of its own: as it prints."""
+    return f"<pre>{escape(str(thing))}</pre>"
 
 
 def _ops_html(report: Report) -> str:

@@ -61,7 +61,7 @@ def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
 
 def replicas(program: Program) -> int:
     """How many prompts are read at once, each alone on its data-parallel ranks."""
-    return program.mesh.degree("dp")
+    return program.parallelism.dp
 
 
 def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int, generate: int) -> Seconds:
@@ -78,7 +78,7 @@ def steady_step(step: Callable[[int, int, int], Report], batch: int, prompt: int
     ranks = replicas(decoding.program)
     reading, alone = step(ranks, prompt, 0), step(ranks, 1, middle)
     decode, prefill, prompts = float(decoding.period_s), float(reading.interval_s), batch / generate / ranks
-    host = decoding.plan.model.host
+    host = decoding.plan.host
     expected = host.served(decode, prefill, prompts) if host else decode + prompts * prefill
     least = max(float(decoding.interval_s), float(alone.period_s), prompts * prefill)
     return Seconds(float(expected), least)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.errors import InputError
+from llmir import strict_csv
+from llmir.errors import InputError, UnreadableError
 from llmir.frozen import Figures
 from llmir.names import plain, suggest
 
@@ -76,8 +76,7 @@ def read(
     A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restkey="")
+        with strict_csv.table(path) as reader:
             header = reader.fieldnames or []
             needed = [n for n, column in numbers.items() if column.empty is None]
             twice = next((c for c in (*numbers, *words) if list(header).count(c) > 1), None)
@@ -88,10 +87,8 @@ def read(
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
                 raise InputError(f"{path.name}: missing column {', '.join(missing)}{plain(near)}")
             return _table(reader, path.name, numbers, words, where)
-    except OSError as error:
-        raise InputError(f"{path.name}: cannot be read, {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path.name}: not readable as CSV, {plain(str(error))}") from None
+    except UnreadableError as error:
+        raise InputError(f"{path.name}: {error}") from None
 
 
 def _table(

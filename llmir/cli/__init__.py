@@ -5,31 +5,21 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib import import_module
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from llmir import __version__
+from llmir.errors import PluginWarning
+from llmir.plugins import load
 
-from .ending import guard, nobody_reads
+from .command import COMMANDS, command, plugin
+from .ending import guard, line, nobody_reads
 
-# name -> what `llmir --help` says of it; the module of that name defines `command`.
-COMMANDS = {
-    "analyze": "Time and memory of a request: prefill, decode, op by op.",
-    "draw": "An annotated diagram of the model, as SVG, PNG, PDF or DOT.",
-    "explain": "One op: its equation, its costs in symbols and numbers, its time.",
-    "diff": "What passes, another model or another device change, op by op.",
-    "opt": "Run passes and print the IR.",
-    "passes": "The passes that a pipeline can name, and their options.",
-    "validate": "Hold predictions against measured times: kernels, whole models, chat logs.",
-    "models": "The bundled models.",
-    "hw": "The bundled devices and clusters; with a name, each number and its source.",
-    "calibrate": "Fit a device's kernels to measured times.",
-    "check": "Hold the weights against a checkpoint, or all ranks against one device.",
-    "doctor": "Say whether the installation works.",
-}
+__all__ = ["COMMANDS", "cli", "command", "main"]
 
 _EPILOG = """\b
 Exit codes: 0 fine, 1 a limit that you set is exceeded or a check failed,
@@ -41,21 +31,21 @@ class Commands(click.Group):
     """A group that loads commands late and ends every failure in one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """All that there are."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"{__name__}.{cmd_name}").command
-        return command
+        return COMMANDS.get(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the names that are near to an unknown one."""
         name = args[0]
+        for option, value in pairwise((*args[1:], "")):
+            if option == "--plugin":  # which may define the command
+                load(value)
         if name not in COMMANDS and not name.startswith("-"):
             from llmir.names import suggest
 
@@ -65,9 +55,11 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table, so that help imports no command."""
+        """Each with its summary, whole."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(
+                [(name, c.short_help or c.get_short_help_str(80)) for name, c in COMMANDS.items()]
+            )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and show where an error comes from if that was asked for."""
@@ -95,7 +87,21 @@ class Commands(click.Group):
             if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character still gets the rest
                 stream.reconfigure(errors="replace")
         run = super().main
-        sys.exit(guard(lambda: run(args, prog_name or "llmir", complete_var, False, **extra)))
+        with warnings.catch_warnings():
+            warnings.showwarning = _note(warnings.showwarning)
+            sys.exit(guard(lambda: run(args, prog_name or "llmir", complete_var, False, **extra)))
+
+
+def _note(show: Callable[..., None]) -> Callable[..., None]:
+    """A plugin that cannot be loaded is noted in one line; other warnings are shown as Python does."""
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, PluginWarning):
+            line("note", str(message))
+        else:
+            show(message, category, *where, **more)
+
+    return note
 
 
 @click.group(
@@ -104,6 +110,7 @@ class Commands(click.Group):
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@plugin
 @click.version_option(__version__, "--version", "-V", message="llmir %(version)s")
 @click.option(
     "--traceback",

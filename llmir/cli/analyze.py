@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import inputs, options, output
+from .command import command
 from .ending import line
 from .kinds import Number
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from llmir.backends.analysis.workload import Workload
 
 
-@click.command("analyze", short_help="Time and memory of a request.")
+@command("analyze", "Time and memory of a request: prefill, decode, op by op.")
 @options.model
 @options.workload
 @options.lowering
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 @click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(**given: Any) -> int:
+def analyze(**given: Any) -> int:
     """Price a request: prefill, decode, and each op of both.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
-    Times are a roofline's: no op is faster than its arithmetic at the peak rate or its bytes at full
-    bandwidth. Sizes are in powers of 1000 (GB), times of one execution.
+    Times are of measured kernels, the device's own or those of the nearest GPU that was measured, and never
+    below the roofline, which --cost ideal gives alone. Sizes are in powers of 1000 (GB), times of one
+    execution.
 
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256
@@ -38,25 +40,17 @@ def command(**given: Any) -> int:
     llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --weights fp8 --activations fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit --reserve 2GiB
     """
-    form = output.choose(given["output_file"], given["form"])
+    from llmir.backends.analysis.workload import Workload
+
+    form = output.choose(given["output_file"], given["form"], Workload)
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
-    _emit(job, form, given["output_file"])
+    output.result(job, form, given["output_file"])
     output.note(*job.notes)
     broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])
     for message in broken:
         line("violated", message)
     return 1 if broken else 0
-
-
-def _emit(job: Workload, form: str, target: str | None) -> None:
-    from llmir.backends.export import jsonio, table
-
-    if form == "table":
-        output.emit_table(table.workload(job), target)
-    else:
-        writers = {"json": jsonio.workload_json, "csv": jsonio.workload_csv, "md": jsonio.workload_markdown}
-        output.emit(writers[form](job), target)
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:

@@ -7,9 +7,10 @@ import click
 from llmir.errors import InputError
 
 from . import fitting, hosts, measuring, options, output
+from .command import command
 
 
-@click.command("calibrate", short_help="Fit a device's kernels to measured times.")
+@command("calibrate", "Fit a device's kernels to measured times.")
 @click.option("--from", "folder", metavar="DIR", help="A folder of CSV files of measured times.")
 @click.option("--run", is_flag=True, help="Measure this machine into the folder -o DIR, and fit.")
 @click.option("--quick", is_flag=True, help="With --run: fewer sizes, for about a minute.")
@@ -22,7 +23,7 @@ from . import fitting, hosts, measuring, options, output
 @options.output(
     "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine; with --run, a folder."
 )
-def command(
+def calibrate(
     folder: str | None,
     run: bool,
     quick: bool,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from llmir.backends.analysis.diff import WorkloadDiff
     from llmir.pipeline import Step
 
 
-@click.command("diff", short_help="What passes, another model or another device change.")
+@command("diff", "What passes, another model or another device change, op by op.")
 @options.model
 @click.argument("other", metavar="[MODEL2]", required=False)
 @click.option("--before", metavar="PASSES", help="Passes on the one side; '' for none, as eager code runs.")
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 @options.parallel
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(**given: Any) -> None:
+def diff(**given: Any) -> None:
     """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
     passes, after is the default pipeline. With MODEL2 or --hw-after, both sides run the default pipeline
     (.ir as it is). A fused op is shown with the ops that it replaced. --weights, --tp and their like hold
-    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}.
+    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}. Both sides
+    are priced alike, as the first line says: by measured kernels of one engine, or all by the roofline.
 
     \b
     llmir diff llama3.1-8b --batch 8
@@ -46,24 +47,27 @@ def command(**given: Any) -> None:
     llmir diff llama3.1-8b --hw a100 --hw-after h100-sxm
     llmir diff llama3.1-70b --tp 8 --weights fp8 --kv fp8
     """
-    form = output.choose(given["output_file"], given["form"])
+    from llmir.backends.analysis.diff import WorkloadDiff
+
+    form = output.choose(given["output_file"], given["form"], WorkloadDiff)
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
-    from llmir import api
-    from llmir.backends.analysis.diff import WorkloadDiff
+    from llmir import api, hw
+    from llmir.backends.analysis.common import common
     from llmir.pipeline import label
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
-    jobs = []
     before = inputs.hardware(given)
-    devices = before, given["hw_after"] or before
+    devices = [hw.load(device) for device in (before, given["hw_after"] or before)]
     steps = [inputs.around(given, *passes) for passes in pipelines]
-    for model, passes, hw in zip(models, steps, devices, strict=True):
-        program = api.run(read[model], passes)
-        jobs.append(inputs.workload(program, given, hw))
+    programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
+    sides = list(zip(programs, devices, strict=True))
+    basis = common(sides, given["cost"], given["engine"], given["efficiency"])
+    jobs = [inputs.priced(p, m, given) for p, m in zip(programs, basis.models, strict=True)]
     stated = [",".join(label(p) for p in passes if p) for passes in steps]
-    _emit(WorkloadDiff(*jobs), (stated[0], stated[1]), form, given["output_file"])
+    difference = WorkloadDiff(jobs[0], jobs[1], (stated[0], stated[1]), basis.why)
+    output.result(difference, form, given["output_file"])
     output.note(*(note for job in jobs for note in job.notes))
 
 
@@ -84,19 +88,3 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
             "--pass: says both sides already, with --before, --after, MODEL2 or --hw-after"
         )
     return around(given["step"], DEFAULT_PIPELINE)
-
-
-def _emit(diff: WorkloadDiff, pipelines: tuple[str, str], form: str, target: str | None) -> None:
-    from llmir.backends.export import difftext, diffview, jsonio
-
-    if form == "table":
-        output.emit_table(diffview.workload(diff, pipelines), target)
-    elif form == "json":
-        data = diff.to_dict()
-        for side, passes in zip(("before", "after"), pipelines, strict=True):
-            data[side]["pipeline"] = passes
-        output.emit(jsonio.to_json(data), target)
-    elif form == "csv":
-        output.emit(jsonio.to_csv(difftext.to_rows(diff)), target)
-    else:
-        output.emit(difftext.to_markdown(diff, pipelines), target)

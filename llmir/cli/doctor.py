@@ -10,9 +10,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-import click
-
 from . import output
+from .command import command
 from .ending import line
 
 PACKAGES = ("networkx", "numpy", "pyyaml", "graphviz", "click", "rich")
@@ -21,8 +20,8 @@ GET_DOT = "apt install graphviz, or brew install graphviz; without it .dot files
 Finding = tuple[str, str, str]  # ok, missing or BROKEN; what; what was found
 
 
-@click.command("doctor", short_help="Say whether the installation works.")
-def command() -> int:
+@command("doctor", "Say whether the installation works.")
+def doctor() -> int:
     """Say what llmir runs on and whether it computes what it should; exit 1 if something needed is broken.
 
     \b

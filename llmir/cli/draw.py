@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
-SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot", "gv")}
 
-
-@click.command("draw", short_help="An annotated diagram of the model.")
+@command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
 @options.model
 @options.workload
 @options.lowering
@@ -28,7 +27,7 @@ SUFFIXES = {f".{s}": s for s in ("svg", "png", "pdf", "dot", "gv")}
     help="overview: blocks; layer: each op, layers folded; full: every layer written out.",
 )
 @options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
-def command(**given: Any) -> None:
+def draw(**given: Any) -> None:
     """Draw the model: each op with its time, share, FLOPs, bytes and what bounds it.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file. The path of the
@@ -39,16 +38,18 @@ def command(**given: Any) -> None:
     llmir draw qwen3-30b-a3b --phase decode --level overview -o qwen.png
     llmir draw llama3.1-8b --hw rtx4090 --weights int4 -o llama-int4.svg
     """
+    from llmir.backends.analysis.workload import Workload
+
     target = given["output_file"]
     if target == "-":
-        raise click.UsageError(f"-o -: a picture goes to a file that ends in {', '.join(SUFFIXES)}")
+        raise click.UsageError("-o -: a picture goes to a file, such as llama.svg")
     if target is not None:
-        output.choose(target, None, SUFFIXES)
+        output.choose(target, None, Workload, picture=True)
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
     target = target or _file_name(program.name)
-    output.choose(target, None, SUFFIXES)
+    output.choose(target, None, Workload, picture=True)
     job = inputs.workload(program, given)
     import llmir
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from llmir.errors import LlmirError
+from llmir.plugins import blame
 
 BAD_INPUT, OUR_BUG, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -44,6 +45,9 @@ def _said(error: BaseException) -> tuple[str, int]:
             return str(error), error.exit_code
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", INTERRUPTED
+    if words := blame(error):
+        return words, BAD_INPUT
+    match error:
         case OSError():
             return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), BAD_INPUT
     where = "a bug in llmir; `llmir --traceback …` shows where"

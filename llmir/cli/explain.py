@@ -9,9 +9,10 @@ import click
 from llmir.errors import InputError, LlmirError
 
 from . import inputs, options, output
+from .command import command
 
 
-@click.command("explain", short_help="One op: equation, costs, time.")
+@command("explain", "One op: its equation, its costs in symbols and numbers, its time.")
 @options.model
 @click.argument("op", metavar="OP")
 @click.option(
@@ -26,7 +27,7 @@ from . import inputs, options, output
 @options.parallel
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
-def command(**given: Any) -> None:
+def explain(**given: Any) -> None:
     """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`
@@ -37,26 +38,20 @@ def command(**given: Any) -> None:
     llmir explain qwen3-30b-a3b experts_gate_up --phase decode --batch 32
     llmir explain llama3.1-8b scores --attention eager
     """
-    form = output.choose(given["output_file"], given["form"], {".txt": "table", ".json": "json"})
+    from llmir.backends.analysis.explain import Explanation, explain
+
+    form = output.choose(given["output_file"], given["form"], Explanation)
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
-    from llmir.backends.analysis.explain import explain
-    from llmir.backends.export.jsonio import to_json
-
-    from .explanation import shown
-
     step = job.decode if given["phase"] == "decode" and job.decode else job.prefill
     try:
-        explanation = explain(step, given["op"])
+        explanation = explain(step, given["op"], given["phase"])
     except InputError as error:
         hint = _hint(given) if str(error).startswith("unknown op") else ""
         raise InputError(f"{error}{hint}") from None
-    if form == "json":
-        output.emit(to_json({"phase": given["phase"], **explanation.to_dict()}), given["output_file"])
-    else:
-        output.emit_table(shown(explanation, given["phase"]), given["output_file"])
+    output.result(explanation, form, given["output_file"])
     output.note(*job.notes)
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options, output
+from .command import command
 
 if TYPE_CHECKING:
     from llmir.hw import Device
 
 
-@click.command("hw", short_help="The bundled devices and clusters, or one in full.")
+@command("hw", "The bundled devices and clusters; with a name, each number and its source.")
 @click.argument("name", required=False)
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(name: str | None, form: str | None, output_file: str | None) -> None:
+def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the bundled devices and clusters; with NAME (or a YAML file), each of its numbers and its source.
 
     Peaks are dense, matrix peaks of tensor cores or their like. A cluster is nodes of a device.
@@ -42,17 +44,22 @@ def command(name: str | None, form: str | None, output_file: str | None) -> None
 
 def _overview(name: str, device: Device) -> dict[str, Any]:
     peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
-    node = device.node
+    from llmir.backends.cost.relatives import kernels_of
+
+    node, kernels = device.node, kernels_of(device)
     inside = device.link(node.devices)[1].Bps if node else None
     return {
         "name": name,
         "kind": "cluster" if node else "device",
         "vendor": device.vendor,
         "architecture": device.architecture,
+        "isa": device.isa or None,
         **peaks,
         "vector_fp32_flops": device.vector_flops["fp32"],
         "memory_bytes": device.memory_bytes,
         "memory_bytes_per_s": device.memory_Bps,
+        "memory_kind": device.memory_kind or None,
+        "kernels_of": kernels.name if kernels else None,
         "board_power_W": device.board_power_W,
         "price_per_hour_usd": device.price_per_hour_usd,
         "device": device.name,
@@ -66,7 +73,20 @@ def _bundled(rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
     devices = [row for row in rows if row["kind"] == "device"]
-    return Group(_devices(devices), "", _clusters([row for row in rows if row["kind"] == "cluster"]))
+    clusters = [row for row in rows if row["kind"] == "cluster"]
+    return Group(_devices(devices), "", _kernels(devices), "", _clusters(clusters))
+
+
+def _kernels(rows: list[dict[str, Any]]) -> Any:
+    """Whose kernels a time is of: the few devices that were measured, and who borrows from each."""
+    from llmir.backends.export import table
+
+    shown = table.columns(("kernels of", "are taken for"))
+    for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
+        users = [row["name"] for row in rows if row["kernels_of"] == source]
+        for i, line in enumerate(wrap(", ".join(users), 60, break_on_hyphens=False)):
+            table.add(shown, ("" if i else source or "none, the roofline", line))
+    return shown
 
 
 def _clusters(rows: list[dict[str, Any]]) -> Any:
@@ -164,13 +184,29 @@ def _human(value: Any, unit: str) -> str:
 
 
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
     from llmir.backends.export import table
 
-    made = " ".join(filter(None, (device.vendor, device.architecture)))
+    kind = " ".join(filter(None, (device.vendor, device.architecture)))
+    made = ", ".join(filter(None, (kind, device.isa, device.memory_kind)))
     made += f", {device.node.devices} in a {device.node.name}" if device.node else ""
     title = f"{device.name} ({made})" if made else device.name
     shown = table.columns((title, "value", "source"), ("value",))
     for row in rows:
         if not isinstance(row["value"], str):
             table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), row["source"]))
-    return shown
+    return Group(shown, "", _whose(device))
+
+
+def _whose(device: Device) -> str:
+    """Whose kernels its times are of."""
+    from llmir.backends.cost.models import unmeasured
+    from llmir.backends.cost.relatives import borrowing, kernels_of
+
+    kernels = kernels_of(device)
+    if kernels is None:
+        return f"times are of the roofline: {unmeasured(device)}"
+    if kernels == device:
+        return "times are of its own kernels, with these errors"
+    return f"times are of kernels of {kernels.name}, {100 * borrowing(device, kernels):.0f} points wider"

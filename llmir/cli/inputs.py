@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, ParseError
+from llmir.errors import InputError, ParseError, UnreadableError
+from llmir.reading import Budget, contents, decoded
 
 from . import precision
 
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.analysis.workload import Workload
+    from llmir.backends.cost import Model
     from llmir.hw import Device
     from llmir.pipeline import Step
 
-_LARGEST_IR = 2**26
+_IR = Budget(bytes=2**26, nodes=10**6, depth=32)
+PRICING = ("cost", "engine", "efficiency")
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Program:
@@ -39,22 +41,13 @@ def is_ir(model: str) -> bool:
 def _parse(path: str) -> Program:
     from llmir.text import parse_program
 
-    shown = "stdin" if path == "-" else path
     try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_LARGEST_IR + 1)
-        else:
-            with open(os.path.expanduser(path), "rb") as stream:
-                data = stream.read(_LARGEST_IR + 1)
-        if len(data) > _LARGEST_IR:
-            raise ParseError(f"{shown}: too large for IR")
-        return parse_program(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ParseError(f"{shown}: not UTF-8 text (byte {error.start})") from None
+        data = sys.stdin.buffer.read(_IR.bytes + 1) if path == "-" else contents(path, _IR)
+        return parse_program(decoded(data, _IR))
     except OSError as error:
-        raise ParseError(f"{shown}: cannot be read ({error.strerror or error})") from None
-    except ParseError as error:
-        raise error if str(error).startswith(shown) else ParseError(f"{shown}: {error}") from None
+        raise ParseError(f"stdin: cannot be read ({error.strerror or error})") from None
+    except (ParseError, UnreadableError) as error:
+        raise ParseError(f"{'stdin' if path == '-' else path}: {error}") from None
 
 
 def passes(model: str, attention: str, pipeline: str | None) -> str:
@@ -137,21 +130,24 @@ def hardware(given: Mapping[str, Any]) -> str | Device:
     return hw.cluster(str(cluster))
 
 
-def workload(program: Program, given: Mapping[str, Any], hw: str | Device | None = None) -> Workload:
-    """What a command's options ask of a program, on `hw` if not on their device.
+def workload(program: Program, given: Mapping[str, Any]) -> Workload:
+    """What a command's options ask of a program, on their device."""
+    from llmir import hw
+    from llmir.backends.cost import model
+
+    return priced(program, model(hw.load(hardware(given)), *(given[name] for name in PRICING)), given)
+
+
+def priced(program: Program, model: Model, given: Mapping[str, Any]) -> Workload:
+    """What a command's options ask of a program, by a cost model of its device.
 
     `InputError` when `--reserve` leaves no memory at all.
     """
-    from llmir import api
+    from llmir.backends.analysis.workload import Workload
 
     utilization, reserve = given.get("memory_utilization", 0.9), given.get("reserve", 0)
-    job = api.workload(
-        program,
-        hardware(given) if hw is None else hw,
-        **{name: given[name] for name in ("batch", "prompt", "generate", "cost", "engine", "efficiency")},
-        memory_utilization=utilization,
-        reserve_bytes=reserve,
-    )
+    asked = given["batch"], given["prompt"], given["generate"], utilization, reserve
+    job = Workload(program, model.device, *asked, model)
     if job.capacity_bytes <= 0:
         from llmir.backends.export import units
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options, output
+from .command import command
 
 if TYPE_CHECKING:
     from llmir import Program
     from llmir.frontends.presets import Preset
 
 
-@click.command("models", short_help="The bundled models.")
+@command("models", "The bundled models.")
 @click.argument("filter_", metavar="[FILTER]", required=False, default="")
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
-def command(filter_: str, form: str | None, output_file: str | None) -> None:
+def models(filter_: str, form: str | None, output_file: str | None) -> None:
     """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
 
     FILTER keeps those whose name, Hugging Face id or architecture contains it.

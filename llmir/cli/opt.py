@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from . import inputs, options, output
+from .command import command
 
 
-@click.command("opt", short_help="Run passes and print the IR.")
+@command("opt", "Run passes and print the IR.")
 @click.argument("model", metavar="MODEL|FILE.ir|-")
 @click.option(
     "-p", "--pipeline", default="", metavar="PASSES", help="Passes to run, such as 'fuse-attention,unroll'."
@@ -21,7 +22,7 @@ from . import inputs, options, output
 @options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @options.output("Write a file (.ir) instead of stdout.")
-def command(
+def opt(
     model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None, **given: Any
 ) -> None:
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
@@ -36,10 +37,11 @@ def command(
     llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
     cat llama.ir | llmir opt - -p dce
     """
-    output.choose(output_file, None, {".ir": "ir"})
     from llmir import api
-    from llmir.text import print_program
+    from llmir.graph import Program
+
+    form = output.choose(output_file, None, Program)
 
     program = api.run(inputs.read(model, logits, lenient=lenient), inputs.around(given, pipeline))
-    output.emit(print_program(program), output_file)
+    output.result(program, form, output_file)
     output.note(*program.notes)

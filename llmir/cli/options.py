@@ -108,8 +108,9 @@ workload = _stack(
     ),
     click.option(
         "--cost",
-        type=click.Choice(["ideal", "calibrated"]),
-        help="Times: a roofline's, or of calibrated kernels.  [default: calibrated where the device is]",
+        metavar="NAME",
+        help="Times: ideal, a roofline's; calibrated, of measured kernels; or by a plugin's model.  "
+        "[default: calibrated where there are kernels]",
     ),
     click.option("--engine", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm …, as calibrated."),
     click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,36 +16,76 @@ from .ending import line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "md"}
+    from llmir.views import Shown
 
 
-def choose(output: str | None, form: str | None, suffixes: Mapping[str, str] = SUFFIXES) -> str:
-    """The format of the result, and an early error if `output` cannot be written.
+def choose(
+    output: str | None,
+    form: str | None,
+    of: type[Shown] | Mapping[str, str] | None = None,
+    *,
+    picture: bool = False,
+) -> str:
+    """The format of a result, and an early error if `output` cannot be written.
 
-    A file's suffix decides; `--format` must not say otherwise, and decides where there is none. On
-    stdout it is `form`, or the first one.
+    A file's suffix decides; `--format` must not say otherwise, and decides where there is none. On stdout it
+    is `form`, or what `print` shows. `of` is the class of the result (None: some rows), or formats by suffix.
     """
+    from llmir import views
+
+    kind = _rows() if of is None else of
+    if isinstance(kind, Mapping):
+        return _suffixed(str(output), form, kind.get, lambda: kind)
+    if form and not views.has_format(form, kind, picture=picture):
+        known = ", ".join(views.formats(kind, picture=picture))
+        raise InputError(f"--format: expected one of {known}, got {form!r}")
     if output is None or output == "-":
-        return form or next(iter(suffixes.values()))
+        return form or kind.prints
+
+    def find(suffix: str) -> str | None:
+        return views.format_of(suffix, kind, picture=picture)
+
+    return _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture))
+
+
+def _suffixed(
+    output: str, form: str | None, find: Callable[[str], str | None], known: Callable[[], Iterable[str]]
+) -> str:
+    """The format of a file that can be written, by its suffix."""
     from llmir.backends.export.files import check_writable
 
     suffix = os.path.splitext(output)[1].lower()
-    if form and not suffix:
-        check_writable(output)
-        return form
-    if suffix not in suffixes:
+    found = find(suffix) if suffix else form
+    if found is None:
         got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
-        raise InputError(f"{output}: {got}; allowed are {', '.join(suffixes)}")
-    if form not in (None, suffixes[suffix]):
-        raise InputError(f"{output}: the suffix says {suffixes[suffix]}, --format says {form}")
+        raise InputError(f"{output}: {got}; allowed are {', '.join(known())}")
+    if form not in (None, found):
+        raise InputError(f"{output}: the suffix says {found}, --format says {form}")
     check_writable(output)
-    return suffixes[suffix]
+    return found
 
 
-def emit(text: str, output: str | None = None) -> None:
+def _rows() -> type[Shown]:
+    from llmir.backends.export.rows import Rows
+
+    return Rows
+
+
+def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
+    """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
+    from llmir.views import exported
+
+    stdout = output is None or output == "-"
+    if form == "table":
+        options["colour"] = stdout and _colours(sys.stdout)
+    emit(exported(thing, form, **options), output, colour=options.get("colour"))
+
+
+def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = None) -> None:
     """Print `text`, or write it to the file `output`, whole or not at all."""
     if output is None or output == "-":
-        click.echo(text, nl=not text.endswith("\n"))
+        whole = isinstance(text, bytes) or text.endswith("\n")
+        click.echo(text, nl=not whole, color=colour)
         return
     from llmir.backends.export.files import write
 
@@ -55,31 +95,10 @@ def emit(text: str, output: str | None = None) -> None:
 
 def emit_table(table: RenderableType, output: str | None = None) -> None:
     """Print a table, with colours where a terminal shows them, or write it as text."""
-    if output is None or output == "-":
-        colour = _colours(sys.stdout)
-        click.echo(render(table, colour=colour), nl=False, color=colour)
-    else:
-        emit(render(table), output)
+    from llmir.backends.export.table import text
 
-
-def render(table: RenderableType, *, colour: bool = False) -> str:
-    """A table as text at its natural width: nothing is cut to fit a terminal."""
-    from rich.console import Console
-
-    console = Console(
-        file=open(os.devnull, "w"),  # noqa: SIM115 (captured, never written)
-        width=1000,
-        force_terminal=colour,
-        no_color=not colour,
-        color_system="256" if colour else None,
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    with console, console.capture() as captured:
-        console.print(table, soft_wrap=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    colour = (output is None or output == "-") and _colours(sys.stdout)
+    emit(text(table, colour=colour), output, colour=colour)
 
 
 def _colours(stream: Any) -> bool:
@@ -90,19 +109,10 @@ def _colours(stream: Any) -> bool:
 def emit_rows(
     rows: Sequence[Mapping[str, object]], form: str, output: str | None, table: RenderableType
 ) -> None:
-    """Some rows in one of the four formats; `table` is what a person sees, with units."""
-    from llmir.backends.export import jsonio
+    """Some rows in one of their formats; `table` is what a person sees, with units."""
+    from llmir.backends.export.rows import Rows
 
-    if form == "table":
-        emit_table(table, output)
-    elif form == "json":
-        emit(jsonio.to_json(list(rows)), output)
-    elif form == "csv":
-        emit(jsonio.to_csv(rows), output)
-    else:
-        cells = [["" if v is None else v for v in row.values()] for row in rows]
-        numeric = [i for i, v in enumerate(rows[0].values()) if isinstance(v, int | float)]
-        emit(jsonio.to_markdown(list(rows[0]), cells, numeric), output)
+    result(Rows(rows, table), form, output)
 
 
 def note(*messages: str) -> None:

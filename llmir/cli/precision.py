@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmir import strict_yaml
-from llmir.errors import InputError
+from llmir.errors import InputError, UnreadableError
+from llmir.reading import contents
 
 if TYPE_CHECKING:
     from llmir.passes.quantize import Quantize
 
 Plan = dict[str, dict[str, str]]
 
-_LARGEST_PLAN = 2**20
 _BEFORE = ("weights", "activations", "kv")
 
 
@@ -42,24 +41,10 @@ def _pass(given: Mapping[str, Any], roles: Sequence[str], plan: Plan) -> list[Qu
 
 def read_plan(path: str) -> Plan:
     """A YAML mapping of modules to dtypes by role, or to those of their weights; `InputError` for another."""
-    import yaml
-
     try:
-        with open(os.path.expanduser(path), "rb") as stream:
-            data = stream.read(_LARGEST_PLAN + 1)
-        if len(data) > _LARGEST_PLAN:
-            raise InputError(f"{path}: too large for a plan")
-        plan = strict_yaml.load(data.decode("utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path}: broken YAML{where}: {getattr(error, 'problem', None) or error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not a plan") from None
+        plan = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+    except UnreadableError as error:
+        raise InputError(f"{path}: {error}") from None
     expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"
     if not isinstance(plan, dict) or not plan:
         raise InputError(f"{path}: {expected}, got {type(plan).__name__}")

@@ -16,6 +16,7 @@ from llmir.errors import InputError
 from llmir.names import spans
 
 from . import inputs, options, output
+from .command import command
 from .kinds import Count
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _OWN = ("files", "by", "cost", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
 
 
-@click.command("validate", short_help="Hold predictions against measured times.")
+@command("validate", "Hold predictions against measured times: kernels, whole models, chat logs.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE.csv…")
 @click.option(
     "--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]"
@@ -48,7 +49,7 @@ _SAID = 5  # unreadable rows that are named one by one
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
 @click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
+def validate(ctx: click.Context, /, **given: Any) -> None:
     """Price every row of measured tables and say how far off the predictions are.
 
     A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat

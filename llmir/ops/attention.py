@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..dim import Size, call, ceildiv
+from ..dim import Max, Min, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..op import Array, Gemm, Op, Place, operand_gemm
@@ -35,6 +35,7 @@ class AttentionScores(Op):
     opcode = "attention_scores"
     kind = "attention"
     rule = "b t g r d, b c g d -> b g r t c"
+    takes = ("q", "k")
     alike = MappingProxyType({1: 0})
 
     scale: float = 1.0
@@ -72,6 +73,7 @@ class AttentionMix(Op):
     opcode = "attention_mix"
     kind = "attention"
     rule = "b g r t c, b c g e -> b t g r e"
+    takes = ("probabilities", "v")
     alike = MappingProxyType({1: 0})
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
@@ -90,6 +92,7 @@ class FlashAttention(Op):
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
+    takes = ("q", "k", "v")
     widens = frozenset({1, 2})
     causal: ClassVar[bool] = False
 
@@ -153,7 +156,7 @@ class CausalFlashAttention(FlashAttention):
         """
         if not self.window:
             return 2 * t * c - t * t + t
-        growing = call("max", 0, call("min", t, self.window + t - c))
+        growing = Max.of(0, Min.of(t, self.window + t - c))
         return 2 * growing * (c - t) + growing * growing + growing + 2 * (t - growing) * self.window
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -161,7 +164,7 @@ class CausalFlashAttention(FlashAttention):
         if not self.window:
             return super().reads(operands, results)
         n = self.equation(operands).sizes(operands)
-        seen = call("min", n["c"], n["t"] + self.window - 1)
+        seen = Min.of(n["c"], n["t"] + self.window - 1)
         return (operands[0].bytes, *(x.resized(1, seen).bytes for x in operands[1:]))
 
     def seen(self, queries: int, keys: int, at: Place) -> Array:

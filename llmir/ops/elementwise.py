@@ -26,6 +26,7 @@ class Add(Op):
     opcode = "add"
     kind = "elementwise"
     rule = "*, * -> *"
+    takes = ("x", "y")
     vector_flops = 1
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
@@ -40,6 +41,7 @@ class Mul(Op):
     opcode = "mul"
     kind = "elementwise"
     rule = "*, * -> *"
+    takes = ("x", "y")
     vector_flops = 1
 
 
@@ -64,6 +66,7 @@ class SiluMul(Op):
     opcode = "silu_mul"
     kind = "elementwise"
     rule = "*, * -> *"
+    takes = ("gate", "up")
     vector_flops = 5
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:

@@ -21,6 +21,7 @@ class Embedding(Op):
     opcode = "embedding"
     kind = "gather"
     rule = "[v] h, b t -> b t h"
+    takes = ("table", "ids")
 
     to: str = ""
 

@@ -62,6 +62,7 @@ class Linear(Op):
 
     opcode = "linear"
     kind = "gemm"
+    takes = ("x", "*weights")
 
     einsum: str
     to: str = ""
@@ -96,6 +97,8 @@ class Linear(Op):
             raise VerifyError(
                 f'"{self.einsum}": expected x, a weight for each result, and biases for all or none'
             )
+        for i in range(n):
+            rule.check_product(0, 1 + i, i)
         return super().types(operands)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:

@@ -93,6 +93,7 @@ class Dispatch(Op):
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
+    takes = ("x", "chosen")
     copies = MappingProxyType({0: 0, 1: 1})
 
     over: tuple[str, ...] = ()
@@ -135,6 +136,7 @@ class GroupedLinear(Op):
 
     opcode = "grouped_linear"
     kind = "moe"
+    takes = ("x", "*weights_and_experts")
     aligned = MappingProxyType({"s": "e"})
 
     einsum: str
@@ -183,6 +185,8 @@ class GroupedLinear(Op):
             raise VerifyError(
                 f'"{self.einsum}": expected rows, a weight for each result, and the rows\' experts'
             )
+        for i in range(len(rule.results)):
+            rule.check_product(0, 1 + i, i)
         rows, *weights, chosen = operands
         aligned = [
             w.laid(((), *w.placements[1:])) if w.placements[0] == rows.placements[0] else w for w in weights
@@ -249,6 +253,7 @@ class Combine(Op):
     opcode = "combine"
     kind = "moe"
     rule = "(b t k) h, b t k -> b t h"
+    takes = ("rows", "weights")
     linear = frozenset({0})
 
     over: tuple[str, ...] = ()

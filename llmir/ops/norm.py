@@ -32,6 +32,7 @@ class RmsNorm(Op):
     opcode = "rms_norm"
     kind = "norm"
     rule = "* h!, h! -> * h!"
+    takes = ("x", "weight")
     vector_flops = 4
 
     eps: float = 1e-6
@@ -48,6 +49,7 @@ class AddRmsNorm(Op):
     opcode = "add_rms_norm"
     kind = "norm"
     rule = "* h!, * h!, h! -> * h!, * h!"
+    takes = ("x", "y", "weight")
     vector_flops = 5
     aliases = MappingProxyType({0: 0})
 

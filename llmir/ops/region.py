@@ -23,6 +23,7 @@ class Repeat(Op):
 
     opcode = "repeat"
     kind = "elementwise"
+    takes = ("*values",)
 
     body: str
     times: int

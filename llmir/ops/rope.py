@@ -50,14 +50,14 @@ class Rotary(Op):
         """As the equation says; `VerifyError` for factors that are not those of the scaling."""
         if self.scaling not in SCALINGS:
             known = ", ".join(SCALINGS)
-            raise VerifyError(f"{self.opcode}: scaling {plain(self.scaling)!r} is none of {known}")
+            raise VerifyError(f"scaling {plain(self.scaling)!r} is none of {known}")
         names = SCALINGS[self.scaling]
         starred = any(name.endswith("*") for name in names)
         pairs = Binding()(operands[0].shape[-1]) // 2 if starred and operands else 0
         wanted = sum(pairs if name.endswith("*") else 1 for name in names)
         if len(self.factors) != wanted:
             fact = f"{len(self.factors)} factors, expected {wanted} ({', '.join(names) or 'none'})"
-            raise VerifyError(f"{self.opcode}: scaling {self.scaling} has {fact}")
+            raise VerifyError(f"scaling {self.scaling} has {fact}")
         return super().types(operands)
 
     def rotate(self, x: Array, at: Place) -> Array:
@@ -133,6 +133,7 @@ class Append(Op):
     opcode = "append"
     kind = "elementwise"
     rule = "b p g d, b t g d -> b (p+t) g d"
+    takes = ("cache", "rows")
     aliases = MappingProxyType({0: 0})
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
@@ -159,6 +160,7 @@ class RopeAppend(Rotary):
     opcode = "rope_append"
     kind = "elementwise"
     rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
+    takes = ("q", "k", "v", "k_cache", "v_cache")
     aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:

@@ -18,6 +18,8 @@ class Source(Op):
 
     source = True
 
+    takes = ()
+
     type: Tensor
     axes: tuple[str, ...] = ()
 

@@ -43,8 +43,8 @@ def _families(x: DType, weights: DType) -> tuple[str, ...]:
     elif x.bits == 8:
         blocks = x.block[1] > 0
         narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
-        if weights.bits == 4:
-            narrow = ("moe_mxfp4", *narrow)
+        if weights.bits == 4:  # rather another engine's than its own that reads twice the bytes
+            narrow = ("moe_mxfp4",)
     elif weights.bits == 4:
         narrow = ("moe_mxfp4_weights", "moe_int4_weights")
         narrow = narrow[::-1] if weights.kind == "int" else narrow

@@ -1,5 +1,5 @@
 """Pictures of a report or workload, drawn by Graphviz."""
 
-from .render import LEVELS, PHASES, SUFFIXES, draw
+from .render import LEVELS, PHASES, draw
 
-__all__ = ["LEVELS", "PHASES", "SUFFIXES", "draw"]
+__all__ = ["LEVELS", "PHASES", "draw"]

@@ -23,7 +23,7 @@ PAINT = {
     "memory": Paint("#e8f0fb", "#2f6db5", "#1c4a86"),
     "compute": Paint("#fdece3", "#d1602c", "#9a3b12"),
     "network": Paint("#f1e9fa", "#7a4bb0", "#5a2d8c"),
-    "launch": Paint("#f3f4f6", "#9aa3af", "#4b5563"),
+    "overhead": Paint("#f3f4f6", "#9aa3af", "#4b5563"),
 }
 PLAIN = Paint("#ffffff", "#94a3b8", INK)
 

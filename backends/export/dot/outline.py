@@ -10,7 +10,8 @@ from itertools import groupby
 
 import networkx as nx
 
-from llmir.backends.analysis.report import OpCost, Report
+from llmir.backends.analysis.costs import OpCost
+from llmir.backends.analysis.report import Report
 from llmir.graph import Node, Program
 from llmir.tensor import Tensor
 
@@ -156,7 +157,7 @@ class Outline:
 
     def share(self, seconds: float) -> float:
         """The part of the step that `seconds` are."""
-        total = float(self.report.busy_s)
+        total = float(self.report.all_stages_s)
         return seconds / total if total else 0.0
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload, parallel
+from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import BOUNDS
 from llmir.backends.export import facts, units
 
@@ -80,10 +80,10 @@ def panel_head(report: Report) -> str:
 
 
 def panel_lines(report: Report) -> list[str]:
-    """What a panel's total has beside its ops: waiting for the host, and for other stages."""
-    waits = float(report.host_s)
-    host = [f"of it {units.time(waits)} waiting for the host"] if waits > 0 else []
-    return host + [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
+    """What a panel's total has beside its ops: the engine's overhead, and waiting for other stages."""
+    added = float(report.overhead_s)
+    engine = [f"of it {units.time(added)} the engine's overhead"] if added else []
+    return engine + [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
 
 
 def step_words(report: Report) -> tuple[str, str]:
@@ -97,10 +97,9 @@ def step_words(report: Report) -> tuple[str, str]:
 
 
 def _where(job: Report | Workload) -> str:
-    degrees = parallel(job.program)
-    axes = [f"{name.upper()}={n}" for name, n in degrees.items() if n > 1]
-    axes += ["SP"] if degrees["sp"] else []
-    return f"{facts.devices(job.program, job.device)} ({', '.join([*axes, *precision.words(job.program)])})"
+    words = [word.upper() for word in job.program.parallelism.words("=")]
+    words += precision.words(job.program)
+    return f"{facts.devices(job.program, job.device)} ({', '.join(words)})"
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:
@@ -115,7 +114,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
     step = job.prefill if isinstance(job, Workload) else job
     if step.cost_model != "ideal":
-        times.append(step.cost_model)
+        times.append(facts.short_basis(step))
     memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
     return " · ".join(times), memory, fits
 

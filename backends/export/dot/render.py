@@ -14,18 +14,21 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.export.files import check_writable, write
 from llmir.errors import InputError, OutputError
 from llmir.names import plain
+from llmir.views import exported, exporter, format_of, suffixes
 
 from . import full, layer, overview
 from .outline import Outline, outline
 
-SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".gv")
 PHASES = ("prefill", "decode", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
     "overview": overview.draw,
     "layer": layer.draw,
     "full": full.draw,
 }
-_TEXT = (".dot", ".gv")
+
+
+class NoDotError(OutputError):
+    """Graphviz is not installed."""
 
 
 def draw(
@@ -35,45 +38,70 @@ def draw(
 
     That is another one, ending in `.dot`, when Graphviz's `dot` is not installed: then with a warning.
     """
-    target = _target(path)
+    check_writable(path)
+    target, of = Path(path), type(job)
+    if not isinstance(job, (Report, Workload)):
+        raise InputError(f"expected a Report or a Workload, got {of.__name__}")
+    kind = format_of(target.suffix.lower(), of, picture=True)
+    if kind is None:
+        shown = f"{plain(str(target), limit=1000)}: suffix {target.suffix!r}"
+        raise InputError(f"{shown} is not one of {', '.join(suffixes(of, picture=True))}")
+    try:
+        picture = exported(job, kind, level=level, phase=phase)
+    except NoDotError as missing:
+        text = target.with_suffix(".dot")
+        write(text, source(job, level=level, phase=phase))
+        warnings.warn(
+            f"{missing}: wrote its input to {text} instead of {target.name}",
+            stacklevel=3,
+        )
+        return text
+    write(target, picture)
+    return target
+
+
+def _graph(job: Report | Workload, level: str, phase: str) -> Any:
     if not isinstance(level, str) or level not in LEVELS:
         raise InputError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
     if not all(o.sections for o in panels):
         raise InputError(f"program {job.program.name!r} has no ops to draw")
-    graph = LEVELS[level](job, panels)
-    if target.suffix.lower() in _TEXT:
-        return _write(target, graph.source)
-    if target.suffix.lower() == ".png" and level != "full":
+    return LEVELS[level](job, panels)
+
+
+@exporter("dot", ".dot", ".gv", of=Report, picture=True)
+@exporter("dot", ".dot", ".gv", of=Workload, picture=True)
+def source(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> str:
+    """What Graphviz draws."""
+    return str(_graph(job, level, phase).source)
+
+
+@exporter("svg", ".svg", of=Report, picture=True)
+@exporter("svg", ".svg", of=Workload, picture=True)
+def svg(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+    """A picture that scales."""
+    return _render(_graph(job, level, phase), "svg")
+
+
+@exporter("pdf", ".pdf", of=Report, picture=True)
+@exporter("pdf", ".pdf", of=Workload, picture=True)
+def pdf(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+    """A page as large as the picture."""
+    return _render(_graph(job, level, phase), "pdf")
+
+
+@exporter("png", ".png", of=Report, picture=True)
+@exporter("png", ".png", of=Workload, picture=True)
+def png(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+    """A picture of pixels, 144 an inch but where all layers are written out."""
+    graph = _graph(job, level, phase)
+    if level != "full":
         graph.attr(dpi="144")
-    picture = _render(graph, target.suffix.lower()[1:])
-    if picture is not None:
-        return _write(target, picture)
-    text = _write(target.with_suffix(".dot"), graph.source)
-    warnings.warn(
-        f"Graphviz's `dot` is not installed (apt install graphviz, or brew install graphviz): "
-        f"wrote its input to {text} instead of {target.name}",
-        stacklevel=3,
-    )
-    return text
+    return _render(graph, "png")
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    check_writable(path)
-    target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
-        shown = f"{plain(str(target), limit=1000)}: suffix {target.suffix!r}"
-        raise InputError(f"{shown} is not one of {', '.join(SUFFIXES)}")
-    return target
-
-
-def _write(target: Path, content: str | bytes) -> Path:
-    write(target, content)
-    return target
-
-
-def _steps(job: object, phase: str) -> list[Report]:
+def _steps(job: Report | Workload, phase: str) -> list[Report]:
     """The steps to draw."""
     if not isinstance(phase, str) or phase not in PHASES:
         raise InputError(f"phase: {phase!r} is not one of {', '.join(PHASES)}")
@@ -81,22 +109,21 @@ def _steps(job: object, phase: str) -> list[Report]:
         if job.shape:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")
         return [job]
-    if not isinstance(job, Workload):
-        raise InputError(f"expected a Report or a Workload, got {type(job).__name__}")
     if phase == "decode" and job.decode is None:
         raise InputError("phase: a workload that generates 1 token has no decode step; draw its prefill")
     steps = {"prefill": job.prefill, "decode": job.decode}
     return [s for name, s in steps.items() if s is not None and phase in (name, "both")]
 
 
-def _render(graph: Any, kind: str) -> bytes | None:
-    """The picture's bytes; None when there is no `dot`."""
+def _render(graph: Any, kind: str) -> bytes:
+    """The picture's bytes."""
     import graphviz
 
     try:
         picture: bytes = graph.pipe(format=kind, quiet=True)
     except graphviz.ExecutableNotFound:
-        return None
+        get = "apt install graphviz, or brew install graphviz"
+        raise NoDotError(f"Graphviz's `dot` is not installed ({get})") from None
     except subprocess.CalledProcessError as error:
         said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
         raise OutputError(f"dot could not draw {kind}: {said[0] if said else error}") from None

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmir.backends.silicon.rows import LATENCY, Array, Column, Table
 from llmir.build import Builder
-from llmir.dim import Dim, Size, call
+from llmir.dim import Busiest, Dim, Min, Size
 from llmir.errors import InputError
 from llmir.graph import Program, Value
 from llmir.hw import Device
@@ -110,7 +110,7 @@ def layer(
     by = law(routing)
     atoms = {f"ep{i}": n for i, n in enumerate(factors(ranks))}
     if by.alone:
-        tokens = call("min", tokens, call("busiest", ranks, top_k, tokens, experts, by.law))
+        tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
         experts, atoms = experts // ranks, {}
     over = tuple(atoms)
     each = f"{experts}@{'.'.join(over)}" if over else f"{experts}"

@@ -6,7 +6,6 @@ What prices it is what prices a model: the ops of the program, by a cost model.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from llmir import strict_csv
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Model, Price
 from llmir.backends.silicon.machines import engine
 from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
 from llmir.backends.silicon.sources import facts
 from llmir.dim import Binding
-from llmir.errors import InputError, LlmirError
+from llmir.errors import InputError, LlmirError, UnreadableError
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.names import plain
@@ -145,15 +145,10 @@ class Kernels(Format):
 def header(path: Path) -> list[str]:
     """The names in a file's first line; InputError if it is no CSV, or empty."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            found = next(csv.reader(file), [])
-    except OSError as error:
-        raise InputError(f"{path.name}: cannot be read, {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path.name}: not readable as CSV, {plain(str(error))}") from None
-    if not any(found):
-        raise InputError(f"{path.name}: the file is empty")
-    return found
+        with strict_csv.table(path) as reader:
+            return list(reader.fieldnames or [])
+    except UnreadableError as error:
+        raise InputError(f"{path.name}: {error}") from None
 
 
 def format_of(path: Path) -> Format:

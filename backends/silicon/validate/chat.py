@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir import strict_csv
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import header
@@ -128,7 +128,7 @@ def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
             own = priced.setdefault(r.row, {})
             own |= {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
             own |= {"basis": r.basis, "band": r.band}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        logged = list(csv.DictReader(file, restkey="more"))
+    with strict_csv.table(path, "more") as reader:
+        logged = list(reader)
     empty = {f"{which}_{m}_s": None for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal")}
     return [{**row, **empty, **priced.get(n, {})} for n, row in enumerate(logged, 1)]

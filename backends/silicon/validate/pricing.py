@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +10,8 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import NAMES, Calibrated, Model, model
-from llmir.backends.cost.calibration import engines, owner
+from llmir.backends.cost import Model, model
+from llmir.backends.cost.calibration import engines, first, owner
 from llmir.backends.silicon.rows import Array
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -33,15 +31,14 @@ class Pricing(NamedTuple):
     name: str
 
     def model(self, device: Device, engine: str) -> Model:
-        """That of the engine or of one of its kernels; of the device's first for an unknown one."""
-        if self.name == "ideal":
+        """That of the engine or of one of its kernels; of the device's first for an unknown one.
+
+        The roofline where nothing like the device was measured.
+        """
+        if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
         known = (*engines(device), *hw.engines())
         return model(device, self.name, next((e for e in (engine, owner(engine)) if e in known), None))
-
-    def kernels(self, device: Device, engine: str) -> Model:
-        """The same without an engine around its kernels."""
-        return _alone(self.model(device, engine))
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
@@ -58,11 +55,6 @@ class Pricing(NamedTuple):
 
 
 IDEAL = Pricing("ideal")
-
-
-@lru_cache(maxsize=256)
-def _alone(model: Model) -> Model:
-    return replace(model, host=None) if isinstance(model, Calibrated) else model
 
 
 def priced_by(cost: str) -> Pricing:

@@ -124,7 +124,7 @@ def _points(
         if isinstance(points, Refusal):
             raise InputError(points.reason)
         least = bounds.bound(points, device)
-        prices = points.prices(pricing.kernels(device, kernels))
+        prices = points.prices(pricing.model(device, kernels))
     except LlmirError as error:
         found.refused += [Refused(*file.where(i, points.kind), _reason(error)) for i in at]
         return

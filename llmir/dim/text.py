@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from dataclasses import fields
 
-from .dim import ARITY, FUNCTIONS, LAW, Dim, Size, call
-from .errors import ParseError, VerifyError
-from .routing import law
+from ..errors import ParseError, VerifyError
+from ..names import plain
+from ..routing import Law, law
+from .atoms import ATOMS
+from .polynomial import Dim, Size
 
 
 def parse(text: str) -> Size:
@@ -18,11 +21,17 @@ def parse(text: str) -> Size:
     2*B*T + ceildiv(B, 8)
     """
     try:
+        if len(text) > _LONGEST:
+            raise ValueError(text)
         return _build(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
-        allowed = f"integers, symbols, +, -, * and {', '.join(FUNCTIONS)}"
-        raise ParseError(f"size {text!r}: expected {allowed}") from None
+        allowed = f"integers, symbols, +, -, * and {', '.join(ATOMS)}"
+        raise ParseError(f"size {plain(text, 60)!r}: expected {allowed}") from None
 
+
+# A size of a real program has a few terms of a few factors. What multiplies out further is no size.
+_LONGEST = 2_000
+_TERMS, _FACTORS, _DIGITS = 200, 16, 30
 
 _OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.Add: operator.add,
@@ -32,6 +41,14 @@ _OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
 
 
 def _build(node: ast.expr) -> Size:
+    size = _built(node)
+    terms = size.terms if isinstance(size, Dim) else (((), size),)
+    if len(terms) > _TERMS or any(len(m) > _FACTORS or abs(c) >= 10**_DIGITS for m, c in terms):
+        raise ValueError("too large")
+    return size
+
+
+def _built(node: ast.expr) -> Size:
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             return value
@@ -42,9 +59,12 @@ def _build(node: ast.expr) -> Size:
         case ast.BinOp(left=left, op=how, right=right):
             return _OPERATORS[type(how)](_build(left), _build(right))
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
-            if function not in FUNCTIONS or len(arguments) not in ARITY.get(function, (2,)):
+            kinds = [f.type for f in fields(ATOMS[function])]
+            if len(arguments) > len(kinds):
                 raise ValueError(function)
-            place = LAW.get(function, len(arguments))
-            laws = (law(ast.unparse(by)) for by in arguments[place:])
-            return call(function, *map(_build, arguments[:place]), *laws)
+            return ATOMS[function].of(*map(_argument, arguments, kinds))
     raise ValueError(ast.dump(node))
+
+
+def _argument(node: ast.expr, kind: object) -> Size | Law:
+    return law(ast.unparse(node)) if kind == "Law" else _build(node)

@@ -1,4 +1,4 @@
-"""How the terminal shows an explanation of an op."""
+"""An explanation of an op, as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from rich.text import Text
 
 from llmir.backends.analysis.explain import Amount, Explanation, Kernel, Route
 from llmir.backends.export import facts, table, units
-
-_ATOMS = {  # what sizes may hold that is no polynomial, and its meaning
-    "distinct(": "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected "
-    "to touch; by a law at the end, those of the busiest of E/held ranks",
-    "busiest(": "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have",
-}
+from llmir.dim import ATOMS
 
 
-def shown(e: Explanation, phase: str) -> RenderableType:
+@table.printed(of=Explanation)
+def shown(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
+    phase = e.phase
 
     def title(text: str) -> Group:
         return Group("", _text(text, "bold"))
@@ -39,7 +36,8 @@ def shown(e: Explanation, phase: str) -> RenderableType:
         _indented(_amounts(e)),
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
-    parts += [_text(f"  {text}") for atom, text in _ATOMS.items() if any(atom in c for c in counted)]
+    atoms = [a for a in ATOMS.values() if a.about and any(f"{a.name}(" in c for c in counted)]
+    parts += [_text(f"  {atom.about}") for atom in atoms]
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
@@ -107,8 +105,6 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
-    if kernel.hidden > 0:
-        lines.append(f"less {units.percent(kernel.hidden)} of its launch_us, hidden in a graph of kernels")
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     return Group(*map(_text, lines), table.pairs(rows))
 
@@ -126,5 +122,6 @@ def _routes(e: Explanation) -> RenderableType:
 def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
-    whole = f"its {e.stages} stages work in {phase}" if e.stages > 1 else f"{phase} takes"
-    return ["", f"Total {total}, {units.percent(e.share)} of the {units.time(e.busy_s)} that {whole}"]
+    stages = f" on {e.stages} stages" if e.stages > 1 else ""
+    step = f"{units.time(e.step_time_s)} of {phase}{stages}"
+    return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]

@@ -1,4 +1,4 @@
-"""How the terminal shows what is conserved when a program is laid over ranks."""
+"""What is conserved when a program is laid over ranks, as a terminal shows it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from llmir.backends.export import table, units
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
 
 
-def shown(held: Conservation, model: str, ranks: str, step: str) -> RenderableType:
+@table.printed(of=Conservation)
+def shown(held: Conservation) -> RenderableType:
     """The sums, what is replicated by name, and the verdict."""
+    named, at = str(held.after.parallelism), held.at.symbols
+    step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
     sums = ("unsharded", "+ replicated", "+ uneven", "= all ranks", "a rank")
     totals = table.columns(("", *sums), sums)
     for what, total in held.totals.items():
@@ -24,7 +27,8 @@ def shown(held: Conservation, model: str, ranks: str, step: str) -> RenderableTy
         adds = _unit(share.what)(share.replicated)
         cells = (share.name, LABELS[share.what], share.block, f"{share.repeat:,}", f"{share.copies:,}", adds)
         table.add(copies, cells)
-    head = table.pairs([("model", model), ("ranks", ranks), ("step", step)])
+    ranks = f"{held.after.devices} ({named})" if named else f"{held.after.devices}"
+    head = table.pairs([("model", held.after.name), ("ranks", ranks), ("step", step)])
     parts: list[RenderableType] = [head, "", totals, ""]
     parts += [copies, ""] if held.replicated else []
     rows = [("verdict", "NOT CONSERVED" if held.problems else "conserved")]

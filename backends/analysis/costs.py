@@ -1,0 +1,188 @@
+"""The rows of a report: one an op, and the overheads that make them add up to the step on every stage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.analysis.timing import Timing
+from llmir.backends.cost import Basis, Price, Row
+from llmir.dim import Binding, Number, Size
+from llmir.frozen import Figures, sealed
+from llmir.graph import Program
+
+OVERHEAD, BUBBLE = "overhead", "bubble"
+CALIBRATED = Basis("calibrated")  # an engine's CPU is fitted to whole runs, on whatever device
+
+
+@dataclass(frozen=True)
+class OpCost(Figures):
+    """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid.
+
+    Rows of kind `overhead` are no ops: they take time, and have no FLOPs and no bytes.
+    """
+
+    name: str
+    stage: int
+    kind: str
+    block: str
+    repeat: int
+    time_s: Number
+    flops: Number
+    matmul_flops: Number
+    read_bytes: Number
+    write_bytes: Number
+    weight_read_bytes: Number  # with the next two `read_bytes`
+    activation_read_bytes: Number
+    kv_cache_read_bytes: Number
+    activation_write_bytes: Number  # with the next one `write_bytes`
+    kv_cache_write_bytes: Number
+    comm_bytes: Number
+    intensity: Number  # FLOPs per byte of memory traffic
+    bound: Any
+    share: Number  # of the step on all stages, all repeats together
+    ideal_time_s: Number  # the roofline of the same
+    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
+    error: Number | None  # the mean relative error that is known of such times
+    shape: tuple[Any, ...]  # of the local first result
+
+    @property
+    def total_s(self) -> Number:
+        """Seconds of all repeats together."""
+        return sealed(self.repeat * self.time_s)
+
+
+@dataclass(frozen=True)
+class StageCost(Figures):
+    """A pipeline stage: one micro-batch's time, what the step is made of there, and one rank's memory.
+
+    `ops_s`, `overhead_s` and `bubble_s` are of all micro-batches and add up to the step.
+    """
+
+    stage: int
+    time_s: Number
+    ops_s: Number
+    overhead_s: Number
+    bubble_s: Number
+    weight_bytes: Number
+    kv_cache_bytes: Number
+    activation_peak_bytes: Number
+    peak_memory_bytes: Number
+
+
+def over(part: Number, whole: Number) -> Number:
+    """`part` / `whole`; NaN of nothing."""
+    if isinstance(whole, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return part / whole
+    return part / whole if whole else math.nan
+
+
+def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
+    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages."""
+
+    def of(size: Size) -> Number:
+        value = at(size)
+        return np.broadcast_to(value, at.shape).astype(np.float64) if at.shape else value
+
+    time, bound = price.due(at)
+    repeat = row.repeat * micro_batches
+    read, write, flops = of(row.read), of(row.write), of(row.flops)
+    holding = price.of(at)
+    return OpCost(
+        name=row.name,
+        stage=row.stage,
+        kind=row.kind,
+        block=row.block,
+        repeat=repeat,
+        time_s=time,
+        flops=flops,
+        matmul_flops=of(row.work.matrix),
+        read_bytes=read,
+        write_bytes=write,
+        **{f"{what}_bytes": of(size) for what, size in row.traffic.items()},
+        comm_bytes=of(row.work.wire),
+        intensity=over(flops, read + write),
+        bound=bound,
+        share=over(repeat * time, step_s),
+        ideal_time_s=price.least(at),
+        basis=holding.basis,
+        error=holding.error,
+        shape=tuple(of(n) for n in row.shape.shape),
+    )
+
+
+def engine(program: Program, timing: Timing, step_s: Number, error: float | None) -> tuple[OpCost, ...]:
+    """What the engine adds to the ops of a micro-batch, one row a stage; none where no engine serves."""
+    return tuple(
+        _overhead(
+            program,
+            stage,
+            "engine_overhead",
+            repeat=program.micro_batches,
+            time_s=sum(parts),
+            step_s=step_s,
+            bound=OVERHEAD,
+            block="engine",
+            ideal_time_s=0.0,
+            basis=CALIBRATED,
+            error=error,
+        )
+        for stage, parts in enumerate(timing.engine)
+    )
+
+
+def bubbles(
+    program: Program, timing: Timing, ideal: Timing, step_s: Number, **known: Any
+) -> tuple[OpCost, ...]:
+    """What each stage waits for the others in a step; none where it is the only one."""
+    if len(program.entries) == 1:
+        return ()
+    pairs = zip(timing.bubbles, ideal.bubbles, strict=True)
+    return tuple(
+        _overhead(
+            program,
+            stage,
+            BUBBLE,
+            repeat=1,
+            time_s=time,
+            step_s=step_s,
+            bound=BUBBLE,
+            block="pipeline",
+            ideal_time_s=least,
+            **known,
+        )
+        for stage, (time, least) in enumerate(pairs)
+    )
+
+
+def _overhead(
+    program: Program,
+    stage: int,
+    name: str,
+    *,
+    repeat: int,
+    time_s: Number,
+    step_s: Number,
+    bound: str,
+    **known: Any,
+) -> OpCost:
+    grid = np.shape(step_s)
+    none: Any = np.zeros(grid) if grid else 0
+    sizes = [field for field in OpCost.__dataclass_fields__ if field.endswith(("_bytes", "flops"))]
+    return OpCost(
+        name=program.prefix(program.entries[stage]) + name,
+        stage=stage,
+        kind=OVERHEAD,
+        repeat=repeat,
+        time_s=time_s + none,
+        intensity=none * math.nan,
+        bound=np.full(grid, bound) if grid else bound,
+        share=over(repeat * time_s, step_s),
+        shape=(),
+        **dict.fromkeys(sizes, none),
+        **known,
+    )

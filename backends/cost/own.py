@@ -1,0 +1,119 @@
+"""A user's own cost model: anything that prices rows, in place of ours.
+
+>>> class Flat:
+...     '''5 µs a kernel, and its bytes at 2 TB/s.'''
+...     def price(self, row):
+...         moved = row.read + row.write
+...         return lambda at: 5e-6 + at(moved) / 2e12
+>>> import llmir
+>>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+>>> step = llmir.analyze(model, "h100-sxm", batch=8, new=1, context=2048, cost=Flat())
+>>> step.cost_model, f"{step.time_s * 1e3:.1f} ms", f"{step.ideal_time_s * 1e3:.1f} ms"
+('Flat', '10.2 ms', '5.1 ms')
+
+What it gives for a row may read any of its sizes: `row.flops`, `row.read`, `row.write`, `row.work.gemms`,
+`row.work.payload` … are polynomials of B, T and C, and `at` makes numbers of them, or arrays on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from llmir.dim import Binding, Number
+from llmir.errors import InputError
+from llmir.hw import Device
+
+from .basis import Basis
+from .ideal import Ideal
+from .limit import Limit
+from .price import Price, Roofline
+from .rows import Row
+
+
+class CostModel(Protocol):
+    """What `analyze(cost=…)` takes beside names: an object with `price`; its class is its name.
+
+    Registered by a name, with `llmir.backends.cost.cost_model`, it is called with the device.
+    """
+
+    def price(self, row: Row) -> Callable[[Binding], Number] | Price:
+        """Seconds of one execution of an op on one rank, as a function of a binding; or a `Price`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seconds:
+    """A price that is a function; bounds and the least are the roofline's."""
+
+    seconds: Callable[[Binding], Number]
+    roofline: Roofline
+    basis: Basis
+    op: str
+
+    error = None
+
+    def of(self, at: Binding) -> Price:
+        """Itself."""
+        return self
+
+    def time(self, at: Binding) -> Number:
+        """What the function says; InputError for what is no time."""
+        found = self.seconds(at)
+        try:
+            time = np.asarray(found, dtype=np.float64)
+        except (TypeError, ValueError):
+            time = np.array(np.nan)
+        if not (np.isfinite(time) & (time >= 0)).all() or time.ndim > len(at.shape):
+            raise InputError(f"cost model {self.basis.kind}: {self.op} takes {found!r}, expected seconds")
+        return cast("Number", np.broadcast_to(time, at.shape)) if at.shape else float(time)
+
+    def due(self, at: Binding) -> tuple[Number, Any]:
+        """The same, due to what the roofline is due to."""
+        return self.time(at), self.roofline.due(at)[1]
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The same twice: no launch is told apart."""
+        time = self.time(at)
+        return time, time
+
+    def least(self, at: Binding) -> Number:
+        """The roofline's."""
+        return self.roofline.time(at)
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """A user's cost model on a device, made anew for each report: nothing is kept of one that may change."""
+
+    device: Device
+    model: CostModel
+    name: str
+
+    engine = None
+    host = None
+    host_error = None
+
+    def limits(self, row: Row) -> tuple[Limit, ...]:
+        """Those of the roofline, to be shown beside."""
+        return Ideal(self.device).limits(row)
+
+    def price(self, row: Row) -> Price:
+        """What the user's model says; InputError for what is no price."""
+        found: Any = self.model.price(row)
+        if isinstance(getattr(found, "basis", None), Basis):
+            return cast("Price", found)
+        if not callable(found):
+            got = f"price gives {type(found).__name__} for {row.name}"
+            raise InputError(f"cost model {self.name}: {got}, expected a function of a binding, or a Price")
+        return Seconds(found, Ideal(self.device).price(row), Basis(self.name), row.name)
+
+
+def own(model: object, device: Device, name: str = "") -> Own:
+    """What prices a device by a user's model; InputError for what is none."""
+    name = name or str(getattr(model, "name", "") or type(model).__name__)
+    if isinstance(model, type) or not callable(getattr(model, "price", None)):
+        raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
+    return Own(device, cast("CostModel", model), name)

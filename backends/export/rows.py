@@ -1,0 +1,48 @@
+"""Lists of things of one kind, such as the bundled models, in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmir.backends.export import jsonio, table
+from llmir.views import Shown, exporter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Rows(Shown):
+    """Rows with equal keys, and the table that a person sees of them, with units."""
+
+    rows: Sequence[Mapping[str, object]]
+    table: RenderableType
+
+
+@table.printed(of=Rows)
+def shown(rows: Rows) -> RenderableType:
+    """The table."""
+    return rows.table
+
+
+@exporter("json", ".json", of=Rows)
+def to_json(rows: Rows) -> str:
+    """A list of objects."""
+    return jsonio.to_json(list(rows.rows))
+
+
+@exporter("csv", ".csv", of=Rows)
+def to_csv(rows: Rows) -> str:
+    """A line for each."""
+    return jsonio.to_csv(rows.rows)
+
+
+@exporter("md", ".md", of=Rows)
+def to_markdown(rows: Rows) -> str:
+    """A Markdown table of the values."""
+    first = rows.rows[0]
+    cells = [["" if v is None else v for v in row.values()] for row in rows.rows]
+    numeric = [i for i, v in enumerate(first.values()) if isinstance(v, int | float)]
+    return jsonio.to_markdown(list(first), cells, numeric)

@@ -1,0 +1,99 @@
+"""The modules that a quantized checkpoint leaves as they are, layer by layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from llmir.dim import Binding
+from llmir.errors import ConfigError, UnsupportedError
+from llmir.graph import Instance, Program
+
+from .source import show
+
+_WHERE = "$.quantization_config"
+
+Apart = tuple[frozenset[str], ...]
+"""For each layer the modules that it leaves, with `*` for layers and experts."""
+
+
+def covers(entry: str, module: str) -> bool:
+    """Whether an entry of a list names this module: by its name, the end of that, a parent, `*` or `re:`."""
+    if entry.startswith("re:"):
+        try:
+            return re.match(entry[3:], module) is not None
+        except re.error:
+            raise ConfigError(f"{_WHERE}: {show(entry)} is not a regular expression") from None
+    if "*" in entry:
+        return fnmatchcase(module, entry) or fnmatchcase(module, f"{entry}.*")
+    return f".{entry}." in f".{module}."
+
+
+def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
+    """What each layer leaves; `UnsupportedError` if that is so of some of its experts only."""
+    layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
+    found: list[set[str]] = [set() for _ in range(layers)]
+    # Only these can tell one expert from another; the others are asked of one.
+    telling = tuple(e for e in entries if re.search(r"^re:|\*|^\d|experts\.\d", e))
+    others = tuple(e for e in entries if e not in telling)
+    for at, module in _modules(program) if entries else ():
+        experts = _experts(at) if "{expert}" in module else 1
+        for layer in at.layers:
+            names = [
+                module.replace("{layer}", str(layer)).replace("{expert}", str(i)) for i in range(experts)
+            ]
+            left = {_named(others, names[0]) or _named(telling, name) for name in names}
+            if len(left) > 1:
+                fact = "some experts are left as they are; all or none is modelled"
+                raise UnsupportedError(f"{_WHERE}: {names[0].rpartition('.0.')[0]}: {fact}")
+            if left == {True}:
+                found[layer].add(pattern(module))
+    return tuple(map(frozenset, found))
+
+
+def plan(program: Program, apart: Apart) -> str:
+    """The part of a `quantize` plan that keeps them, by body where bodies differ; layers of one do not."""
+    kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
+    for at, module in _modules(program):
+        [user] = {user for _, user in at.graph.nx.out_edges(at.node.name)}
+        kept.setdefault(pattern(module), {})[f"{at.graph.name}.{user}"] = (
+            pattern(module) in apart[at.layers.first]
+        )
+    entries: list[str] = []
+    for module, ops in kept.items():
+        entries += [module] if all(ops.values()) else [op for op, stays in ops.items() if stays]
+    return ", ".join(f"{entry}:keep" for entry in dict.fromkeys(entries))
+
+
+def quantizes(program: Program, apart: Apart, blocks: frozenset[str] | None = None) -> bool:
+    """Whether a matrix is left to quantize, in these blocks if they are stated."""
+    return any(
+        pattern(module) not in apart[at.layers.first]
+        for at, module in _modules(program)
+        if at.node.op.block != "router"  # which no method takes
+        and (blocks is None or at.node.op.block in blocks)
+    )
+
+
+def pattern(module: str) -> str:
+    """How a plan calls the module in all layers and experts."""
+    return module.replace("{layer}", "*").replace("{expert}", "*")
+
+
+def _named(entries: tuple[str, ...], name: str) -> bool:
+    return any(covers(entry, name) for entry in entries)
+
+
+def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
+    """The matrices of layers, and their modules."""
+    for at in program.instances():
+        op = at.node.op
+        matrix = op.param.endswith(".weight") and len(at.node.results[0].shape) > 1
+        if matrix and "{layer}" in op.param:  # a bias may have the axes of heads too
+            yield at, op.param.removesuffix(".weight")
+
+
+def _experts(at: Instance) -> int:
+    count: int = Binding()(at.node.results[0].shape[at.node.op.axes.index("expert")])
+    return count

@@ -1,0 +1,57 @@
+"""Sizes: integers, or polynomials in named symbols whose value is asked for last.
+
+The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
+cached. All symbols are non-negative. Besides symbols, a polynomial may hold `atoms`, functions of sizes such
+as `ceildiv(a, b)`.
+
+>>> B, T = Dim.symbol("B"), Dim.symbol("T")
+>>> print(2 * T * (B + 3))
+2*B*T + 6*T
+>>> Binding(B=4, T=10)(2 * T * (B + 3))
+140
+"""
+
+from ..routing import Number
+from .atoms import (
+    ATOMS,
+    Atom,
+    Busiest,
+    CeilDiv,
+    Distinct,
+    Max,
+    Min,
+    Routed,
+    ceildiv,
+    distinct,
+    maximum,
+    minimum,
+)
+from .binding import Binding, Mixed
+from .polynomial import B, C, Dim, Size, T, at_most, product
+from .text import parse
+
+__all__ = [
+    "ATOMS",
+    "Atom",
+    "B",
+    "Binding",
+    "Busiest",
+    "C",
+    "CeilDiv",
+    "Dim",
+    "Distinct",
+    "Max",
+    "Min",
+    "Mixed",
+    "Number",
+    "Routed",
+    "Size",
+    "T",
+    "at_most",
+    "ceildiv",
+    "distinct",
+    "maximum",
+    "minimum",
+    "parse",
+    "product",
+]

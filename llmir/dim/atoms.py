@@ -1,0 +1,209 @@
+"""What a size may hold besides symbols: functions of sizes, one class each.
+
+The fields of an atom are its arguments: an `int` must be positive, a `Size` is any size, and a `Law` of
+`routing` says how tokens choose experts. `name(arguments)` is its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import VerifyError
+from ..frozen import Record
+from ..routing import CHANCE, Law, Number
+from .polynomial import Dim, Size, divided, whole
+
+ATOMS: dict[str, type[Atom]] = {}
+Values = Callable[[Size], Number]  # a binding, which gives each size its value
+
+
+@dataclass(frozen=True, eq=False)
+class Atom(Record):
+    """A function of sizes."""
+
+    name: ClassVar[str] = ""
+    about: ClassVar[str] = ""  # what a reader of a printed size is told
+    most: ClassVar[int] = 1 << 20  # of its integers: laws of routing hold a number for each expert
+
+    def __init_subclass__(cls) -> None:
+        ATOMS[cls.name] = cls
+
+    @classmethod
+    def of(cls, *arguments: Size | Law) -> Size:
+        """The size that the atom of these arguments is; VerifyError if they do not fit."""
+        kind: Any = cls  # a class is hashable, whatever its instances are
+        return _size(kind, *arguments)
+
+    def folded(self) -> Size | None:
+        """The simpler size that it is for any binding, if it is one."""
+        return None
+
+    def at(self, value: Values) -> Number:
+        """Its value, by those of its arguments."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        given = [(getattr(self, f.name), f.default) for f in fields(self)]
+        return f"{self.name}({', '.join(str(value) for value, usual in given if value != usual)})"
+
+
+@lru_cache(maxsize=1 << 14)
+def _size(kind: type[Atom], *arguments: Any) -> Size:
+    stated = fields(kind)
+    least = sum(f.default is MISSING for f in stated)
+    if not least <= len(arguments) <= len(stated):
+        takes = ", ".join(f.name for f in stated)
+        raise VerifyError(f"{kind.name}: expected ({takes}), got {len(arguments)} arguments")
+    given = list(zip(stated, arguments, strict=False))
+    counts = [a for f, a in given if f.type == "int"]
+    if not all(isinstance(n, int) and 0 < n <= kind.most for n in counts):
+        rule = f"expected positive integers up to {kind.most:,}"
+        raise VerifyError(f"{kind.name}: {rule}, got {', '.join(map(str, counts))}")
+    for field, argument in given:
+        if field.type == "Law" and not isinstance(argument, Law):
+            raise VerifyError(f"{kind.name}: expected a law of routing, got {argument}")
+    make: Any = kind
+    atom: Atom = make(*(whole(a) if f.type == "Size" else a for f, a in given))
+    known = atom.folded()
+    return Dim((((atom,), 1),)) if known is None else known
+
+
+@dataclass(frozen=True, eq=False)
+class CeilDiv(Atom):
+    """`a / by` rounded up."""
+
+    name = "ceildiv"
+    most = 1 << 48
+
+    a: Size
+    by: int
+
+    def folded(self) -> Size | None:
+        """The quotient, where nothing has to be rounded."""
+        return -(-self.a // self.by) if isinstance(self.a, int) else divided(self.a, self.by)
+
+    def at(self, value: Values) -> Number:
+        """The quotient rounded up."""
+        return -(-value(self.a) // self.by)
+
+
+@dataclass(frozen=True, eq=False)
+class Min(Atom):
+    """The smaller of two."""
+
+    name = "min"
+
+    a: Size
+    b: Size
+
+    def folded(self) -> Size | None:
+        """Of two numbers."""
+        return min(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+
+    def at(self, value: Values) -> Number:
+        """Element by element."""
+        return minimum(value(self.a), value(self.b))
+
+
+@dataclass(frozen=True, eq=False)
+class Max(Atom):
+    """The larger of two."""
+
+    name = "max"
+
+    a: Size
+    b: Size
+
+    def folded(self) -> Size | None:
+        """Of two numbers."""
+        return max(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+
+    def at(self, value: Values) -> Number:
+        """Element by element."""
+        return maximum(value(self.a), value(self.b))
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct(Atom):
+    """How many of `held` experts are expected to be touched by `tokens` that choose `chosen` of `experts`.
+
+    Under another law than chance it is what the rank that the law speaks of touches, one of experts/held.
+    """
+
+    name = "distinct"
+    about = (
+        "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected to touch; "
+        "by a law at the end, those of the busiest of E/held ranks"
+    )
+
+    held: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.distinct(self.held, self.chosen, value(self.tokens), self.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class Routed(Atom):
+    """The rows of `tokens` that choose `chosen` of `experts` each, to be split by expert (`ragged`)."""
+
+    name = "routed"
+
+    tokens: Size
+    chosen: int
+    experts: int
+    law: Law
+
+    def at(self, value: Values) -> Number:
+        """All of them."""
+        return value(self.tokens) * self.chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Busiest(Atom):
+    """How many of those rows the busiest of `ranks` has (`ragged`)."""
+
+    name = "busiest"
+    about = "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have"
+
+    ranks: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.busiest(self.ranks, self.chosen, value(self.tokens), self.experts)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two values, element by element if one is an array."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of two values, element by element if one is an array."""
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def ceildiv(a: Size, by: int) -> Size:
+    """`a / by` rounded up."""
+    return CeilDiv.of(a, by)
+
+
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
+    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n), or as another law says.
+
+    n tokens choose k of E `experts`; by default all of them are held (`Distinct`).
+    """
+    return Distinct.of(held, chosen, tokens, experts or held, by)

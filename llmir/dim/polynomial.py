@@ -1,0 +1,126 @@
+"""Polynomials in symbols and atoms, with integer coefficients."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, SupportsIndex, Union
+
+from ..frozen import Immutable
+
+if TYPE_CHECKING:
+    from .atoms import Atom
+
+Size = Union[int, "Dim"]
+Factor = Union[str, "Atom"]  # a symbol's name, or a function of sizes
+Monomial = tuple[Factor, ...]
+
+
+class Dim(Immutable):
+    """A polynomial with integer coefficients, hashable and in one canonical order."""
+
+    __slots__ = ("_hash", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+    _hash: int
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        put = object.__setattr__
+        put(self, "terms", terms)
+        put(self, "_hash", hash(terms))
+
+    @staticmethod
+    def symbol(name: str) -> Dim:
+        """The size called `name`."""
+        return Dim((((name,), 1),))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dim, (self.terms,)
+
+    def __add__(self, other: Size) -> Size:
+        return _add(self, whole(other))
+
+    def __mul__(self, other: Size) -> Size:
+        return _multiply(self, whole(other))
+
+    def __sub__(self, other: Size) -> Size:
+        return _add(self, _multiply(whole(other), -1))
+
+    def __rsub__(self, other: Size) -> Size:
+        return _add(whole(other), _multiply(self, -1))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __str__(self) -> str:
+        def term(monomial: Monomial, coefficient: int) -> str:
+            factors = [str(a) for a in monomial]
+            return "*".join(factors if coefficient == 1 and factors else [str(coefficient), *factors])
+
+        return " + ".join(term(*t) for t in self.terms)
+
+    __repr__ = __str__
+
+
+B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
+
+
+def whole(size: SupportsIndex | Dim) -> Size:
+    """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
+    return size if type(size) is int or isinstance(size, Dim) else operator.index(size)
+
+
+def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Dim) else (((), size),)
+
+
+def divided(size: Size, by: int) -> Size | None:
+    """`size / by` if that divides every coefficient."""
+    terms = _terms(size)
+    return _make({m: c // by for m, c in terms}) if all(c % by == 0 for _, c in terms) else None
+
+
+def _make(coefficients: Mapping[Monomial, int]) -> Size:
+    kept = {m: c for m, c in coefficients.items() if c}
+    if not kept.keys() - {()}:
+        return kept.get((), 0)
+    # Highest degree first, then by name; the constant comes last.
+    return Dim(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))))
+
+
+@lru_cache(maxsize=1 << 16)
+def _add(a: Size, b: Size) -> Size:
+    total: dict[Monomial, int] = dict(_terms(a))
+    for monomial, coefficient in _terms(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return _make(total)
+
+
+@lru_cache(maxsize=1 << 16)
+def _multiply(a: Size, b: Size) -> Size:
+    total: dict[Monomial, int] = {}
+    for left, x in _terms(a):
+        for right, y in _terms(b):
+            monomial = tuple(sorted(left + right, key=str))
+            total[monomial] = total.get(monomial, 0) + x * y
+    return _make(total)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of `sizes`; 1 for none."""
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+@lru_cache(maxsize=1 << 14)
+def at_most(a: Size, b: Size) -> bool:
+    """Whether `a <= b` for every binding, by comparing coefficients (False may mean unknown)."""
+    return all(c >= 0 for _, c in _terms(b - a))

@@ -1,0 +1,423 @@
+"""The ops as methods of a Builder; `python scripts/opmethods.py` wrote this file from their classes."""
+
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .graph import Value
+
+
+class OpMethods:
+    """A method for each op; `name` is the new op's, `block` the part of the model that it belongs to."""
+
+    _op: Callable[..., Any]
+
+    def add(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """a + b.
+
+        `*, * -> *`
+        """
+        return self._op("add", (x, y), name, block)
+
+    def add_rms_norm(
+        self,
+        x: Value,
+        y: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """(x + y, rms_norm(x + y)): the residual is updated in place.
+
+        `* h!, * h!, h! -> * h!, * h!`
+        """
+        return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps)
+
+    def all_gather(
+        self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """split along `dim` (−1: along the tokens) → replicated."""
+        return self._op("all_gather", (x,), name, block, over=over, dim=dim)
+
+    def all_reduce(
+        self, x: Value, /, *, over: tuple[str, ...], name: str = "", block: str | None = None
+    ) -> Value:
+        """partial → replicated."""
+        return self._op("all_reduce", (x,), name, block, over=over)
+
+    def all_to_all(
+        self,
+        x: Value,
+        /,
+        *,
+        over: tuple[str, ...],
+        to: str,
+        top_k: int = 0,
+        experts: int = 0,
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
+
+        Rows are split over the same axes before and after: evenly by token, and by expert as the law
+        `routing` says where tokens choose among `experts`, `top_k` each.
+        """
+        return self._op(
+            "all_to_all", (x,), name, block, over=over, to=to, top_k=top_k, experts=experts, routing=routing
+        )
+
+    def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
+
+        `b p g d, b t g d -> b (p+t) g d`
+        """
+        return self._op("append", (cache, rows), name, block)
+
+    def attention_mix(
+        self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """probabilities · v.
+
+        `b g r t c, b c g e -> b t g r e`
+        """
+        return self._op("attention_mix", (probabilities, v), name, block)
+
+    def attention_scores(
+        self, q: Value, k: Value, /, *, scale: float = 1.0, name: str = "", block: str | None = None
+    ) -> Value:
+        """q · kᵀ · scale, all queries against all keys.
+
+        `b t g r d, b c g d -> b g r t c`
+        """
+        return self._op("attention_scores", (q, k), name, block, scale=scale)
+
+    def cast(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+        """x in another element type.
+
+        `* -> *`
+        """
+        return self._op("cast", (x,), name, block, to=to)
+
+    def causal_flash_attention(
+        self, q: Value, k: Value, v: Value, /, *, scale: float = 1.0, name: str = "", block: str | None = None
+    ) -> Value:
+        """FlashAttention in which the i-th new token sees the cache and new tokens up to itself.
+
+        `b t g r d, b c! g d, b c! g e -> b t g r e`
+        """
+        return self._op("causal_flash_attention", (q, k, v), name, block, scale=scale)
+
+    def causal_mask(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Scores with −∞ where a key is later than the query; 1 FLOP an element, as eager code adds it.
+
+        `* t! c! -> * t! c!`
+        """
+        return self._op("causal_mask", (x,), name, block)
+
+    def combine(
+        self,
+        rows: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """The sum of a token's routed rows, each times its weight; 2 FLOPs a routed element.
+
+        Where `dispatch` kept rows by expert over mesh axes `over`, the result is a partial sum over them.
+
+        `(b t k) h, b t k -> b t h`
+        """
+        return self._op("combine", (rows, weights), name, block, over=over)
+
+    def compress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+        """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+
+        Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+
+        `* -> *`
+        """
+        return self._op("compress", (x,), name, block, to=to)
+
+    def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+        """x as it arrived, in the type `to` again.
+
+        `* -> *`
+        """
+        return self._op("decompress", (x,), name, block, to=to)
+
+    def dequantize(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+        """x out of its narrow type, times its scales; 1 FLOP an element.
+
+        `* -> *`
+        """
+        return self._op("dequantize", (x,), name, block, to=to)
+
+    def dispatch(
+        self,
+        x: Value,
+        chosen: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        experts: int = 0,
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """Each token's row once for each expert it chose, and that expert's number.
+
+        Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: of
+        the model's `experts`, as many as the law `routing` gives it.
+
+        `b t h, b t k -> (b t k) h, (b t k)`
+        """
+        return self._op("dispatch", (x, chosen), name, block, over=over, experts=experts, routing=routing)
+
+    def embedding(
+        self, table: Value, ids: Value, /, *, to: str = "", name: str = "", block: str | None = None
+    ) -> Value:
+        """The rows of a table that token ids name, in the type `to`: reads those rows, not the table.
+
+        `[v] h, b t -> b t h`
+        """
+        return self._op("embedding", (table, ids), name, block, to=to)
+
+    def flash_attention(
+        self, q: Value, k: Value, v: Value, /, *, scale: float = 1.0, name: str = "", block: str | None = None
+    ) -> Value:
+        """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135).
+
+        Reads q, k and v once and writes the output once. Every query sees every key.
+
+        `b t g r d, b c! g d, b c! g e -> b t g r e`
+        """
+        return self._op("flash_attention", (q, k, v), name, block, scale=scale)
+
+    def grouped_linear(
+        self,
+        x: Value,
+        *weights_and_experts: Value,
+        einsum: str,
+        top_k: int,
+        experts: int,
+        to: str = "",
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
+
+        Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
+        has, `to` the type of the results if not that of the rows. Reads the weights of the experts that
+        are touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as many as
+        that says.
+        """
+        return self._op(
+            "grouped_linear",
+            (x, *weights_and_experts),
+            name,
+            block,
+            einsum=einsum,
+            top_k=top_k,
+            experts=experts,
+            to=to,
+            routing=routing,
+        )
+
+    def last_token(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """The last position of each sequence, the only one whose logits an engine needs.
+
+        `b [t] h -> b h`
+        """
+        return self._op("last_token", (x,), name, block)
+
+    def linear(
+        self, x: Value, *weights: Value, einsum: str, to: str = "", name: str = "", block: str | None = None
+    ) -> Any:
+        """x · W (+ bias), with heads and other axes spelled out: `b t h, h g r d -> b t g r d`.
+
+        With several results it is a merged projection: operands are x, one weight per result, then (if at
+        all) one bias per result, and `einsum` says all of it. Weights narrower than x are widened in the
+        kernel; the results are of the type `to`, by default x's.
+        """
+        return self._op("linear", (x, *weights), name, block, einsum=einsum, to=to)
+
+    def mul(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """a · b, element by element.
+
+        `*, * -> *`
+        """
+        return self._op("mul", (x, y), name, block)
+
+    def quantize(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+        """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum,
+        scaling).
+
+        `* -> *`
+        """
+        return self._op("quantize", (x,), name, block, to=to)
+
+    def recv(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`.
+
+        `* -> *`
+        """
+        return self._op("recv", (x,), name, block)
+
+    def reduce_scatter(
+        self,
+        x: Value,
+        /,
+        *,
+        over: tuple[str, ...],
+        dim: int,
+        to: str = "",
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """partial → split along `dim` (−1: along the tokens).
+
+        Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by
+        an exchange that sends no more than a ring does.
+        """
+        return self._op("reduce_scatter", (x,), name, block, over=over, dim=dim, to=to)
+
+    def repeat(
+        self,
+        *values: Value,
+        body: str,
+        times: int,
+        first: int | None = None,
+        carried: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
+
+        Weights and caches of the body are per iteration. `first` is the number of the first layer, counted
+        from where its graph begins; by default it follows the layers before it (`Program.iterations`).
+        """
+        return self._op(
+            "repeat", (*values,), name, block, body=body, times=times, first=first, carried=carried
+        )
+
+    def rms_norm(
+        self, x: Value, weight: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None
+    ) -> Value:
+        """x / rms(x) · w over the last axis; 4 FLOPs an element (square, sum, scale, weight).
+
+        `* h!, h! -> * h!`
+        """
+        return self._op("rms_norm", (x, weight), name, block, eps=eps)
+
+    def rope(
+        self,
+        x: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Rotary positions on the last axis; 6 FLOPs an element.
+
+        `b t! * d! -> b t! * d!`
+        """
+        return self._op("rope", (x,), name, block, theta=theta, scaling=scaling, factors=factors)
+
+    def rope_append(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        k_cache: Value,
+        v_cache: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value, Value]:
+        """Rotate q and k, and write k and v to their caches, in one kernel.
+
+        Operands q, k, v, key cache, value cache; results rotated q, key cache, value cache.
+
+        `b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e`
+        """
+        return self._op(
+            "rope_append",
+            (q, k, v, k_cache, v_cache),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+        )
+
+    def send(self, x: Value, /, *, to: int, name: str = "", block: str | None = None) -> Value:
+        """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is.
+
+        `* -> *`
+        """
+        return self._op("send", (x,), name, block, to=to)
+
+    def silu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · sigmoid(x).
+
+        `* -> *`
+        """
+        return self._op("silu", (x,), name, block)
+
+    def silu_mul(self, gate: Value, up: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """silu(gate) · up in one pass over memory.
+
+        `*, * -> *`
+        """
+        return self._op("silu_mul", (gate, up), name, block)
+
+    def slice(
+        self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
+        return self._op("slice", (x,), name, block, over=over, dim=dim)
+
+    def softmax(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
+
+        `* c! -> * c!`
+        """
+        return self._op("softmax", (x,), name, block)
+
+    def softmax_top_k(
+        self, x: Value, /, *, k: int, normalize: bool = False, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """softmax and top-k in one kernel, as engines route.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op("softmax_top_k", (x,), name, block, k=k, normalize=normalize)
+
+    def top_k(
+        self, x: Value, /, *, k: int, normalize: bool = False, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
+
+        With `normalize`, the chosen values are divided by their sum.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op("top_k", (x,), name, block, k=k, normalize=normalize)
