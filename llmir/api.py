@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
-    from .backends.silicon.validate import Layout, Overheads, Validation
+    from .backends.silicon.calibrate import Overheads
+    from .backends.silicon.validate import Layout, Validation
 
 
 def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
@@ -170,7 +171,7 @@ def validate(
 
 def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
     """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
-    from .backends.silicon.validate import overheads
+    from .backends.silicon.calibrate import overheads
 
     return overheads(Path(path), _built)
 

@@ -1,4 +1,4 @@
-"""The roofline of a measured call, and why it can be above a measurement: rules, from bytes and the device."""
+"""The roofline of a measured call, and the rules by which it can be above a measurement."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from llmir.hw import Device
 
 from .sources import known
 
+
 def machine(gpu: str) -> str:
     """The device behind a table's word for a machine.
 

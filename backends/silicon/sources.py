@@ -1,4 +1,4 @@
-"""What is known of measured rows beside their columns: `sources.yaml`, and the words of tables for machines."""
+"""What is known of measured rows beside their columns: `sources.yaml`."""
 
 from __future__ import annotations
 

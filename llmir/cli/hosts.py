@@ -10,7 +10,7 @@ from llmir.errors import InputError
 from . import output
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.validate import Overheads
+    from llmir.backends.silicon.calibrate import Overheads
 
 TABLE = "e2e.csv"
 
@@ -22,13 +22,14 @@ def fit(folder: str, engine: str | None, form: str, target: str | None) -> None:
     found = [o for o in api.overheads(Path(folder) / TABLE) if engine in (None, o.engine)]
     if not found:
         raise InputError(f"{folder}: no runs of {engine} in {TABLE}")
-    if target and len(found) > 1:
+    folder_of_all = bool(target) and not Path(str(target)).suffix
+    if target and len(found) > 1 and not folder_of_all:
         names = ", ".join(o.engine for o in found)
         raise InputError(f"{target}: a file is of one engine, say which with --engine: {names}")
     rows = [_row(o) for o in found]
     output.emit_rows(rows, form, None, _shown(rows))
-    if target:
-        output.emit(_yaml(found[0]), target)
+    for one in found if target else ():
+        output.emit(_yaml(one), f"{target}/engines/{one.engine}.yaml" if folder_of_all else target)
 
 
 def _row(o: Overheads) -> dict[str, Any]:

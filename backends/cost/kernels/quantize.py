@@ -20,13 +20,14 @@ def quantize(row: Row) -> Call:
 
 
 def families_of(to: DType, *, static: bool = False) -> tuple[str, ...]:
-    """Kernels that narrow to this type, the nearest first; scales that are known make 8 bits another kernel."""
+    """Kernels that narrow to this type, the nearest first; to 8 bits by known scales is another one."""
+    own: tuple[str, ...] = ()
     if to.bits == 4:
         own = ("quantize_nvfp4", "quantize_fp8_block")
     elif static:
         own = ("quantize_static",)
     elif to.kind == "int":
         own = ("quantize_int8",)
-    else:
-        own = ("quantize_fp8_block",) if to.block[1] else ()
+    elif to.block[1]:
+        own = ("quantize_fp8_block",)
     return tuple(dict.fromkeys((*own, "quantize_fp8", "quantize_fp8_block", "quantize_static")))

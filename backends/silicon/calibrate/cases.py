@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost.calibration import nearest
 from llmir.backends.cost.kernels import KERNELS, Kernel, parameters
 from llmir.backends.silicon.bounds import bound
+from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines, named
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import Kernels, Points
@@ -21,7 +21,6 @@ from llmir.names import plain, spans
 
 from .clock import Clock, clock, families_of
 from .fit import fit
-from .folds import Errors, errors, group_folds
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +94,11 @@ class Case:
 
 
 def cases(
-    format: Kernels, rows: Table, machines: Machines, known: Callable[[Device], Device] = lambda device: device
+    file: str,
+    format: Kernels,
+    rows: Table,
+    machines: Machines,
+    known: Callable[[Device], Device] = lambda device: device,
 ) -> tuple[list[Case], list[str]]:
     """The cases of a table, and what of it cannot be used: rows that are refused, of no device, of one group.
 
@@ -105,7 +108,7 @@ def cases(
     problems: list[str] = []
     by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
     for (gpu, framework, variant, *kernel), at in rows.alike(*by).items():
-        what = f"{format.name}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
+        what = f"{file}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
         try:
             device = machines(gpu)
         except HardwareError as error:
@@ -117,10 +120,11 @@ def cases(
         main = variant == "main" or not (variant or any(kernel))
         engine = named(framework, "" if main else variant or "".join(kernel))
         some = rows.take(at)
-        for families, points in _alike(format, some, device, problems).items():
+        for families, points in _alike(file, format, some, device, problems).items():
             case = _case(format, some, device, engine, framework, families, points, known(device))
             if len(set(case.groups)) < 2:
-                problems.append(f"{what}, {case.name}: fewer than two groups, too few to judge")
+                few = f"fewer than two groups by {', '.join(format.groups)}, too few to judge"
+                problems.append(f"{what}, {case.name}: {few}")
                 continue
             found.setdefault((gpu, framework, families), []).append(replace(case, main=main))
     return [case for alike in found.values() for case in _mains(alike)], problems
@@ -134,14 +138,14 @@ def _mains(alike: Sequence[Case]) -> Iterable[Case]:
 
 
 def _alike(
-    format: Kernels, rows: Table, device: Device, problems: list[str]
+    file: str, format: Kernels, rows: Table, device: Device, problems: list[str]
 ) -> dict[tuple[str, ...], list[Points]]:
     """Points by the families that a fit to this table is of."""
     found: dict[tuple[str, ...], list[Points]] = {}
     for points in format.points(rows, device):
         if not isinstance(points, Points):
             lines = spans(rows["line"][points.rows].astype(int).tolist(), 5)
-            problems.append(f"{format.name}: {plain(points.reason, 200)}: rows {lines}")
+            problems.append(f"{file}: {plain(points.reason, 200)}: rows {lines}")
             continue
         own = tuple(f for f in families_of(points, device) if f.startswith(format.fits))
         if own:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost import Ideal, Row, rows
-from llmir.backends.cost.kernels import KERNELS, Call, Kernel, Shape, calls
+from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls
+from llmir.backends.cost.stand_in import stand_in
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
 from llmir.dim import Binding
 from llmir.hw import Device
 
 NUMBERS = Binding()  # of a shape that has its numbers
-NO_CALL = Call(("",), Shape())  # of an op that no kernel is known of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,27 +69,25 @@ def clock(points: Sequence[Points], device: Device) -> Clock:
         many = len(group.rows)
         for row, call in _calls(group):
             least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
-            family = own(call.families[0], device) if call else ""
-            shape = call.shape.spread(many) if call else Shape()
-            words = tuple(v for v in vars(shape).values() if isinstance(v, str))
-            key = family, call.part if call else "", type(shape), words
-            made.setdefault(key, []).append((replace(call or NO_CALL, shape=shape), least, group.rows))
+            whole = replace(call, shape=call.shape.spread(many))
+            words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
+            key = own(call.families[0], device), call.part, type(call.shape), words
+            made.setdefault(key, []).append((whole, least, group.rows))
     terms = (_stacked(key[0], parts) for key, parts in made.items())
     return Clock(device, tuple(terms), sum(len(group.rows) for group in points))
 
 
 def families_of(points: Points, device: Device) -> tuple[str, ...]:
     """The families that price the rows, in the order of the ops."""
-    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points) if call))
+    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points)))
 
 
-def _calls(points: Points) -> Iterator[tuple[Row, Call | None]]:
-    """Each timed op with its call, in numbers: the first whose kernel takes all shapes; None of no kernel."""
+def _calls(points: Points) -> Iterator[tuple[Row, Call]]:
+    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in."""
     for row in rows(points.program):
         if row.name not in points.untimed:
-            bound = (replace(call, shape=call.at(points.at)) for call in calls(row))
-            fits = (c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
-            yield row, next(fits, None)
+            bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
+            yield row, next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
 
 
 def own(family: str, device: Device) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table
+from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
 
-from .table import MORE, WHOSE, Kernels
+from .table import MORE, WHOSE, Kernels, columns
 
 TYPES = {
     "bfloat16": "bf16",
@@ -47,11 +47,7 @@ class Attention(Kernels):
     """New tokens of uniform sequences after those that they see; `context` counts both."""
 
     name = "attention"
-    numbers = {
-        **dict.fromkeys(("batch", "q_len", "context", *HEADS), Column()),
-        "window": Column(low=0, empty=0),
-        **LATENCY,
-    }
+    numbers = columns("batch", "q_len", "context", *HEADS, window=Column(low=0, empty=0))
     words = (*WHOSE, "dtype")
     more = ("kv_dtype", *MORE)
     key = ("dtype", "kv_dtype", "window")
@@ -85,7 +81,7 @@ class Encoder(Kernels):
     """Sequences in which every token sees every other."""
 
     name = "attention_encoder"
-    numbers = {**dict.fromkeys(("batch", "q_len", "num_heads", "head_dim"), Column()), **LATENCY}
+    numbers = columns("batch", "q_len", "num_heads", "head_dim")
     words = (*WHOSE, "dtype")
     more = MORE
     key = ("dtype",)

@@ -7,6 +7,7 @@ from math import nan
 
 from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.silicon.rows import Column
+from llmir.frozen import FrozenDict
 
 from .table import Format
 
@@ -40,7 +41,7 @@ class Chat(Format):
     """Requests of one model, device and engine, which the table does not say."""
 
     name = "chat"
-    numbers = dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2))
+    numbers = FrozenDict(dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2)))
 
     def extra(self, names: Sequence[str]) -> dict[str, Column]:
         """Those of measured times."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import LATENCY, MOST, Array, Column, Table
+from llmir.backends.silicon.rows import MOST, Array, Column, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.mesh import Mesh
 from llmir.tensor import parse_tensor
 
-from .table import MORE, WHOSE, Kernels
+from .table import MORE, WHOSE, Kernels, columns
 
 # A table's word -> the op, and its input as it lies, of one byte or two an element.
 OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -40,12 +40,7 @@ class Collective(Kernels):
     """`bytes` as nccl-tests count them, among `num_gpus`."""
 
     name = "collective"
-    numbers = {
-        "num_gpus": Column(),
-        "bytes": Column(high=1e13),
-        "note": Column(empty=MOST, reads=together),
-        **LATENCY,
-    }
+    numbers = columns("num_gpus", bytes=Column(high=1e13), note=Column(empty=MOST, reads=together))
     words = (*WHOSE, "dtype", "op")
     more = MORE
     key = ("op", "num_gpus", "dtype")

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table
+from llmir.backends.silicon.rows import Array, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program, Value
 from llmir.hw import Device
 
 from .attention import TYPES
-from .table import MORE, WHOSE, Kernels
+from .table import MORE, WHOSE, Kernels, columns
 
 FP8 = "fp8_e4m3_t"
 Build = Callable[..., Any]
@@ -73,7 +73,7 @@ class Elementwise(Kernels):
     """`cols` values of each of `rows`; all heads of a token are its columns."""
 
     name = "elementwise"
-    numbers = {"rows": Column(), "cols": Column(), **LATENCY}
+    numbers = columns("rows", "cols")
     words = (*WHOSE, "dtype", "op")
     more = MORE
     key = ("timed", "dtype", "op")
@@ -101,7 +101,7 @@ class Elementwise(Kernels):
 
 @lru_cache(maxsize=256)
 def elementwise(timed: str, dtype: str, op: str = "") -> Program:
-    """What is timed, of so many rows and columns, or heads; the type of what is narrowed is that of the result."""
+    """What is timed, of so many rows and columns; of what is narrowed the table's type is the result's."""
     if timed not in OPS:
         raise InputError(f"no op is a {timed!r}")
     type = "bf16" if op == "scale_matrix" else TYPES.get(dtype, "")

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table
+from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.tensor import Tensor, parse_tensor
 
-from .table import MORE, WHOSE, Kernels
+from .table import MORE, WHOSE, Kernels, columns
 
 # dtype of a table -> types of activations and of weights, without the letters of their layout
 PRODUCTS = {
@@ -53,7 +53,7 @@ class Gemm(Kernels):
     """Products, with narrow x where the table's dtype is of both sides."""
 
     name = "gemm"
-    numbers = {**dict.fromkeys("mnk", Column()), "turns": Column(low=0, empty=nan), **LATENCY}
+    numbers = columns("m", "n", "k", turns=Column(low=0, empty=nan))
     words = (*WHOSE, "dtype")
     more = MORE
     key = ("dtype", "timed", "turns")

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table
+from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.build import Builder
 from llmir.dim import Busiest, Dim, Min, Size
 from llmir.errors import InputError
 from llmir.graph import Program, Value
 from llmir.hw import Device
 from llmir.mesh import Mesh
-from llmir.routing import law
+from llmir.routing import Arrived, law
 
 from .collective import factors
 from .gemm import PRODUCTS, tensor, wide_type
-from .table import MORE, WHOSE, Kernels
+from .table import MORE, WHOSE, Kernels, columns
 
 LAYER, BARE, GROUPED = "layer", "layer of narrow rows", "products"
 
 
 def balanced_or_power_law(distribution: str) -> float:
-    """Exponent of the power law that loads of experts follow; 0 if they are balanced. ValueError for other words.
+    """Exponent of the power law that loads of experts follow; 0 if they are balanced. Else a ValueError.
 
     >>> balanced_or_power_law("balanced"), balanced_or_power_law("power_law_1.2")
     (0.0, 1.2)
@@ -37,18 +37,22 @@ def balanced_or_power_law(distribution: str) -> float:
     return float(value)
 
 
+LAW = Column(
+    *(0, 10),
+    whole=False,
+    empty=0,
+    reads=balanced_or_power_law,
+    kind="balanced or power_law_ and its exponent",
+)
+
+
 class Moe(Kernels):
     """`num_tokens` over all ranks, of which each holds its share of the experts, and of each a part."""
 
     name = "moe"
-    numbers = {
-        **dict.fromkeys(("num_tokens", "hidden", "inter", "topk", "num_experts"), Column()),
-        **dict.fromkeys(("moe_tp", "moe_ep"), Column()),
-        "distribution": Column(
-            0, 10, whole=False, empty=0, reads=balanced_or_power_law, kind="balanced or power_law_ and its exponent"
-        ),
-        **LATENCY,
-    }
+    numbers = columns(
+        *("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep"), distribution=LAW
+    )
     words = (*WHOSE, "dtype")
     more = ("op", "routing", *MORE)
     key = ("timed", "dtype", "num_experts", "moe_ep", "topk", "law")
@@ -109,7 +113,7 @@ def layer(
     tokens: Size = Dim.symbol("t")
     by = law(routing)
     atoms = {f"ep{i}": n for i, n in enumerate(factors(ranks))}
-    if by.alone:
+    if isinstance(by, Arrived):
         tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
         experts, atoms = experts // ranks, {}
     over = tuple(atoms)

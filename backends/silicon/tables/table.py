@@ -21,6 +21,7 @@ from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
 from llmir.backends.silicon.sources import facts
 from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError, UnreadableError
+from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.names import plain
@@ -59,6 +60,11 @@ class Refusal:
     reason: str
 
 
+def columns(*sizes: str, **others: Column) -> Mapping[str, Column]:
+    """Columns of a table of kernels: sizes, others, and the time of a call."""
+    return FrozenDict({**dict.fromkeys(sizes, Column()), **others, **LATENCY})
+
+
 class Format:
     """A table that is known by its columns; a class registers itself under its name.
 
@@ -66,7 +72,7 @@ class Format:
     """
 
     name: ClassVar[str] = ""
-    numbers: ClassVar[Mapping[str, Column]] = {}
+    numbers: ClassVar[Mapping[str, Column]] = FrozenDict()
     words: ClassVar[Sequence[str]] = ()
     more: ClassVar[Sequence[str]] = ()
 
@@ -138,8 +144,7 @@ class Kernels(Format):
             except LlmirError as error:
                 yield Refusal(kind, at, str(error))
                 continue
-            sizes = {name: values for name, values in self.sizes(rows.take(at)).items()}
-            yield Points(kind, made, at, Binding(**sizes), self.untimed(made))
+            yield Points(kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made))
 
 
 def header(path: Path) -> list[str]:
@@ -184,6 +189,5 @@ def load(path: Path) -> tuple[Format, Table]:
     return format, facts(format.name, made) if isinstance(format, Kernels) else made
 
 
-CALL = LATENCY  # what each row of a table of kernels has
 WHOSE = ("gpu", "framework")
 MORE = ("kernel", "source", "timed", "variant")

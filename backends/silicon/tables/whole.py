@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import nan
 
 from llmir.backends.silicon.rows import Column
+from llmir.frozen import FrozenDict
 
 from .table import Format
 
@@ -16,10 +17,12 @@ class Whole(Format):
     """Runs of a model on GPUs, by an engine."""
 
     name = "model"
-    numbers = {
-        **dict.fromkeys(("num_gpus", "tp", "pp", "ep", "dp"), DEGREE),
-        **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_latency_ms"), MS),
-        "throughput_tok_s": Column(1e-6, 1e12, whole=False, empty=nan),
-    }
+    numbers = FrozenDict(
+        {
+            **dict.fromkeys(("num_gpus", "tp", "pp", "ep", "dp"), DEGREE),
+            **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_latency_ms"), MS),
+            "throughput_tok_s": Column(1e-6, 1e12, whole=False, empty=nan),
+        }
+    )
     words = ("model", "gpu", "kind", "isl", "osl", "batch_or_concurrency")
     more = ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag", "source")

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmir import strict_csv
 from llmir.backends.analysis.workload import Workload
+from llmir.backends.silicon.bounds import MODEL
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import header
 from llmir.backends.silicon.tables.chat import UNITS, timed
@@ -18,7 +19,6 @@ from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from llmir.backends.silicon.bounds import MODEL
 from .judged import Findings, Judged, Refused
 from .pricing import IDEAL, Pricing, of_step
 
@@ -27,7 +27,7 @@ FAR = 30  # times as long as predicted: units that are mistaken for others are 1
 
 @dataclass(frozen=True)
 class Chat:
-    """What a log's requests ran on: each in a batch of `batch` like it. `unit` is of times that state none."""
+    """What a log's requests ran on: each in a batch of `batch` like it; `unit` is of times without one."""
 
     program: Program
     device: Device
@@ -115,8 +115,14 @@ def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array])
         times = float(np.median(seconds[known] / predicted[metric][known]))
         below = float(np.mean(seconds[known] < least[metric][known]))
         if times > FAR or below > 0.5:
-            how = f"{times:,.0f} times as long as predicted" if times > FAR else "shorter than any machine can be"
-            found.append(f"{file}: {metric} is {how} in the middle; is it in the unit that it is said to be in?")
+            how = (
+                f"{times:,.0f} times as long as predicted"
+                if times > FAR
+                else "shorter than any machine can be"
+            )
+            found.append(
+                f"{file}: {metric} is {how} in the middle; is it in the unit that it is said to be in?"
+            )
     return found
 
 

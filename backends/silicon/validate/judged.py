@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.silicon.calibrate.folds import errors
+from llmir.backends.silicon.folds import errors
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.names import suggest

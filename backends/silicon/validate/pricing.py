@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Model, model
+from llmir.backends.cost import Basis, Model, model
 from llmir.backends.cost.calibration import engines, first, owner
 from llmir.backends.silicon.rows import Array
 from llmir.errors import InputError
@@ -22,7 +23,7 @@ class Trust(NamedTuple):
     """What a time rests on, most of it first, and its mean relative error where that is known."""
 
     basis: str
-    band: float | None
+    band: float
 
 
 class Pricing(NamedTuple):
@@ -59,16 +60,16 @@ IDEAL = Pricing("ideal")
 
 def priced_by(cost: str) -> Pricing:
     """The pricing of that name."""
-    if cost not in NAMES:
-        raise InputError(f"cost: expected {' or '.join(NAMES)}, got {cost!r}")
+    if cost not in (known := ("calibrated", "ideal")):
+        raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
     return Pricing(cost)
 
 
-def trust(times: Sequence[Any], bases: Sequence[str], errors: Sequence[float | None]) -> tuple[str, Array]:
+def trust(times: Sequence[Any], bases: Sequence[Basis], errors: Sequence[float | None]) -> tuple[str, Array]:
     """The bases of ops, those of most time first, and the mean of their errors by their times."""
     shares: dict[str, float] = {}
     for time, basis in zip(times, bases, strict=True):
-        shares[basis] = shares.get(basis, 0.0) + float(np.sum(time))
+        shares[str(basis)] = shares.get(str(basis), 0.0) + float(np.sum(time))
     known = [(time, error) for time, error in zip(times, errors, strict=True) if error is not None]
     whole = sum(time for time, _ in known)
     with np.errstate(invalid="ignore"):
@@ -79,6 +80,7 @@ def trust(times: Sequence[Any], bases: Sequence[str], errors: Sequence[float | N
 def of_step(report: Report) -> Trust:
     """The same of a step at one point, or at the middle of those of a grid."""
     if report.error is None:
-        return Trust("; ".join(dict.fromkeys(op.basis for op in report.ops)), None)
-    basis, _ = trust([op.repeat * op.time_s for op in report.ops], *zip(*((op.basis, op.error) for op in report.ops)))
+        return Trust("; ".join(dict.fromkeys(str(op.basis) for op in report.ops)), nan)
+    ops = report.ops
+    basis, _ = trust([op.repeat * op.time_s for op in ops], [op.basis for op in ops], [None] * len(ops))
     return Trust(basis, float(np.mean(report.error)))

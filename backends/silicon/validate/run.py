@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.serving import loop
+from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
@@ -19,7 +20,6 @@ from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from llmir.backends.silicon import bounds
 from .chat import Chat, chat
 from .judged import Findings, Judged, Refused, Validation, Where
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
@@ -103,7 +103,9 @@ def _kernels(found: Findings, file: _File, format: Kernels, pricing: Pricing, te
         device = file.device(gpu)
         if isinstance(device, str):
             kinds = format.kinds(t.take(at))
-            found.refused += [Refused(*file.where(i, kind), device) for i, kind in zip(at, kinds, strict=True)]
+            found.refused += [
+                Refused(*file.where(i, kind), device) for i, kind in zip(at, kinds, strict=True)
+            ]
             continue
         own = "" if variant == "main" else variant or kernel
         for points in format.points(t.take(at), device):

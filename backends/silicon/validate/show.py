@@ -30,7 +30,7 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
 
 
 def within(found: Validation) -> list[dict[str, Any]]:
-    """Of the rows whose band is known, by basis, how many there are and the share whose error is no larger."""
+    """Of rows whose band is known, by basis, how many there are and the share whose error is no larger."""
     known: dict[str, list[bool]] = {}
     for row in found.measured:
         if not math.isnan(row.band):

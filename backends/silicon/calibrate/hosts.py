@@ -1,0 +1,158 @@
+"""What engines add to their kernels, fitted to whole models: once for each, on all devices and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.analysis.plan import plan
+from llmir.backends.cost import Calibrated
+from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
+from llmir.backends.serving import loop
+from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.machines import engine as engine_of
+from llmir.backends.silicon.tables import load
+from llmir.backends.silicon.validate.pricing import IDEAL
+from llmir.backends.silicon.validate.requests import Layout, Request, request
+from llmir.dim import Binding
+from llmir.errors import InputError, LlmirError
+from llmir.graph import Program
+from llmir.hw import Device
+
+from .fit import fit
+
+JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+
+
+class Run(NamedTuple):
+    """A measured run: its engine, its model, what it is made of, and its time."""
+
+    engine: str
+    model: str
+    shape: RunShape
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """The host of one engine, and how well it predicts models that it was not fitted to."""
+
+    engine: str
+    host: Host
+    rows: int
+    models: int
+    errors: Errors
+
+
+def overheads(path: Path, build: Callable[[Layout], Program]) -> list[Overheads]:
+    """The hosts of all engines in a table of whole models; InputError if no row can be used."""
+    runs = list(_runs(path, build))
+    if not runs:
+        raise InputError(f"{path.name}: no run of a known model on a calibrated device")
+    engines = dict.fromkeys(run.engine for run in runs)
+    return [_fitted(engine, [r for r in runs if r.engine == engine]) for engine in engines]
+
+
+def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
+    device = hw.load("h100-sxm")  # of which a host asks nothing
+    shape, seconds = _stacked([r.shape for r in runs]), np.array([r.seconds for r in runs])
+    predicted = np.empty(len(runs))
+    models = [r.model for r in runs]
+    for seen, judged in group_folds(models if len(set(models)) > 1 else list(range(len(runs)))):
+        host = _fit(device, shape.take(seen), seconds[seen])
+        predicted[judged] = host.seconds(device, shape.take(judged))
+    host = _fit(device, shape, seconds)
+    return Overheads(engine, host, len(runs), len(set(models)), errors(predicted, seconds))
+
+
+def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
+    # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
+    kinds = {"host": Host}
+    found = fit(kinds, lambda h: np.asarray(h["host"].seconds(device, shape)), seconds, starts=6, prior=0.001)
+    host = found["host"]
+    assert isinstance(host, Host)
+    return host
+
+
+def _stacked(shapes: Sequence[Any]) -> Any:
+    """One shape of arrays from many of numbers."""
+    made = {}
+    for name, first in vars(shapes[0]).items():
+        column = [getattr(s, name) for s in shapes]
+        made[name] = _stacked(column) if isinstance(first, StepShape) else np.array(column, dtype=float)
+    return type(shapes[0])(**made)
+
+
+def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
+    format, t = load(path)
+    if format.name != "model":
+        of = f"this is one of {format.name}"
+        raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
+    build, machines = cache(build), Machines(path.parent)
+    for i in range(len(t)):
+        if t["kind"][i] not in JUDGED:
+            continue
+        try:
+            asked, device = request(t, i), machines(t["gpu"][i])
+            if not _calibrated(device):
+                continue
+            engine, program = engine_of(t["framework"][i]), build(asked.layout)
+            for metric, seconds in asked.figures.items():
+                shape = _shape(metric, asked, program, device, engine)
+                yield Run(engine, asked.layout.model, shape, seconds)
+        except LlmirError:
+            continue
+
+
+def _calibrated(device: Device) -> bool:
+    """Whether its kernels rest on its vendor's; what another's leave is more than the host's."""
+    found = basis(device, "gemm_bf16")
+    return found is not None and found.device.vendor == device.vendor
+
+
+def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
+    """A run as its steps."""
+    prompt, generate = asked.prompt, asked.generate
+    if asked.serving:
+        together = loop.replicas(program)
+        within, _ = loop.in_flight(program, device, asked.batch, prompt, generate)
+    else:
+        one = IDEAL.workload(program, device, engine, 1, prompt, generate)
+        together = within = loop.fitting(one, asked.batch)[0]
+
+    def step(batch: int, new: int, cached: int) -> StepShape:
+        return _step(program, device, engine, Binding(B=batch, T=new, C=cached))
+
+    return RunShape(
+        decode=step(within, 1, prompt + generate // 2),
+        prefill=step(together, prompt, 0),
+        serving=asked.serving,
+        prompts=within / generate / together,
+        waves=asked.batch / within if metric == "e2e" else 1,
+        prefills=metric in ("e2e", "ttft"),
+        tokens={"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric],
+    )
+
+
+def _step(program: Program, device: Device, engine: str, at: Binding) -> StepShape:
+    """Its kernels, with and without the time that each waits to begin."""
+    made = plan(program, _model(device, engine))
+    waits = flows = 0.0
+    for row, price in zip(made.rows, made.prices, strict=True):
+        alone, together = price.in_graph(at, 1.0)
+        waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
+    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"])
+
+
+@cache
+def _model(device: Device, engine: str) -> Calibrated:
+    own = device.calibration.engines if device.calibration else {}
+    return Calibrated(device, engine if engine in own else None)
