@@ -264,7 +264,15 @@ class OpMethods:
         return self._op("last_token", (x,), name, block)
 
     def layer_norm(
-        self, x: Value, /, *, eps: float = 1e-05, name: str = "", block: str | None = None
+        self,
+        x: Value,
+        weight: Value,
+        bias: Value,
+        /,
+        *,
+        eps: float = 1e-05,
+        name: str = "",
+        block: str | None = None,
     ) -> Value:
         """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
 
@@ -272,7 +280,7 @@ class OpMethods:
 
         `* h!, h!, h! -> * h!`
         """
-        return self._op("layer_norm", (x,), name, block, eps=eps)
+        return self._op("layer_norm", (x, weight, bias), name, block, eps=eps)
 
     def linear(
         self, x: Value, *weights: Value, einsum: str, to: str = "", name: str = "", block: str | None = None

@@ -71,6 +71,7 @@ class LayerNorm(Op):
     opcode = "layer_norm"
     kind = "norm"
     rule = "* h!, h!, h! -> * h!"
+    takes = ("x", "weight", "bias")
     vector_flops = 7
 
     eps: float = 1e-5

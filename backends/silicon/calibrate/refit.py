@@ -82,11 +82,17 @@ def _ranked(engines: Engines) -> Calibration:
     return Calibration(next(iter(ordered)), ordered)
 
 
-def files(found: Sequence[Case]) -> dict[str, str]:
-    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices."""
+def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
+    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
+
+    Where these are not the `whole` of what there is to fit, they are laid over what the device has.
+    """
     made: dict[str, str] = {}
     for device in dict.fromkeys(case.device for case in found if case.device.measured_as):
         engines = calibration([case for case in found if case.device == device])
+        if device.calibration and not whole:
+            own = device.calibration.engines
+            engines = {e: {**own.get(e, {}), **families} for e, families in engines.items()}
         for engine, families in sorted(engines.items()):
             made[f"calibrations/{device.measured_as}/{engine}.yaml"] = engine_yaml(
                 dict(sorted(families.items()))
