@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .backends.cost import CostModel, Model
     from .backends.silicon.calibrate import Overheads
     from .backends.silicon.validate import Layout, Validation
+    from .hw import Device
 
 
 def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
@@ -169,11 +170,16 @@ def validate(
     return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
 
 
-def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
-    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
+def overheads(
+    path: str | os.PathLike[str], known: Callable[[Device], Device] = lambda device: device
+) -> list[Overheads]:
+    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine.
+
+    `known` gives a device with another calibration than its own.
+    """
     from .backends.silicon.calibrate import overheads
 
-    return overheads(Path(path), _built)
+    return overheads(Path(path), _built, known)
 
 
 def _built(layout: Layout) -> Program:

@@ -56,6 +56,7 @@ def calibrate(
     """
     from pathlib import Path
 
+    from llmir.backends.silicon import calibrate
     from llmir.backends.silicon.machines import Machines
 
     if run:
@@ -76,7 +77,7 @@ def calibrate(
         if device or family:
             raise InputError("--host: is of an engine on all devices; leave --device and --family out")
         return hosts.fit(folder, engine, form or "table", output_file)
-    machines = Machines(Path(folder))
+    machines, whole = Machines(Path(folder)), not (device or engine or family)
     only, known = machines(device) if device else None, _known(family)
 
     def wanted(format: str, case: Case) -> bool:
@@ -87,15 +88,15 @@ def calibrate(
     if not found:
         asked = ", ".join(filter(None, (device, engine, family))) or "any known device"
         raise InputError(f"{folder}: no rows of {asked}")
-    if output_file:
+    if output_file and alone:
         _write(found, output_file, machines, device)
-    if (
-        output_file
-        and not alone
-        and not (device or engine or family)
-        and (Path(folder) / hosts.TABLE).exists()
-    ):
-        hosts.fit(folder, None, form or "table", output_file)
+    elif output_file:
+        for name, text in calibrate.files(found, whole=whole).items():
+            path = Path(output_file) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            output.emit(text, str(path))
+        if whole and (Path(folder) / hosts.TABLE).exists():
+            hosts.fit(folder, None, form or "table", output_file, calibrate.with_fits(found))
 
 
 def _known(family: str | None) -> set[str]:
@@ -110,17 +111,9 @@ def _known(family: str | None) -> set[str]:
 
 
 def _write(found: list[Case], target: str, machines: Machines, device: str | None) -> None:
-    """A file of one device, or a folder with one for each device and engine."""
-    from pathlib import Path
-
+    """A file of one device."""
     from llmir.backends.silicon import calibrate
 
-    if not Path(target).suffix:
-        for name, text in calibrate.files(found).items():
-            path = Path(target) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            output.emit(text, str(path))
-        return
     devices = list(dict.fromkeys(case.device for case in found))
     if len(devices) > 1:
         names = ", ".join(d.name for d in devices)

@@ -10,16 +10,25 @@ from llmir.errors import InputError
 from . import output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from llmir.backends.silicon.calibrate import Overheads
+    from llmir.hw import Device
 
 TABLE = "e2e.csv"
 
 
-def fit(folder: str, engine: str | None, form: str, target: str | None) -> None:
+def fit(
+    folder: str,
+    engine: str | None,
+    form: str,
+    target: str | None,
+    known: Callable[[Device], Device] = lambda device: device,
+) -> None:
     """Fit the hosts of all engines, or of one, whose file is then written."""
     from llmir import api
 
-    found = [o for o in api.overheads(Path(folder) / TABLE) if engine in (None, o.engine)]
+    found = [o for o in api.overheads(Path(folder) / TABLE, known) if engine in (None, o.engine)]
     if not found:
         raise InputError(f"{folder}: no runs of {engine} in {TABLE}")
     folder_of_all = bool(target) and not Path(str(target)).suffix

@@ -3,7 +3,7 @@
 from .cases import Case, cases
 from .fit import fit
 from .hosts import Overheads, overheads
-from .refit import block, device_file, files, fitted
+from .refit import block, device_file, files, fitted, with_fits
 
 __all__ = [
     "Case",
@@ -15,4 +15,5 @@ __all__ = [
     "fit",
     "fitted",
     "overheads",
+    "with_fits",
 ]

@@ -52,9 +52,14 @@ class Overheads:
     errors: Errors
 
 
-def overheads(path: Path, build: Callable[[Layout], Program]) -> list[Overheads]:
-    """The hosts of all engines in a table of whole models; InputError if no row can be used."""
-    runs = list(_runs(path, build))
+def overheads(
+    path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device] = lambda device: device
+) -> list[Overheads]:
+    """The hosts of all engines in a table of whole models; InputError if no row can be used.
+
+    `known` gives a device with another calibration than its own.
+    """
+    runs = list(_runs(path, build, known))
     if not runs:
         raise InputError(f"{path.name}: no run of a known model on a calibrated device")
     engines = dict.fromkeys(run.engine for run in runs)
@@ -91,7 +96,7 @@ def _stacked(shapes: Sequence[Any]) -> Any:
     return type(shapes[0])(**made)
 
 
-def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
+def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device]) -> Iterator[Run]:
     format, t = load(path)
     if format.name != "model":
         of = f"this is one of {format.name}"
@@ -101,7 +106,7 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), machines(t["gpu"][i])
+            asked, device = request(t, i), known(machines(t["gpu"][i]))
             if not _calibrated(device):
                 continue
             engine, program = engine_of(t["framework"][i]), build(asked.layout)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 
 from llmir.backends.cost.calibration import engine_yaml, to_yaml
+from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.silicon.folds import errors
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.rows import Table
@@ -33,17 +33,20 @@ def fitted(
     """
     found: list[Case] = []
     for file, format, rows in sorted(tables, key=lambda table: (table[1].name, table[0])):
-        some, problems = cases(file, format, rows, machines, partial(_known, tuple(found)))
+        some, problems = cases(file, format, rows, machines, with_fits(found))
         for problem in problems:
             tell(problem)
         found += [case for case in some if wanted(format.name, case)]
     return found
 
 
-def _known(found: Sequence[Case], device: Device) -> Device:
-    """The device with the calibration that these cases make, or as it is."""
-    engines = calibration([case for case in found if case.device == device])
-    return replace(device, own_calibration=_ranked(engines)) if engines else device
+def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
+    """What gives a device the calibration that cases of it make; another one is as it was."""
+    fitted: dict[Device, Device] = {}
+    for device in dict.fromkeys(case.device for case in found):
+        engines = calibration([case for case in found if case.device == device])
+        fitted[device] = replace(device, own_calibration=_ranked(engines)) if engines else device
+    return lambda device: fitted.get(device, device)
 
 
 def calibration(found: Sequence[Case]) -> Engines:
@@ -91,8 +94,10 @@ def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
     for device in dict.fromkeys(case.device for case in found if case.device.measured_as):
         engines = calibration([case for case in found if case.device == device])
         if device.calibration and not whole:
-            own = device.calibration.engines
-            engines = {e: {**own.get(e, {}), **families} for e, families in engines.items()}
+            for engine, families in device.calibration.engines.items():
+                if engine in engines:
+                    own = {name: fit for name, fit in families.items() if name in KERNELS}
+                    engines[engine] = own | engines[engine]
         for engine, families in sorted(engines.items()):
             made[f"calibrations/{device.measured_as}/{engine}.yaml"] = engine_yaml(
                 dict(sorted(families.items()))
