@@ -56,7 +56,6 @@ def calibrate(
     """
     from pathlib import Path
 
-    from llmir.backends.silicon import calibrate
     from llmir.backends.silicon.machines import Machines
 
     if run:
@@ -91,12 +90,21 @@ def calibrate(
     if output_file and alone:
         _write(found, output_file, machines, device)
     elif output_file:
-        for name, text in calibrate.files(found, whole=whole).items():
-            path = Path(output_file) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            output.emit(text, str(path))
-        if whole and (Path(folder) / hosts.TABLE).exists():
-            hosts.fit(folder, None, form or "table", output_file, calibrate.with_fits(found))
+        _write_all(found, folder, output_file, form or "table", whole=whole)
+
+
+def _write_all(found: list[Case], folder: str, target: str, form: str, *, whole: bool) -> None:
+    """A file for each device and engine, and for each engine's host where all is fitted."""
+    from pathlib import Path
+
+    from llmir.backends.silicon import calibrate
+
+    for name, text in calibrate.files(found, whole=whole).items():
+        path = Path(target) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        output.emit(text, str(path))
+    if whole and (Path(folder) / hosts.TABLE).exists():
+        hosts.fit(folder, None, form, target, calibrate.with_fits(found))
 
 
 def _known(family: str | None) -> set[str]:

@@ -63,14 +63,16 @@ class AttentionShape(Shape):
         return roofline(device, self.dtype, flops, self.rows_bytes + self.kv_elements * self.kv_bits / 8)
 
 
+TINY = 1e-300  # in place of a step of 0, where all rows see as much
+
+
 def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
     """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
 
     >>> int(seen(4, 0, np.inf, 1)), int(seen(4, 10, np.inf, 1)), int(seen(4, 0, 2, 1))
     (10, 50, 7)
     """
-    with np.errstate(divide="ignore", invalid="ignore"):  # where step is 0 all rows see as much
-        growing = np.clip(np.where(step, np.floor((most - before) / step), np.inf), 0, rows)
+    growing = np.clip(np.floor((most - before) / np.maximum(step, TINY)), 0, rows)
     full = np.where(growing < rows, rows - growing, 0)
     capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
     return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -104,9 +104,15 @@ def cases(
 
     `known` gives a device with the calibration that families of other tables are held at.
     """
-    found: dict[tuple[object, ...], list[Case]] = {}
+    found: list[Case] = []
+    alike: dict[tuple[str, str, tuple[str, ...]], list[Case]] = {}  # an engine's kernels for one thing
     problems: list[str] = []
+    reasons: dict[str, list[int]] = {}
     by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
+    for (why,), at in rows.alike("unfit").items():
+        if why:
+            reasons[why] = rows["line"][at].astype(int).tolist()
+    rows = rows.take(rows["unfit"] == "")
     for (gpu, framework, variant, *kernel), at in rows.alike(*by).items():
         what = f"{file}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
         try:
@@ -117,35 +123,32 @@ def cases(
         if not named(framework):
             problems.append(f"{what}: no framework is named")
             continue
-        main = variant == "main" or not (variant or any(kernel))
-        engine = named(framework, "" if main else variant or "".join(kernel))
+        engine = named(framework, "" if variant == "main" else variant or "".join(kernel))
         some = rows.take(at)
-        for families, points in _alike(file, format, some, device, problems).items():
+        for families, points in _alike(format, some, device, reasons).items():
             case = _case(format, some, device, engine, framework, families, points, known(device))
             if len(set(case.groups)) < 2:
                 few = f"fewer than two groups by {', '.join(format.groups)}, too few to judge"
                 problems.append(f"{what}, {case.name}: {few}")
-                continue
-            found.setdefault((gpu, framework, families), []).append(replace(case, main=main))
-    return [case for alike in found.values() for case in _mains(alike)], problems
-
-
-def _mains(alike: Sequence[Case]) -> Iterable[Case]:
-    """The kernels of one engine for one thing, the main one first if none is yet: that of most rows."""
-    first, *others = sorted(alike, key=lambda case: (not case.main, -len(case.seconds), case.engine))
-    yield replace(first, main=True, engine=first.engine.partition("-")[0])
-    yield from others
+            elif variant:
+                found.append(replace(case, main=variant == "main"))
+            else:
+                alike.setdefault((gpu, framework, families), []).append(case)
+    problems += [f"{file}: {plain(why, 200)}: rows {spans(sorted(n), 5)}" for why, n in reasons.items()]
+    for (_, framework, _), kernels in alike.items():
+        first, *others = sorted(kernels, key=lambda case: (-len(case.seconds), case.engine))
+        found += [replace(first, main=True, engine=named(framework)), *others]
+    return found, problems
 
 
 def _alike(
-    file: str, format: Kernels, rows: Table, device: Device, problems: list[str]
+    format: Kernels, rows: Table, device: Device, reasons: dict[str, list[int]]
 ) -> dict[tuple[str, ...], list[Points]]:
     """Points by the families that a fit to this table is of."""
     found: dict[tuple[str, ...], list[Points]] = {}
     for points in format.points(rows, device):
         if not isinstance(points, Points):
-            lines = spans(rows["line"][points.rows].astype(int).tolist(), 5)
-            problems.append(f"{file}: {plain(points.reason, 200)}: rows {lines}")
+            reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
             continue
         own = tuple(f for f in families_of(points, device) if f.startswith(format.fits))
         if own:

@@ -75,7 +75,7 @@ class Elementwise(Kernels):
     name = "elementwise"
     numbers = columns("rows", "cols")
     words = (*WHOSE, "dtype", "op")
-    more = MORE
+    more = (*MORE, "timing")
     key = ("timed", "dtype", "op")
 
     def completed(self, rows: Table, device: Device) -> Table:
@@ -88,9 +88,9 @@ class Elementwise(Kernels):
         return elementwise(*key)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Rows and columns, a third of these for each of queries, keys and values; and no tokens before."""
+        """Rows and columns, a third of these for each of queries, keys and values, after one token."""
         each = rows["cols"] / np.where(rows["timed"] == "rope_append", 3, 1)
-        return {"m": rows["rows"], "n": each, "p": np.zeros(len(rows))}
+        return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
         """All of a width; of what has a scale or a sum a row, all of as many rows."""
