@@ -28,17 +28,7 @@ INDEX = "model.safetensors.index.json"
 _BUDGET = Budget(bytes=2**25, nodes=600_000, depth=8)
 _MOST_AXES = 32
 
-_DTYPES = {
-    "F64": "fp64",
-    "F32": "fp32",
-    "BF16": "bf16",
-    "F16": "fp16",
-    "F8_E4M3": "fp8_e4m3",
-    "F8_E5M2": "fp8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I8": "int8",
-}
+_DTYPES = {d.stored: d.name for d in DTYPES.values() if d.stored}
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
+from llmir.dtype import BF16, FP16, FP32
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.source import locate, show
 from llmir.names import plain, suggest
 
 # Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
 _ABSURD = 2**48
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_DTYPES = {d.torch: d.name for d in (BF16, FP16, FP32)}
 Neutral = tuple[Collection[object], str]
 """The values with which a field does not act, and what it is otherwise."""
 _NOTHING: Mapping[str, Neutral] = MappingProxyType({})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from llmir.errors import HardwareError
+from llmir.dtype import WIDER, unit_of
+from llmir.errors import HardwareError, ParseError
 from llmir.frozen import Record
 from llmir.hw import calibrations
 from llmir.hw.calibration import Calibration
-from llmir.hw.dtypes import WIDER, unit_of
 from llmir.hw.link import Link, Node
 from llmir.hw.schema import field_path
 from llmir.names import suggest
@@ -65,7 +65,7 @@ class Device(Record):
         >>> hw.load("v100").matrix_peak("bf16"), hw.load("h100-sxm").matrix_peak("fp32")
         ((125000000000000.0, 'fp16'), (66900000000000.0, 'fp32'))
         """
-        unit = unit_of(dtype)
+        unit = _unit(dtype)
         for candidate in (unit, self.runs_as.get(unit, unit), *WIDER[unit]):
             if candidate in self.matrix_flops:
                 return self.matrix_flops[candidate], candidate
@@ -76,7 +76,7 @@ class Device(Record):
 
         HardwareError for an unknown dtype, or fp64 where the device states none.
         """
-        unit = unit_of(dtype)
+        unit = _unit(dtype)
         # fp32 lanes hold the values of every narrower dtype, but not those of fp64.
         fallback = () if unit == "fp64" else ("fp32",)
         for candidate in (unit, self.runs_as.get(unit, unit), *fallback):
@@ -119,3 +119,10 @@ class Device(Record):
             near = suggest(path, self.sources) or f", it has {', '.join(self.sources)}"
             raise HardwareError(f"{self.name} has no number {key!r}{near}")
         return "; ".join(dict.fromkeys(found))
+
+
+def _unit(dtype: str) -> str:
+    try:
+        return unit_of(dtype)
+    except ParseError as error:
+        raise HardwareError(str(error)) from None

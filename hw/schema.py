@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from llmir.dtype import WIDER
 from llmir.errors import HardwareError
 from llmir.hw.calibration import Calibration, Fitted
-from llmir.hw.dtypes import WIDER
 from llmir.hw.link import Link, Node
 from llmir.names import plain, suggest
 

@@ -8,29 +8,51 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import analyze, diff, draw, load, run, validate, workload
+    from .api import (
+        analyze,
+        check,
+        diff,
+        draw,
+        equivalent,
+        explain,
+        interpret,
+        load,
+        run,
+        save,
+        validate,
+        workload,
+    )
+    from .backends.cost import CostModel
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
+    from .plugins import load_plugin
     from .text import parse_program, print_program
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
     "analyze": "api",
+    "check": "api",
     "diff": "api",
     "draw": "api",
+    "equivalent": "api",
+    "explain": "api",
+    "interpret": "api",
     "load": "api",
     "run": "api",
+    "save": "api",
     "validate": "api",
     "workload": "api",
+    "CostModel": "backends.cost",
     "Builder": "build",
     "LlmirError": "errors",
     "Graph": "graph",
     "Program": "graph",
     "DEFAULT_PIPELINE": "passes",
     "Pass": "pipeline",
+    "load_plugin": "plugins",
     "parse_program": "text",
     "print_program": "text",
 }
@@ -38,18 +60,25 @@ _LAZY = {
 __all__ = [
     "DEFAULT_PIPELINE",
     "Builder",
+    "CostModel",
     "Graph",
     "LlmirError",
     "Pass",
     "Program",
     "__version__",
     "analyze",
+    "check",
     "diff",
     "draw",
+    "equivalent",
+    "explain",
+    "interpret",
     "load",
+    "load_plugin",
     "parse_program",
     "print_program",
     "run",
+    "save",
     "validate",
     "workload",
 ]

@@ -7,30 +7,43 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, PassError
+from .errors import InputError, PassError, UnsupportedError
 from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 
 if TYPE_CHECKING:
+    from .backends.analysis.conserve import Conservation
     from .backends.analysis.diff import StepDiff, WorkloadDiff
+    from .backends.analysis.explain import Explanation
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
+    from .backends.interpret import Equivalence
     from .backends.silicon.calibrate import Overheads
     from .backends.silicon.validate import Layout, Validation
+    from .frontends.weights import Comparison
     from .hw import Device
+    from .op import Array
+    from .tensor import Tensor
+    from .views import Shown
 
 
-def load(model: object, logits: str = "last", *, lenient: bool = False) -> Program:
+def load(model: object, logits: str | None = None, *, lenient: bool = False) -> Program:
     """The unfused, unsharded program of a model, quantized if its config says that its checkpoint is.
 
     `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
-    `.to_dict()`; `logits` is `last` (one position a sequence) or `all`. `lenient` turns config fields that
-    llmir does not model from errors into notes. Raises `ConfigError`, or `UnsupportedError`.
+    `.to_dict()`; `logits` is `last` (one position a sequence, the default) or `all`. `lenient` turns config
+    fields that llmir does not model from errors into notes. The path of an `.ir` file is that program as it
+    is. Raises `ConfigError`, `UnsupportedError` or `ParseError`.
     """
     from .frontends import load as read
+    from .text import read_program
 
-    program = read(model, logits=logits, lenient=lenient)
+    if isinstance(model, str | os.PathLike) and os.fspath(model).lower().endswith(".ir"):
+        if logits is not None:
+            raise InputError(f"logits: {os.fspath(model)} is IR, which says already what lm_head runs on")
+        return read_program(model)
+    program = read(model, logits="last" if logits is None else logits, lenient=lenient)
     stored = program.facts.get("quantization")
     return run(program, stored) if isinstance(stored, str) else program
 
@@ -137,6 +150,104 @@ def diff(
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
     reports = [Report(p, m.device, **at, model=m) for (p, _), m in zip(sides, basis.models, strict=True)]
     return steps(reports[0], reports[1], basis.why)
+
+
+def explain(priced: Report | Workload, op: str, *, phase: str = "prefill") -> Explanation:
+    """One op of a step: its equation, its costs in symbols and numbers, and why it takes as long as it does.
+
+    `op` is a name that a report has, such as `layer.qkv_proj` or `qkv_proj`; of a workload, `phase` is the
+    step, `prefill` or (the last) `decode`.
+    """
+    from .backends.analysis.explain import explain
+    from .backends.analysis.report import Report
+    from .backends.analysis.workload import Workload
+
+    if isinstance(priced, Workload):
+        steps = {"prefill": priced.prefill, "decode": priced.decode}
+        if phase not in steps:
+            raise InputError(f"phase: expected prefill or decode, got {phase!r}")
+        if (step := steps[phase]) is None:
+            raise InputError("phase: with 1 token to generate there is no decode step")
+        return explain(step, op, phase)
+    if not isinstance(priced, Report):
+        raise InputError(f"expected a Report or a Workload, got {type(priced).__name__}")
+    return explain(priced, op)
+
+
+def interpret(
+    program: Program,
+    inputs: Mapping[str, Array],
+    weights: Callable[[str, Tensor], Array] | None = None,
+    caches: Mapping[str, list[Array]] | None = None,
+) -> tuple[list[Array], dict[str, list[Array]]]:
+    """What a program computes, in numpy, in float64: the outputs of one step, and the caches after it.
+
+    `inputs` are whole arrays by name; their shapes say how many sequences and tokens there are. `weights`
+    gives an array for a checkpoint's name and a type; by default numbers that depend on the name alone.
+    `caches` are those that the step before returned, by rank. For small models: nothing is spared.
+    """
+    from .backends.interpret import interpret, random
+
+    return interpret(_program(program), inputs, weights or random, caches)
+
+
+def equivalent(
+    before: Program, after: Program, *, batch: int = 2, new: int = 5, tolerance: float = 1e-9
+) -> Equivalence:
+    """Whether two programs compute the same; true or false, and it names what differs first.
+
+    Both are run in numpy on short axes, all layers and ranks, from the same random weights: a prefill of
+    `new` tokens, and one token more from the caches. The difference is relative to the largest output.
+    """
+    from .backends.interpret import equivalent
+
+    return equivalent(_program(before), _program(after), batch=batch, new=new, tolerance=tolerance)
+
+
+def check(
+    program: Program,
+    against: str | os.PathLike[str] | Program,
+    *,
+    batch: int | None = None,
+    new: int | None = None,
+) -> Comparison | Conservation:
+    """The weights of an unfused program against a checkpoint's, or all ranks of one against one device.
+
+    `against` is a safetensors index, a `.safetensors` file, its header as JSON, or their folder, of which
+    only headers are read; or the same program before it was sharded, in a step of `batch` sequences of `new`
+    tokens (by default a sequence for each data-parallel rank, a token for each tensor-parallel one).
+    """
+    if isinstance(against, Program):
+        from .backends.analysis.conserve import conservation
+
+        return conservation(against, _program(program), batch=batch, new=new)
+    from .frontends import checkpoint, weights
+
+    if stored := _program(program).facts.get("quantization"):
+        raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
+    if batch is not None or new is not None:
+        raise InputError("check: a checkpoint is compared whole; leave batch and new out")
+    return weights.compare(program, checkpoint.read(os.fspath(against)))
+
+
+def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
+    """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
+
+    Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
+    for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
+    """
+    from .backends.export.files import check_writable, write
+    from .views import Shown, exported, format_of, suffixes
+
+    if not isinstance(result, Shown):
+        raise InputError(f"save: expected a result, such as a Report, got {type(result).__name__}")
+    target, of = check_writable(path), type(result)
+    found = format or format_of(target.suffix.lower(), of)
+    if found is None:
+        known = ", ".join(suffixes(of))
+        raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
+    write(path, exported(result, found, **options))
+    return Path(path)
 
 
 def validate(

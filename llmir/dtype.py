@@ -15,9 +15,10 @@ activations) the rows, `b` matrices apart, such as experts. Dimensions of one le
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 from .dim import Size, ceildiv, product
@@ -32,7 +33,7 @@ class DType:
 
     0 rows or elements are all there are. `matrix_bits` more belong to each matrix, and `zeros` says that
     a tile has a zero point (which `scale_bits` includes). Without `roles`, a tensor is one long row, and
-    no matrix.
+    no matrix. `unit` is the one that multiplies its elements; the rest is what those are called (`_ALL`).
     """
 
     name: str
@@ -43,6 +44,12 @@ class DType:
     matrix_bits: int = 0
     zeros: bool = False
     roles: str = ""
+    unit: str = ""
+    torch: str = ""
+    stored: str = ""
+    words: tuple[str, ...] = ()
+    alias: str = ""
+    scales: str = ""
 
     @property
     def low(self) -> bool:
@@ -58,6 +65,22 @@ class DType:
     def scheme(self) -> str:
         """Its name without the roles of dimensions: equal for matrices of one format."""
         return self.name.partition(".")[0]
+
+    @cached_property
+    def short(self) -> str:
+        """The shortest word for it as a type of weights, which `quantize` takes.
+
+        >>> [dtype(n).short for n in ("fp8_e4m3_c.kn", "fp8_e4m3_b128x128", "int4_g128", "int4_g32", "bf16")]
+        ['fp8', 'fp8_b128x128', 'int4', 'int4_g32', 'bf16']
+        """
+        base = self.plain
+        scales = self.scheme.removeprefix(base.name)
+        return (base.alias or base.name) + ("" if scales == f"_{base.scales}" else scales)
+
+    @property
+    def scaled(self) -> DType:
+        """With the scales of a narrow weight where nothing is said of them, if it needs any."""
+        return self if self.scale_bits or not self.scales else dtype(f"{self.name}_{self.scales}")
 
     def laid(self, roles: str) -> DType:
         """The same with its scales laid out by the roles of dimensions; itself if it has no scales."""
@@ -99,25 +122,53 @@ class DType:
         return self.name
 
 
-FP64 = DType("fp64", 64)
-FP32 = DType("fp32", 32)
+# The one table of element types: bits, the unit that multiplies them, and what they are called, in torch, in
+# safetensors, and in other words. `alias` is the name where no other format of the kind is meant, `scales`
+# what a narrow weight has where nothing else is said.
+FP64 = DType("fp64", 64, unit="fp64", torch="float64", stored="F64", words=("double",))
+FP32 = DType("fp32", 32, unit="fp32", torch="float32", stored="F32", words=("float",))
 # What tensor cores make of fp32: stored in 32 bits, multiplied with 10 bits of mantissa.
-TF32 = DType("tf32", 32)
-BF16 = DType("bf16", 16)
-FP16 = DType("fp16", 16)
-FP8_E4M3 = DType("fp8_e4m3", 8)
-FP8_E5M2 = DType("fp8_e5m2", 8)
-INT64 = DType("int64", 64, "int")
-INT32 = DType("int32", 32, "int")
-INT8 = DType("int8", 8, "int")
-INT4 = DType("int4", 4, "int")
+TF32 = DType("tf32", 32, unit="tf32")
+BF16 = DType("bf16", 16, unit="bf16", torch="bfloat16", stored="BF16")
+FP16 = DType("fp16", 16, unit="fp16", torch="float16", stored="F16", words=("half",))
+FP8_E4M3 = DType("fp8_e4m3", 8, unit="fp8", torch="float8_e4m3fn", stored="F8_E4M3", alias="fp8", scales="c")
+FP8_E5M2 = DType("fp8_e5m2", 8, unit="fp8", torch="float8_e5m2", stored="F8_E5M2", scales="c")
+INT64 = DType("int64", 64, "int", unit="int32", torch="int64", stored="I64")
+INT32 = DType("int32", 32, "int", unit="int32", torch="int32", stored="I32")
+INT8 = DType("int8", 8, "int", unit="int8", torch="int8", stored="I8", scales="c")
+INT4 = DType("int4", 4, "int", unit="int4", scales="g128")
 # OCP Microscaling Formats v1.0: 32 elements share one 8-bit exponent.
-MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8)
+MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8, unit="fp4")
 # NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
-NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32)
+NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4")
 
 _ALL = (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
 DTYPES = FrozenDict({d.name: d for d in _ALL})
+_CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
+_WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
+
+# Each arithmetic unit, and the units that may take over, best first: an operand is only ever widened to a
+# format that holds its values. fp32 never becomes tf32, which would drop 13 bits of mantissa in silence.
+WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fp64": (),
+        "fp32": (),
+        "tf32": ("fp32",),
+        "bf16": ("tf32", "fp32"),
+        "fp16": ("tf32", "fp32"),
+        "fp8": ("bf16", "fp16", "tf32", "fp32"),
+        "fp6": ("fp8", "bf16", "fp16", "tf32", "fp32"),
+        "fp4": ("fp8", "bf16", "fp16", "tf32", "fp32"),
+        "int32": (),
+        "int8": ("bf16", "fp16", "tf32", "fp32"),
+        "int4": ("int8", "bf16", "fp16", "tf32", "fp32"),
+    }
+)
+# Words for the arithmetic of types that no tensor here has: formats that differ in scales or in the split of
+# exponent and mantissa share a unit, and integers of any other width run where int32 does.
+_UNITS = {unit: unit for unit in WIDER}
+_UNITS |= {"float8": "fp8", "f8": "fp8", "mxfp8": "fp8", "mxfp6": "fp6", "float4": "fp4"}
+_UNITS |= {"int16": "int32", "bool": "int32", "uint8": "int8", "uint4": "int4"}
 
 _SCALED = re.compile(r"_(?:c(?P<c>16)?|t|g(?P<g>[1-9]\d*)(?P<z>z)?|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*))$")
 
@@ -151,3 +202,36 @@ def _scaled(scheme: str) -> DType | None:
         return replace(base, name=scheme, block=(int(part["n"]), int(part["k"])), scale_bits=32)
     rows = 0 if part[0] == "_t" else 1
     return replace(base, name=scheme, block=(rows, 0), scale_bits=int(part["c"] or 32))
+
+
+@lru_cache(maxsize=4096)
+def spelled(word: str) -> DType:
+    """The element type that people, torch, safetensors or this module call `word`; `ParseError` if none is.
+
+    >>> [str(spelled(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8", "fp8_b128x128", "int4_g32")]
+    ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
+    """
+    plain = word.strip().lower().removeprefix("torch.")
+    scales = _SCALED.search(plain)
+    base = _WORDS.get(plain) or _WORDS.get(plain[: scales.start()] if scales else "")
+    if base is None:
+        raise ParseError(f"dtype {word!r} is unknown; known: {', '.join(DTYPES)}{suggest(word, _WORDS)}")
+    return dtype(base if plain in _WORDS or scales is None else base + scales[0])
+
+
+@lru_cache(maxsize=4096)
+def unit_of(word: str) -> str:
+    """The unit that does the arithmetic of a type, also of one that no tensor here may have; or `ParseError`.
+
+    >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
+    ('fp8', 'fp4', 'int4', 'fp6')
+    """
+    # What follows the first underscore says how the bits are split or scaled, not which unit multiplies them.
+    known = _UNITS.get(word) or _UNITS.get(word.partition("_")[0])
+    if known:
+        return known
+    try:
+        return spelled(word).unit
+    except ParseError:
+        near = suggest(word, {**_UNITS, **_WORDS})
+        raise ParseError(f"unknown dtype {word!r}, known are {', '.join(WIDER)}{near}") from None

@@ -289,16 +289,21 @@ class Program(Record, Shown):
         """How many devices a step runs on: those of the mesh, for each stage."""
         return self.mesh.devices * len(self.entries)
 
-    @property
-    def parameters_by_kind(self) -> FrozenDict[str, int]:
-        """Parameters of each block; tied weights count once, in the first of the stages that hold them."""
-        total: Counter[str] = Counter()
+    def weights(self) -> Iterator[Instance]:
+        """Each weight; one that is tied once, in the first of the stages that hold it."""
         seen: dict[str, int] = {}  # by name in the checkpoint, the stage
         for at in self.instances():
             if at.node.op.role == "weight":
                 name = at.node.op.param
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
-                    total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+                    yield at
+
+    @property
+    def parameters_by_kind(self) -> FrozenDict[str, int]:
+        """Parameters of each block; tied weights count once."""
+        total: Counter[str] = Counter()
+        for at in self.weights():
+            total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 
     @property

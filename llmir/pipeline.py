@@ -11,7 +11,7 @@ from .errors import LlmirError, PassError
 from .graph import Program
 from .names import plain, suggest
 from .op import type_name
-from .plugins import Kind, load
+from .plugins import Kind, load_plugin
 from .tensor import split_commas
 from .verify import verify
 
@@ -76,7 +76,7 @@ def _named(name: str) -> type[Pass] | Function:
     """What a pipeline calls `name`, or `plugin:name`."""
     plugin, colon, inner = name.rpartition(":")
     if colon:
-        inside = vars(load(plugin))
+        inside = vars(load_plugin(plugin))
         kinds = (thing for thing in inside.values() if is_pass(thing) and thing.name == inner)
         found: type[Pass] | Function | None = inside.get(inner) or next(kinds, None)
         if not callable(found):

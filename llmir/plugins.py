@@ -78,14 +78,14 @@ class Kind(MutableMapping[str, T]):
                 yield
             self._read_homes()
             yield
-        if _load_installed():
+        if installed():
             yield
 
     def _read_homes(self) -> None:
         if not self._read:
             self._read = True
             for home in self.homes:
-                _import_all(home)
+                import_all(home)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and any(name in self._things for _ in self._places(name))
@@ -118,7 +118,7 @@ def _import_if_there(name: str) -> None:
             raise
 
 
-def _import_all(home: str) -> None:
+def import_all(home: str) -> None:
     """Import a package and each module in it, not those of packages inside."""
     from pkgutil import iter_modules
 
@@ -130,7 +130,7 @@ def _import_all(home: str) -> None:
 _loaded: dict[str, ModuleType] = {}  # by the name that messages have
 
 
-def load(plugin: str | os.PathLike[str]) -> ModuleType:
+def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     """The module of a plugin, a module's name or a file `.py`, imported once; what it defines is then known.
 
     `PluginError` names the plugin and says what is wrong in it, or that there is none.
@@ -181,23 +181,28 @@ def _import_file(path: str) -> ModuleType:
     return module
 
 
-_installed: list[str] | None = None
+_installed: dict[str, str] = {}  # name and version -> what is wrong with it, if anything
 
 
-def _load_installed() -> list[str]:
-    """The names of installed plugins, imported when first asked for; a broken one is a `PluginWarning`."""
-    global _installed  # noqa: PLW0603 (once a process, as imports are)
-    if _installed is None:
+def installed() -> dict[str, str]:
+    """The installed plugins, with their versions, imported when first asked for, and what is wrong with each.
+
+    A broken one is a `PluginWarning`, once; all else works.
+    """
+    if not _installed:
         from importlib.metadata import entry_points
 
-        _installed = []
+        _installed[""] = ""  # looked for, if none is found
         for point in entry_points(group=GROUP):
-            _installed.append(point.name)
+            version = point.dist.version if point.dist else ""
+            said = ""
             try:
                 _load_module(point.name, point.module)
             except PluginError as error:
-                warnings.warn(str(error), PluginWarning, stacklevel=2)
-    return _installed
+                said = str(error)
+                warnings.warn(said, PluginWarning, stacklevel=2)
+            _installed[f"{point.name} {version}".strip()] = said
+    return {name: said for name, said in _installed.items() if name}
 
 
 def blame(error: BaseException) -> str | None:

@@ -11,18 +11,21 @@ graph @main {
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import MISSING, fields
 from typing import Any
 
-from .errors import LlmirError, ParseError
+from .errors import LlmirError, ParseError, UnreadableError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
 from .op import Op
 from .ops import OPS, make
-from .reading import check_digits
+from .reading import Budget, check_digits, contents, decoded
 from .tensor import parse_tensor, split_commas
 from .views import exporter
+
+BUDGET = Budget(bytes=2**26, nodes=10**6, depth=32)  # of an IR file
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*")
 _RESERVED = {"true", "false", "inf", "nan"}
@@ -245,4 +248,15 @@ def parse_program(text: str) -> Program:
     )
 
 
-__all__ = ["parse_node", "parse_program", "print_graph", "print_node", "print_program"]
+def read_program(source: str | os.PathLike[str] | bytes) -> Program:
+    """The program of an IR file, or of the bytes of one; `ParseError` names the file and the line."""
+    where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
+    try:
+        return parse_program(
+            decoded(source if isinstance(source, bytes) else contents(source, BUDGET), BUDGET)
+        )
+    except (ParseError, UnreadableError) as error:
+        raise ParseError(f"{where}{error}") from None
+
+
+__all__ = ["parse_node", "parse_program", "print_graph", "print_node", "print_program", "read_program"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from llmir.dtype import DType, dtype
+from llmir.dtype import DType, dtype, spelled
 from llmir.errors import ParseError, PassError
 from llmir.names import suggest
 
@@ -15,7 +15,6 @@ KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
 KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
-_SCALES = {"fp8_e4m3": "c", "fp8_e5m2": "c", "int8": "c", "int4": "g128"}
 ALLOWED = {
     "weights": (*_WIDE, "fp8", "fp8_e5m2", "fp8_b128x128", "int8", "int4", "int4_g32", "nvfp4", "mxfp4"),
     "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4"),
@@ -31,20 +30,17 @@ def asked(what: str, name: str) -> DType:
     >>> [str(asked("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
     ['fp8_e4m3_c', 'int4_g128', 'fp8_e4m3_b128x128', 'bf16']
     """
-    spelled = name if not name.startswith("fp8") or name.startswith("fp8_e") else f"fp8_e4m3{name[3:]}"
+    allowed = ALLOWED[what]
     try:
-        found = dtype(spelled)
-        known = found.plain.name in (*_WIDE, *_SCALES, "nvfp4", "mxfp4") and not found.roles
+        found = spelled(name)
+        kind = found.plain  # of weights any scales, of all else those that `quantize` chooses
+        known = kind.short in allowed and (found == kind or (what == "weights" and not found.roles))
     except ParseError:
         known = False
-    if not known or (what != "weights" and name not in (*ALLOWED[what], "fp8_e4m3")):
-        allowed = ", ".join(ALLOWED[what])
-        raise PassError(
-            f"quantize: {what}: unknown dtype {name!r}; allowed are {allowed}{suggest(name, ALLOWED[what])}"
-        )
-    if what == "weights" and found.low and not found.scale_bits:
-        return dtype(f"{spelled}_{_SCALES[spelled]}")
-    return found
+    if not known:
+        there = f"allowed are {', '.join(allowed)}{suggest(name, allowed)}"
+        raise PassError(f"quantize: {what}: unknown dtype {name!r}; {there}")
+    return found.scaled if what == "weights" else found
 
 
 def multiplies(activations: DType, weights: DType) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmir.errors import PassError
+from llmir import strict_yaml
+from llmir.errors import InputError, PassError, UnreadableError
 from llmir.graph import Graph, Node
 from llmir.names import suggest
+from llmir.reading import contents
 from llmir.tensor import split_commas
 
 from . import formats
@@ -45,6 +48,22 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
                 formats.asked(role, name)
             found.append(Entry(pattern, role, name))
     return tuple(found)
+
+
+def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
+    """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
+    try:
+        plan = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+    except UnreadableError as error:
+        raise InputError(f"{path}: {error}") from None
+    expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"
+    if not isinstance(plan, dict) or not plan:
+        raise InputError(f"{path}: {expected}, got {type(plan).__name__}")
+    for module, said in plan.items():
+        inner = [*said, *said.values()] if isinstance(said, dict) else [said]
+        if not said or not all(isinstance(text, str) for text in (module, *inner)):
+            raise InputError(f"{path}: {expected}, got {str(module)[:60]}: {str(said)[:60]}")
+    return {module: said if isinstance(said, dict) else {"weights": said} for module, said in plan.items()}
 
 
 def _roles(said: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
@@ -84,31 +103,35 @@ class Modules:
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
         self.met: set[Entry] = set()
+        self.taken: set[Entry] = set()  # those that some module could take, or that a later one overrules
         self.others: dict[Entry, str] = {}  # the role in which a module was met that has not the entry's
         self.known: dict[str, dict[str, None]] = {role: {} for role in formats.ALLOWED}
 
-    def said(self, role: str, names: set[str], known: Iterable[str]) -> str:
-        """What the last entry says that matches one of the names; "" if none does.
+    def said(self, role: str, names: set[str], known: Iterable[str]) -> Entry | None:
+        """The last entry that matches one of the names, if one does.
 
         An error about names lists the ones that are `known`.
         """
         self.known[role].update(dict.fromkeys(n for n in known if n))
-        found = ""
-        for entry in self.entries:
-            if not _matches(entry.pattern, names):
-                continue
-            if entry.role == role:
-                self.met.add(entry)
-                found = entry.format
-            else:
-                self.others[entry] = role
-        return found
+        met = [entry for entry in self.entries if _matches(entry.pattern, names)]
+        self.others |= {entry: role for entry in met if entry.role != role}
+        met = [entry for entry in met if entry.role == role]
+        self.met.update(met)
+        self.taken.update(met[:-1])
+        return met[-1] if met else None
+
+    def take(self, entry: Entry | None) -> None:
+        """Note that a module is as an entry says."""
+        self.taken |= {entry} if entry else set()
 
     def check(self) -> None:
-        """`PassError` for an entry that no module met."""
+        """`PassError` for an entry that no module met, or that none could take."""
         for entry in self.entries:
-            if entry in self.met:
+            if entry in self.taken:
                 continue
+            if entry in self.met:
+                what = f"{entry.pattern!r} has no {entry.role} that can be {entry.format}"
+                raise PassError(f"quantize: plan: {what}; scales and tf32 are of matrices")
             known = list(self.known[entry.role])
             what, there = (
                 f"no module {entry.pattern!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +14,7 @@ from llmir.pipeline import Pass
 
 from . import formats
 from .collectives import carried_as
-from .modules import KEEP, Modules, op_names, print_plan, read_plan, short_names, weight_names
+from .modules import KEEP, Entry, Modules, op_names, print_plan, read_plan, short_names, weight_names
 from .retype import Types, retyped
 
 
@@ -58,7 +59,7 @@ class Quantize(Pass):
         """Say each source's type, infer all else anew, and convert what collectives carry."""
         if self == Quantize():
             return program
-        modules = Modules(read_plan(self.plan))
+        modules = Modules(self._entries())
         step = _Step(self, modules, _model_type(program))
         graphs = {name: step.graph(graph) for name, graph in program.graphs.items()}
         modules.check()
@@ -66,21 +67,40 @@ class Quantize(Pass):
         same = all(graph is program.graphs[name] for name, graph in graphs.items())
         return program if same else program.replace(graphs=graphs)
 
+    def _entries(self) -> tuple[Entry, ...]:
+        """The plan's entries; PassError for one that keeps modules from nothing."""
+        entries = read_plan(self.plan)
+        changed = {role for role in formats.ALLOWED if getattr(self, role)}
+        changed |= {e.role for e in entries if e.format != KEEP}
+        for entry in entries:
+            if entry.role not in changed:
+                what = f"keep has nothing to keep {entry.pattern!r} from"
+                raise PassError(f"quantize: plan: {what}, since nothing is said of {entry.role}")
+        return entries
+
     def _check(self, program: Program, step: _Step) -> None:
         """What was asked for and is not there is an error."""
+        if self.weights and not step.able["weights"]:
+            narrow = f"narrow ones are those of products outside {', '.join(sorted(formats.KEPT_BLOCKS))}"
+            nothing = f"no weight of program {program.name!r} can take it"
+            raise PassError(f"quantize: weights={self.weights}, but {nothing}; {narrow}, or named in a plan")
         activations = self._asked("activations")
         if activations and activations.low and not step.quantized:
             raise PassError(
                 f"quantize: activations={self.activations} needs weights of its kind as narrow; "
                 "say weights=… too"
             )
-        if self.kv and not step.caches:
+        if self.kv and not step.able["kv"]:
             raise PassError(f"quantize: kv={self.kv}, but program {program.name!r} has no cache")
         if self.collectives and not step.collectives:
             raise PassError(
                 f"quantize: collectives={self.collectives}, but no collective joins ranks in program "
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
+        if self.collectives and not step.able["collectives"]:
+            kept = f"narrow ones leave {', '.join(sorted(formats.KEPT_COLLECTIVES))} unless a plan names them"
+            nothing = f"no collective of program {program.name!r} can take it"
+            raise PassError(f"quantize: collectives={self.collectives}, but {nothing}; {kept}")
 
 
 class _Step:
@@ -92,7 +112,8 @@ class _Step:
         self.formats = {what: formats.asked(what, name) if name else None for what, name in roles.items()}
         stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
         self.retypes = bool(stated - {"collectives"})
-        self.quantized = self.caches = self.collectives = 0
+        self.quantized = self.collectives = 0
+        self.able: Counter[str] = Counter()  # by role, how many can be as the option for all says
 
     def graph(self, graph: Graph) -> Graph:
         """The graph in its new types."""
@@ -102,10 +123,15 @@ class _Step:
             self.quantized += len(quantized)
         return carried_as(found, lambda node: self._carried(found, node))
 
-    def _said(self, role: str, names: set[str], known: list[str]) -> DType | str | None:
-        """What the plan says of a module: a format, `keep`, or nothing."""
-        name = self.modules.said(role, names, known)
-        return formats.asked(role, name) if name and name != KEEP else name or None
+    def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
+        """The format that a module is to have, if any, and the entry of the plan that says so."""
+        entry = self.modules.said(role, names, known)
+        if entry is None:
+            return self.formats[role], None
+        if entry.format == KEEP:
+            self.modules.take(entry)
+            return None, entry
+        return formats.asked(role, entry.format), entry
 
     def _types(self, graph: Graph) -> Types:
         sources: dict[str, DType] = {}
@@ -128,22 +154,25 @@ class _Step:
 
     def _weight(self, graph: Graph, uses: list[tuple[Node, int]], names: set[str]) -> DType | None:
         """The new type of a weight, if it has one."""
-        said = self._said("weights", names, short_names(user for user, _ in uses))
-        given = self.formats["weights"] if said is None else said
-        if given is None or isinstance(given, str):
-            return None
+        given, entry = self._given("weights", names, short_names(user for user, _ in uses))
         roles = _matrix_roles(uses)
-        if not roles and (given.low or given.name == "tf32"):
+        general = self.formats["weights"]
+        if general and _fits(general, roles) and (not general.low or _by_default(uses)):
+            self.able["weights"] += 1
+        elif not entry:
             return None
-        return given.laid(roles) if said or not given.low or _by_default(uses) else None
+        if given is None or not _fits(given, roles):
+            return None
+        self.modules.take(entry)
+        return given.laid(roles)
 
     def _cache(self, graph: Graph, node: Node) -> DType | None:
         """The new type of a cache, if it has one."""
-        self.caches += 1
-        said = self._said("kv", op_names(graph, node), short_names([node]))
-        given = self.formats["kv"] if said is None else said
-        if given is None or isinstance(given, str):
+        self.able["kv"] += 1
+        given, entry = self._given("kv", op_names(graph, node), short_names([node]))
+        if given is None:
             return None
+        self.modules.take(entry)
         return formats.cache_format(given, len(node.results[0].shape))
 
     def _activations(
@@ -152,16 +181,17 @@ class _Step:
         """The narrow type that a product takes, if any; what it took before where nothing else is said."""
         matrices = [node.operands[slot].node for slot in node.op.matrices]
         own, known = op_names(graph, node), short_names([node])
-        said = {self._said("activations", own | called.get(m, set()), known) for m in matrices}
-        if len(said) > 1:
+        said = [self._given("activations", own | called.get(m, set()), known) for m in matrices]
+        if len({(given, entry is None) for given, entry in said}) > 1:
             raise PassError(f"quantize: plan: {node.name} is one op, but its modules have other activations")
-        [given], before = said, graph.type(node.operands[0]).dtype
-        if isinstance(given, DType):
-            return self._explicit(graph, node, given, weights)
-        general = self.formats["activations"]
-        if given == KEEP or general is None:
+        given, before = said[0][0], graph.type(node.operands[0]).dtype
+        for _, entry in said:
+            self.modules.take(entry)
+        if given is None:
             return before.plain if before.low else None
-        return general if general.low else None
+        if said[0][1]:
+            return self._explicit(graph, node, given, weights)
+        return given if given.low else None
 
     def _explicit(self, graph: Graph, node: Node, given: DType, weights: Mapping[str, DType]) -> DType | None:
         """What a plan says of one product, if that can be."""
@@ -188,17 +218,25 @@ class _Step:
         while first.op.relays:
             first = graph[first.operands[0].node]
         names = op_names(graph, node) | op_names(graph, first) - {first.op.block} | {node.op.opcode}
-        said = self._said("collectives", names, [node.op.opcode, *short_names([first, node])])
-        given = self.formats["collectives"] if said is None else said
-        if given is None or isinstance(given, str):
+        given, entry = self._given("collectives", names, [node.op.opcode, *short_names([first, node])])
+        general = self.formats["collectives"]
+        if general and (not general.low or node.op.block not in formats.KEPT_COLLECTIVES):
+            self.able["collectives"] += 1
+        elif not entry:
             return None
-        return given if said or not given.low or node.op.block not in formats.KEPT_COLLECTIVES else None
+        self.modules.take(entry)
+        return given
 
 
 def _matrix_roles(uses: list[tuple[Node, int]]) -> str:
     """The roles of a matrix's dimensions, "" for what is no matrix; a product says them before a table."""
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
+
+
+def _fits(given: DType, roles: str) -> bool:
+    """Whether a weight can be of that type: scales and tf32 are of matrices, whose dimensions have roles."""
+    return bool(roles) or not (given.low or given.name == "tf32")
 
 
 def _by_default(uses: list[tuple[Node, int]]) -> bool:

@@ -33,8 +33,9 @@ class Route(Pass):
         by = self._law()
         nodes = [n for graph in program.graphs.values() for n in graph.nodes]
         grouped = [n.op for n in nodes if n.op.routing and n.op.matrices]
-        if not grouped and by != CHANCE:
-            raise PassError("route: the program routes no tokens to experts")
+        if not grouped and (self.skew or self.routing):
+            said = f"routing={self.routing}" if self.routing else f"skew={self.skew:g}"
+            raise PassError(f"route: {said}, but program {program.name!r} routes no tokens to experts")
         if all(op.routing == str(by) for op in grouped):
             return program
         notes = tuple(n for n in program.notes if not n.startswith(_NOTE))

@@ -55,7 +55,24 @@ class Shard(Pass):
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
-        return program.replace(graphs=graphs, mesh=found.mesh)
+        after = program.replace(graphs=graphs, mesh=found.mesh)
+        self._check(after)
+        return after
+
+    def _check(self, after: Program) -> None:
+        """PassError for an option that leaves the program as it was."""
+        nodes = [node for graph in after.graphs.values() for node in graph.nodes]
+        spread = {axis for node in nodes if node.op.source for axis in node.results[0].spread}
+        axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
+        for option in ("tp", "dp"):
+            degree = getattr(self, option)
+            if degree > 1 and not spread & set(after.mesh.atoms(option)):
+                nothing = "no weight, cache or input has an axis that lies over it"
+                raise PassError(
+                    f"shard: {option}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
+                )
+        if self.sp and not any(type.tokens for node in nodes for type in node.results):
+            raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
 
 
 class _Walk:

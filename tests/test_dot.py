@@ -188,6 +188,29 @@ def test_a_layer_shows_each_op_with_the_time_of_the_report(tmp_path: Path, model
         assert sorted(map(tuple, shown)) == sorted(rows_that_run(report))
 
 
+def shares(words: list[str]) -> list[float]:
+    """The percentages among some words; less than a tenth counts as none."""
+    return [0.0 if w.startswith("<") else float(w[:-1]) for w in words if re.fullmatch(r"<?-?[\d.]+%", w)]
+
+
+@needs_dot
+@pytest.mark.parametrize("how", ["", "stages{pp=3, micro_batches=2},shard{tp=2}"])
+@pytest.mark.parametrize("level", ["overview", "layer"])
+def test_shares_add_up_to_the_step(tmp_path: Path, level: str, how: str) -> None:
+    """Of boxes and, in the overview, of layers; the engine's overhead and the bubble are boxes too."""
+    work = job("llama3.1-8b", f"{llmir.DEFAULT_PIPELINE},{how}" if how else llmir.DEFAULT_PIPELINE)
+    for phase in ("prefill", "decode"):
+        path = llmir.draw(work, tmp_path / "x.svg", level=level, phase=phase)
+        boxes = shapes(path, "node")
+        assert {"p0_engine_overhead", *(["p0_bubble"] if how else [])} <= {s.name for s in boxes}
+        lines = [line for box in boxes for line in box.words]
+        if level == "overview":
+            lines += [line for box in shapes(path, "cluster") for line in box.words]
+            firsts = [[w for w in line.split(" · ") if w.endswith("%")][:1] for line in lines]
+            lines = [w for first in firsts for w in first]
+        assert sum(shares(lines)) == pytest.approx(100, abs=0.5 * len(lines) ** 0.5)
+
+
 @needs_dot
 def test_the_totals_are_those_of_the_workload(tmp_path: Path) -> None:
     work = job("llama3.1-8b")

@@ -13,7 +13,7 @@ import yaml
 
 from llmir import hw
 from llmir.errors import HardwareError
-from llmir.hw import calibration, calibrations, device, document, dtypes, link, schema
+from llmir.hw import calibration, calibrations, device, document, link, schema
 from llmir.hw.calibration import ENGINES
 from llmir.names import normalize
 
@@ -270,6 +270,6 @@ def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [hw, calibration, calibrations, device, document, dtypes, link, schema])
+@pytest.mark.parametrize("module", [hw, calibration, calibrations, device, document, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

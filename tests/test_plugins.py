@@ -32,10 +32,9 @@ def epilogue(program):
 '''
 
 
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """What a test defines is gone after it."""
-    for kind in KINDS.values():
+def restored() -> Iterator[None]:
+    """What is defined in between is gone after it."""
+    for kind in list(KINDS.values()):
         kind._read_homes()
     before = {kind.what: dict(kind._things) for kind in KINDS.values()}
     loaded = dict(plugins._loaded)
@@ -48,6 +47,11 @@ def _as_before() -> Iterator[None]:
         kind._things.update(before[kind.what])
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield from restored()
 
 
 def file(folder: Path, text: str, name: str = "mine.py") -> str:
@@ -73,9 +77,9 @@ def test_a_pass_of_a_file_runs_by_its_name_and_by_that_of_its_function(tmp_path:
 def test_a_file_is_imported_once(tmp_path: Path) -> None:
     path = file(tmp_path, "count = []\ncount.append(1)\n")
     assert (
-        plugins.load(path)
-        is plugins.load(Path(path))
-        is plugins.load(f"{tmp_path}/../{tmp_path.name}/mine.py")
+        plugins.load_plugin(path)
+        is plugins.load_plugin(Path(path))
+        is plugins.load_plugin(f"{tmp_path}/../{tmp_path.name}/mine.py")
     )
 
 
@@ -95,7 +99,7 @@ def test_a_file_is_imported_once(tmp_path: Path) -> None:
 def test_what_is_wrong_in_a_plugin_is_one_line_that_names_it(tmp_path: Path, text: str, says: str) -> None:
     path = file(tmp_path, text)
     with pytest.raises(PluginError) as error:
-        plugins.load(path)
+        plugins.load_plugin(path)
     assert str(error.value).startswith(f"plugin {path}: {says}")
     assert "\n" not in str(error.value)
 
@@ -105,7 +109,7 @@ def test_what_is_wrong_in_a_plugin_is_one_line_that_names_it(tmp_path: Path, tex
 )
 def test_what_is_no_plugin_is_one_line(name: object) -> None:
     with pytest.raises(LlmirError) as error:
-        plugins.load(name)  # type: ignore[arg-type]
+        plugins.load_plugin(name)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -158,7 +162,7 @@ def test_an_installed_plugin_is_found_when_a_name_is_unknown(
     )
     installed(tmp_path, "broken", "import nowhere_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "_installed", None)
+    monkeypatch.setattr(plugins, "_installed", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert llmir.run(program(), "dce").name == "small"

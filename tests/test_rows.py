@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.weights import weights
+from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC
+from llmir.backends.export import oplines
+from llmir.frontends.presets import PRESETS
 from llmir.graph import Program
+from llmir.views import exported
 
 from .strategies import FUSIONS, LOGITS, configs, degrees, points
 from .test_shard import wide
@@ -21,7 +31,7 @@ from .test_stages import cuts
 EXACT = {"rel": 1e-12, "abs": 1e-15}
 READ, WRITTEN = TRAFFIC[:3], TRAFFIC[3:]
 FIGURES = ("flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
-PRESETS = ("llama3.1-8b", "qwen3-0.6b", "qwen3-30b-a3b", "llama3.1-405b")
+MODELS = ("llama3.1-8b", "qwen3-0.6b", "qwen3-30b-a3b", "llama3.1-405b")
 # Cost models and engines, on devices that they know; the last hides more launches than its CPU takes.
 BASES: tuple[dict[str, Any], ...] = (
     {"hw": "h100-sxm"},
@@ -52,7 +62,7 @@ def steps(draw: st.DrawFn) -> Report:
         program = draw(programs())
     else:
         how = draw(st.sampled_from(("", "shard{tp=4}", "shard{tp=4, sp=1}", "stages{pp=2, micro_batches=4}")))
-        program = llmir.run(llmir.load(draw(st.sampled_from(PRESETS))), [llmir.DEFAULT_PIPELINE, how])
+        program = llmir.run(llmir.load(draw(st.sampled_from(MODELS))), [llmir.DEFAULT_PIPELINE, how])
     at = draw(points())
     at["batch"] *= program.micro_batches * program.mesh.degree("dp")
     return llmir.analyze(program, **draw(BASIS), **at)
@@ -158,3 +168,183 @@ def test_hidden_launches_are_in_the_overhead() -> None:
         )
     )
     assert step.overhead["hidden_s"] == pytest.approx(-hidden)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Workload:
+    """A workload of a tiny model or of a preset."""
+    step = draw(steps())
+    batch = int(step.batch)
+    prompt, generate = draw(st.integers(1, 70)), draw(st.integers(1, 4))
+    return Workload(step.program, step.device, batch, prompt, generate, model=step.plan.model)
+
+
+def reports(job: Workload) -> dict[str, Report]:
+    return {"prefill": job.prefill} | ({"decode": job.decode} if job.decode else {})
+
+
+@given(jobs())
+@settings(max_examples=40)
+def test_json_and_csv_add_up(job: Workload) -> None:
+    found = json.loads(str(exported(job, "json")))
+    rows = list(csv.DictReader(io.StringIO(str(exported(job, "csv")))))
+    assert sum(w["parameters"] for w in found["model"]["weights"]) == found["model"]["parameters"]
+    assert sum(w["bytes"] for w in found["model"]["weights"]) == found["model"]["weight_bytes"]
+    for name, step in reports(job).items():
+        phase = found["phases"][name]
+        mine = [row for row in rows if row["phase"] == name]
+        for of in (phase["ops"], mine):
+            for stage in range(len(step.stages)):
+                times = (float(r["time_s"]) * int(r["repeat"]) for r in of if int(r["stage"]) == stage)
+                assert sum(times) == pytest.approx(phase["time_s"], **EXACT)
+            assert sum(float(row["share"]) for row in of) == pytest.approx(1, **EXACT)
+            for figure in (*FIGURES, *(f"{role}_bytes" for role in TRAFFIC)):
+                sums = sum(float(row[figure]) * int(row["repeat"]) for row in of)
+                assert sums == pytest.approx(phase[figure], rel=1e-12), figure
+        assert sum(phase["bound"].values()) == pytest.approx(1, **EXACT)
+        assert sum(phase["overhead"].values()) == pytest.approx(phase["overhead_s"], **EXACT)
+        for stage in phase["stages"]:
+            parts = sum(stage[f"{part}_s"] for part in ("ops", "overhead", "bubble"))
+            assert parts == pytest.approx(phase["time_s"], **EXACT)
+    if job.ttft_s:
+        assert found["prefill_tokens_per_s"] * found["ttft_s"] == pytest.approx(job.batch * job.prompt)
+
+
+UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12, "": 1.0}
+
+
+def seconds(words: str) -> float:
+    number, unit = words.replace(",", "").split()
+    return float(number) * UNITS[unit]
+
+
+NAMED = r"(?P<name> ?\S+)(?: ×(?P<times>\d+))?"
+SHARE = r" +(?P<share><?-?[\d.]+%|–)"
+ROW = re.compile(NAMED + r" +(?P<time>-?[\d.,]+ (?:s|ms|µs|ns|ps)) +(?:~?\d+%|–)? *" + SHARE[2:] + " .*")
+GROUP = re.compile(NAMED + SHARE)
+
+
+def printed(step: Report) -> Iterator[tuple[int, float, int]]:
+    """The stage, the seconds and the repeats of each row of a table, as a person reads it."""
+    lines = str(exported(step, "table")).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("op "))
+    end = next(i for i in range(start, len(lines)) if lines[i].startswith("total "))
+    seen: dict[str, list[float]] = {}
+    group, times, before = "", 1, ""
+    for line in lines[start + 2 : end]:
+        whole = before + line.lstrip() if before else line  # a long name goes on in the next line
+        before = ""
+        if line.endswith("_"):
+            before = whole
+        elif found := re.fullmatch(r" each as (\S+)", whole):
+            yield from ((stage_of(group), time, times) for time in seen[found[1]])
+        elif found := GROUP.fullmatch(whole):
+            group, times = found["name"], int(found["times"] or 1)
+        elif found := ROW.fullmatch(whole):
+            inside, time = found["name"].startswith(" "), seconds(found["time"])
+            seen.setdefault(group, []).append(time)
+            yield stage_of(group if inside else ""), time, times if inside else int(found["times"] or 1)
+        else:
+            assert not line, line
+
+
+def stage_of(path: str) -> int:
+    found = re.match(r"stage(\d+)", path)
+    return int(found[1]) if found else 0
+
+
+@given(steps())
+@settings(max_examples=60)
+def test_a_printed_table_adds_up_and_fits_80_columns(step: Report) -> None:
+    """What a person reads: times of three digits, so that a sum is off by half of the last at most."""
+    sums = dict.fromkeys(range(len(step.stages)), 0.0)
+    off = dict(sums)
+    for stage, time, times in printed(step):
+        sums[stage] += times * time
+        off[stage] += times * abs(time) * 0.005
+    for stage, total_s in sums.items():
+        assert abs(total_s - step.time_s) <= off[stage] + 1e-15
+    text = str(exported(step, "table"))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@given(steps())
+@settings(max_examples=20)
+def test_markdown_and_html_have_every_row(step: Report) -> None:
+    headings, rows, _ = oplines.flat(step)
+    names = [row[headings.index("op")] for row in rows]
+    assert names == [*(row.name for row in step.ops), "total"]
+    assert str(exported(step, "html")).count("engine_overhead") >= len(step.engine)
+
+
+def test_rows_of_pandas_add_up() -> None:
+    pytest.importorskip("pandas")
+    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "stages{pp=3, micro_batches=2}"])
+    step = llmir.analyze(program, "h100", batch=4, new=1, context=100)
+    frame = step.to_pandas()
+    by_stage = (frame.time_s * frame.repeat).groupby(frame.stage).sum()
+    assert list(by_stage) == pytest.approx([step.time_s] * 3, rel=1e-12)
+    assert (frame.weight_read_bytes * frame.repeat).sum() == step.bytes_by_role["weight_read_bytes"]
+
+
+@given(BASIS, st.sampled_from(("", "shard{tp=2}", "stages{pp=2}")), st.sampled_from(("", "shard{tp=4}")))
+@settings(max_examples=30)
+def test_deltas_of_a_diff_are_those_of_the_steps(basis: dict[str, Any], one: str, two: str) -> None:
+    """Engine's overhead and bubbles among them."""
+    model = llmir.load("llama3.1-8b")
+    at = {"batch": 4, "new": 1, "context": 99}
+    before = llmir.analyze(llmir.run(model, f"fuse,{one}" if one else "fuse"), **basis, **at)
+    after = llmir.analyze(llmir.run(model, [llmir.DEFAULT_PIPELINE, two or "dce"]), **basis, **at)
+    found = llmir.diff(before, after)
+    for figure in ("time_s", *FIGURES):
+        deltas = sum(change.figure(figure).delta for change in found.changes)
+        whole = found.total(figure)
+        assert deltas == pytest.approx(whole.delta, rel=1e-9, abs=1e-12 * (whole.before + whole.after))
+    stages = len(before.stages), len(after.stages)
+    assert found.total("time_s") == pytest.approx((stages[0] * before.time_s, stages[1] * after.time_s))
+
+
+def test_a_grid_has_the_rows_of_its_points() -> None:
+    program = llmir.run(llmir.load("qwen3-0.6b"), [llmir.DEFAULT_PIPELINE, "stages{pp=2, micro_batches=2}"])
+    batch, context = np.array([[2], [64]]), np.array([0, 100, 30000])
+    grid = llmir.analyze(program, "h100", batch=batch, new=1, context=context)
+    assert sum(row.share for row in grid.ops) == pytest.approx(np.ones((2, 3)), **EXACT)
+    for i, j in np.ndindex(2, 3):
+        point = llmir.analyze(program, "h100", batch=int(batch[i, 0]), new=1, context=int(context[j]))
+        for whole, one in zip(grid.ops, point.ops, strict=True):
+            assert whole.time_s[i, j] == pytest.approx(one.time_s, rel=1e-9, abs=1e-15), whole.name
+            assert (whole.bound[i, j], whole.name) == (one.bound, one.name)
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b", "qwen2.5-0.5b"])
+def test_weights_by_block_and_kind(name: str) -> None:
+    """By closed form from the config; quantized bytes are those that a device holds, scales among them."""
+    program = llmir.load(name)
+    of = {(w.block, w.name): w for w in weights(program)}
+    q = of["attention", "q_proj"]
+    config = PRESETS[program.name].config
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    assert q.layers == config["num_hidden_layers"]
+    bias = head * config["num_attention_heads"] if config["model_type"] == "qwen2" else 0
+    assert q.layer_parameters == config["hidden_size"] * head * config["num_attention_heads"] + bias
+    if experts := config.get("num_experts"):
+        each = experts * config["hidden_size"] * config["moe_intermediate_size"]
+        assert of["routed_experts", "down_proj"].layer_parameters == each
+        assert of["router", "router"].layer_parameters == experts * config["hidden_size"]
+    assert ("lm_head", "lm_head") in of or config["tie_word_embeddings"]
+    assert sum(w.parameters for w in of.values()) == program.parameters
+    for how in (
+        "dce",
+        "quantize{weights=fp8}",
+        "quantize{weights=int4}",
+        "unroll",
+        "fuse,stages{pp=2},shard{tp=2}",
+    ):
+        other = llmir.run(program, how)
+        assert sum(w.parameters for w in weights(other)) == program.parameters
+        if how.startswith("quantize"):
+            assert sum(w.bytes for w in weights(other)) == llmir.analyze(other, "h100").weight_bytes
+        else:
+            assert [(w.name, w.layers, w.bytes) for w in weights(other)] == [
+                (w.name, w.layers, w.bytes) for w in weights(program)
+            ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import llmir
-from llmir.backends.export import facts, units
+from llmir.backends.export import facts, oplines, units
 from llmir.backends.export.jsonio import workload_markdown
 from llmir.build import Builder
 from llmir.graph import Program
@@ -38,7 +38,7 @@ def test_a_program_that_takes_no_time_and_moves_no_bytes_has_its_tables() -> Non
     nothing = Program("nothing", {"main": b.graph()})
     job = llmir.workload(nothing, "h100-sxm", prompt=8, generate=2, cost="ideal")
     assert (job.prefill.time_s, job.prefill.read_bytes) == (0, 0)
-    total = facts.total_line(job.prefill)
+    total = oplines.total_line(job.prefill)
     assert (total.time, total.bytes, total.intensity, total.bound) == ("0 s", "0 B", "–", "–")
     assert ("bound by", "–") in facts.step_lines(job.prefill)
     for text in (job._repr_html_(), job.prefill._repr_html_(), workload_markdown(job)):

@@ -105,6 +105,11 @@ class Conservation(Result):
                 found.append(f"{what}: {whole:,} in the sharded program, {total.unsharded:,} before")
         return tuple(found)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether all sums come out."""
+        return not self.problems
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         shares = [{**asdict(s), "replicated": s.replicated} for s in self.replicated]

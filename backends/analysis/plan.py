@@ -15,7 +15,6 @@ from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.nodes import check
 from llmir.dim import Binding, Dim, Number, maximum
 from llmir.graph import Program
-from llmir.hw.dtypes import unit_of
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -108,7 +107,7 @@ class Plan:
         for row in self.rows:
             if not row.work.matrix:
                 continue
-            name = unit_of(row.work.dtype.name)
+            name = row.work.dtype.unit
             unit = device.matrix_peak(name)[1]
             if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None

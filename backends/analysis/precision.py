@@ -6,28 +6,10 @@ from collections import Counter
 from functools import lru_cache
 
 from llmir.dim import Binding
-from llmir.dtype import DType
 from llmir.graph import Program
 
 # Held apart: these blocks mostly keep the type that the model came in.
 _APART = ("lm_head", "router", "embedding")
-_SHORT = {
-    "fp8_e4m3_c": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2_c": "fp8_e5m2",
-    "int8_c": "int8",
-    "int4_g128": "int4",
-}
-
-
-def short(dtype: DType) -> str:
-    """`fp8` for e4m3 with a scale a channel, and so on.
-
-    >>> from llmir.dtype import dtype
-    >>> short(dtype("fp8_e4m3_c.kn")), short(dtype("fp8_e4m3_b128x128.kn")), short(dtype("bf16"))
-    ('fp8', 'fp8_b128x128', 'bf16')
-    """
-    return _SHORT.get(dtype.scheme, dtype.scheme.replace("fp8_e4m3_", "fp8_"))
 
 
 @lru_cache(maxsize=256)
@@ -47,16 +29,16 @@ def precision(program: Program) -> dict[str, str | None]:
             main = op.block not in _APART
             for matrix in (types[slot] for slot in op.matrices):
                 size = Binding()(matrix.elements) * at.repeat
-                weights[main, short(matrix.dtype)] += size
-                activations[main, short(types[0].dtype.plain)] += size
+                weights[main, matrix.dtype.short] += size
+                activations[main, types[0].dtype.plain.short] += size
         elif op.role == "cache":
-            caches[short(at.node.results[0].dtype.plain)] += at.repeat
+            caches[at.node.results[0].dtype.plain.short] += at.repeat
         elif op.exchanges:
             if types[0].dtype.kind == "int" and not types[0].dtype.low:
                 continue  # which expert a row goes to
-            sent[op.block not in _APART, short(types[0].dtype.plain)] += at.repeat
+            sent[op.block not in _APART, types[0].dtype.plain.short] += at.repeat
         elif op.role == "weight":
-            plain[short(at.node.results[0].dtype)] += at.repeat
+            plain[at.node.results[0].dtype.short] += at.repeat
     return {
         "weights": _most(weights) or (plain.most_common(1)[0][0] if plain else None),
         "activations": _most(activations),

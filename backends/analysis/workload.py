@@ -13,6 +13,7 @@ from llmir.backends.analysis.asked import count
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
 from llmir.dim import Binding
@@ -98,6 +99,11 @@ class Workload(Record, Result):
         return self.ttft_s + (self.generate - 1) * (self.tpot_s or 0.0)
 
     @property
+    def prefill_tokens_per_s(self) -> float:
+        """Tokens of all prompts that are read in a second of prefill."""
+        return self.batch * self.prompt / self.ttft_s if self.ttft_s else float("inf")
+
+    @property
     def output_tokens_per_s(self) -> float:
         """Tokens that come out, over all requests and the whole time."""
         return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
@@ -172,6 +178,8 @@ class Workload(Record, Result):
                 "layers": program.facts.get("layers"),
                 "parameters": program.parameters,
                 "active_parameters": program.active_parameters,
+                "weight_bytes": sum(w.bytes for w in weights(program)),
+                "weights": [vars(w) for w in weights(program)],
             },
             "hardware": hardware(program, self.device),
             "precision": precision(program),
@@ -185,6 +193,7 @@ class Workload(Record, Result):
             "ttft_s": self.ttft_s,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s else None,
             "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
             "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s else None,
             "notes": list(self.notes),

@@ -41,7 +41,9 @@ def shown(e: Explanation) -> RenderableType:
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
-        parts += [title(f"Time is that of a measured kernel, {e.kernel.family} of {e.kernel.engine}")]
+        kernel = f"that of a measured kernel, {e.kernel.family} of {e.kernel.engine}"
+        bound = e.basis.kind == "roofline"
+        parts += [title(f"Time is no less than {kernel}, in one node" if bound else f"Time is {kernel}")]
         parts += [_indented(_kernel(e, e.kernel))]
     if e.routes:
         parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
@@ -123,5 +125,5 @@ def _total(e: Explanation, phase: str) -> list[str]:
     once = units.time(e.time_s)
     total = f"{once} × {e.repeat} = {units.time(e.total_time_s)}" if e.repeat > 1 else once
     stages = f" on {e.stages} stages" if e.stages > 1 else ""
-    step = f"{units.time(e.step_time_s)} of {phase}{stages}"
+    step = f"{units.time(e.step_time_s)} of {'the step' if phase == 'step' else phase}{stages}"
     return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from llmir.backends.analysis import precision
-from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Basis, nodes
+from llmir.backends.cost import TRAFFIC, Basis, nodes
 from llmir.backends.cost.calibration import first
 from llmir.backends.cost.models import unmeasured
 from llmir.backends.cost.relatives import kernels_of
@@ -25,30 +24,9 @@ COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)
 _NONE = "–"
 
 
-class OpLine(NamedTuple):
-    """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
-
-    group: str
-    name: str
-    kind: str
-    repeat: str
-    time: str
-    error: str
-    share: str
-    flops: str
-    bytes: str
-    intensity: str
-    bound: str
-    ideal: str
-    shape: str
-
-
-HEADINGS = OpLine(
-    "", "op", "kind", "×", "time", "±", "share", "FLOPs", "bytes", "FLOP/B", "bound", "ideal", "result shape"
-)
-ONE_EXECUTION = "Time, FLOPs and bytes of an op are of one execution; shares and totals count every repeat"
-BANDS = "± is the mean error of such kernels on shapes left out of their fit, ~ by another device's"
-NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "intensity", "ideal"})
+def percent_off(error: Number | None) -> str:
+    """An error as a percentage; `–` where none is known."""
+    return _NONE if error is None else f"{100 * float(error):.0f}%"
 
 
 def plain(text: object) -> str:
@@ -56,80 +34,25 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else " " for c in str(text))
 
 
-def op_lines(report: Report) -> list[OpLine]:
-    """The ops of one point, in schedule order."""
-    return [_line(op) for op in report.ops]
+def overhead(report: Report) -> str:
+    """What the engine adds to the ops, and what that is made of."""
+    return ": ".join([units.time(report.overhead_s), *filter(None, [", ".join(overhead_parts(report))])])
 
 
-def _line(op: OpCost) -> OpLine:
-    group, _, name = op.name.rpartition(".")
-    return OpLine(
-        plain(group),
-        plain(name),
-        op.kind,
-        f"×{op.repeat}" if op.repeat > 1 else "",
-        units.time(op.time_s),
-        _band(op),
-        units.percent(op.share),
-        units.flops(op.flops) if op.flops else _NONE,
-        units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
-        units.digits(op.intensity) if op.flops else _NONE,
-        op.bound,
-        _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
-        "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
-    )
+def overhead_parts(report: Report) -> list[str]:
+    """What the engine's overhead is made of."""
+    names = {"host_s": "CPU", "launching_s": "waiting for launches", "hidden_s": "hidden launches"}
+    return [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
 
 
-def _band(op: OpCost) -> str:
-    """The error of the op's time, `~` where kernels are borrowed; nothing is known of a roofline's."""
-    return f"{'~' if op.basis.borrowed else ''}{_error(op.error)}"
-
-
-def _error(error: Number | None) -> str:
-    return _NONE if error is None else f"{100 * float(error):.0f}%"
-
-
-def _ideal(least: Number, time: Number) -> str:
-    return units.percent(least / time) if time else _NONE
-
-
-def total_line(report: Report) -> OpLine:
-    """The step: every op times its repeats."""
-    moved = report.read_bytes + report.write_bytes
-    return OpLine(
-        "",
-        "total",
-        "",
-        "",
-        units.time(report.time_s),
-        _error(report.error),
-        "100%",
-        units.flops(report.flops),
-        units.bytes(moved),
-        units.digits(report.flops / moved) if moved else _NONE,
-        max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
-        _ideal(report.ideal_time_s, report.time_s),
-        "",
-    )
-
-
-def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
-    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
-    lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
-    chosen = [f for f in fields(report) if f != "group"]
-    rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
-    return [getattr(HEADINGS, f) for f in chosen], rows, [i for i, f in enumerate(chosen) if f in NUMERIC]
-
-
-def fields(report: Report) -> list[str]:
-    """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
-    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
-    return [f for f in OpLine._fields if f not in hidden]
-
-
-def remarks(report: Report) -> tuple[str, ...]:
-    """What the columns of its ops mean."""
-    return (ONE_EXECUTION, BANDS) if "error" in fields(report) else (ONE_EXECUTION,)
+def moved(report: Report, how: str) -> str:
+    """The bytes that are read or written, and of what."""
+    names = {"weight": "weights", "kv_cache": "KV cache", "activation": "activations"}
+    roles = {role.removesuffix(f"_{how}"): role for role in TRAFFIC if role.endswith(how)}
+    sizes = {names[role]: report.bytes_by_role[f"{key}_bytes"] for role, key in roles.items()}
+    parts = [f"{name} {units.bytes(size)}" for name, size in sizes.items() if size]
+    total = units.bytes(sum(sizes.values()))
+    return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
 
 
 def bounds(report: Report) -> str:
@@ -221,7 +144,7 @@ def _whose(model: Any) -> str:
 
 def within(error: Number | None) -> str:
     """` ± 9%`, or nothing for a bound."""
-    return "" if error is None else f" ± {_error(error)}"
+    return "" if error is None else f" ± {percent_off(error)}"
 
 
 def subject(priced: Report | Workload) -> str:
@@ -263,6 +186,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
+        ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
         ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -270,7 +194,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
 
 def _share(workload: Workload) -> str:
     reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
-    return f"{100 * workload.memory_utilization:g}% of the device's memory{reserve}"
+    return f"{100 * workload.memory_utilization:g}% of the memory{reserve}"
 
 
 def step_lines(report: Report) -> list[tuple[str, str]]:
@@ -278,10 +202,12 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     return [
         ("time", units.time(report.time_s) + within(report.error)),
         *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *([("overhead", overhead(report))] if report.engine else []),
         *pipeline_lines(report),
         ("bound by", bounds(report)),
         ("FLOPs", units.flops(report.flops)),
-        ("read, written", f"{units.bytes(report.read_bytes)}, {units.bytes(report.write_bytes)}"),
+        ("read", moved(report, "read")),
+        ("written", moved(report, "write")),
         ("weights", units.bytes(report.weight_bytes)),
         ("KV cache", units.bytes(report.kv_cache_bytes)),
         ("activations", units.bytes(report.activation_peak_bytes)),

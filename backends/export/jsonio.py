@@ -12,7 +12,7 @@ from typing import Any
 from llmir import strict_csv
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts
+from llmir.backends.export import facts, oplines
 from llmir.errors import InputError
 from llmir.views import Result, exporter
 
@@ -103,10 +103,10 @@ def workload_markdown(workload: Workload) -> str:
         to_markdown(("", *(facts.TITLES[name] for name, _ in steps)), compared),
     ]
     for name, report in steps:
-        headings, rows, right = facts.flat(report)
+        headings, rows, right = oplines.flat(report)
         parts += [
             f"## {facts.TITLES[name].capitalize()}: {facts.step_title(report)}\n",
-            f"{'. '.join(facts.remarks(report))}.\n",
+            f"{'. '.join(oplines.remarks(report))}.\n",
             to_markdown(headings, rows, right),
         ]
     return "\n".join(p for p in parts if p)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from html import escape
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby, repeat, zip_longest
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, units
-from llmir.backends.export.facts import HEADINGS, NUMERIC, OpLine
+from llmir.backends.export import facts, oplines, units
+from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
 from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
+WIDE = 80  # columns of a terminal
+NAME = 22  # of them for the name of an op; a longer one goes on in the next line
+
+LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
+NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
@@ -59,14 +65,17 @@ def printed(of: type) -> Callable[[Make], Make]:
     return take
 
 
-def columns(headings: Sequence[str], numeric: Iterable[str] = ()) -> Table:
-    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup."""
+def columns(headings: Sequence[str], numeric: Iterable[str] = (), *, gap: int = 2) -> Table:
+    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup.
+
+    Columns are `gap` apart, one at least.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+        box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
     right = set(numeric)
     for heading in headings:
@@ -104,11 +113,13 @@ def workload(workload: Workload) -> Group:
     from rich.text import Text
 
     steps = facts.phases(workload)
-    parts: list[RenderableType] = [pairs(facts.head(workload)), "", pairs(facts.result(workload)), ""]
+    said = [facts.head(workload), facts.result(workload)]
+    parts: list[RenderableType] = [part for rows in said for part in (pairs(wrapped(rows, WIDE)), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        parts += ["", Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold"), ops(report)]
-    parts += ["", *facts.remarks(workload.prefill)]
+        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        parts += ["", title, *_step(report)]
+    parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
 
 
@@ -125,8 +136,8 @@ def report(report: Report) -> Group:
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = [*facts.pricing(report), *facts.step_lines(report)]
-    return Group(title, "", pairs(figures), "", ops(report), "", *facts.remarks(report))
+    figures = pairs(wrapped([*facts.pricing(report), *facts.step_lines(report)], WIDE))
+    return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
 @printed(of=Pairs)
@@ -135,28 +146,47 @@ def lines(result: Pairs) -> Table:
     return pairs(result.pairs())
 
 
+def wrapped(rows: Iterable[tuple[str, ...]], across: int) -> Iterator[tuple[str, ...]]:
+    """Rows whose cells after the first are cut into lines, so that all fit so many columns."""
+    rows = list(rows)
+    label = max((len(row[0]) for row in rows), default=0)
+    for first, *cells in rows:
+        room = (across - label) // len(cells) - 2
+        lines = [wrap(facts.plain(cell), room) for cell in cells]
+        for i, line in enumerate(zip_longest(*lines, fillvalue="")):
+            yield ("" if i else first, *line)
+
+
 def _steps(steps: list[tuple[str, Report]]) -> Table:
     table = columns(["", *(facts.TITLES[name] for name, _ in steps)])
     figures = [facts.step_lines(report) for _, report in steps]
-    for row in zip(*figures, strict=True):
-        add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
+    rows = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
+    for row in wrapped(rows, WIDE):
+        add(table, row, styles=["bold"])
     return table
 
 
 def ops(report: Report) -> Table:
-    """The ops of a step, grouped by the body that repeats them."""
-    # A terminal's table says group and repeat in a line of their own, and has room for one ratio.
-    fields = facts.fields(report)
-    left_out = ("group", "repeat", "intensity") if "ideal" in fields else ("group", "repeat")
+    """The rows of a step, grouped by the body that repeats them."""
+    # A terminal's table says group and repeat in a line of their own, and has no room for all.
+    fields = oplines.fields(report)
+    left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
-    table = columns([getattr(HEADINGS, f) for f in chosen], numeric)
+    table = columns([getattr(HEADINGS, f) for f in chosen], numeric, gap=1)
 
     def put(line: OpLine, style: str = "") -> None:
+        if len(line.name) > NAME:
+            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            add(table, [line.name[:cut]], style)
+            indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
+            put(line._replace(name=indent + line.name[cut:]), style)
+            return
+        line = line._replace(flops=line.flops.removesuffix("FLOP").rstrip())
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(facts.op_lines(report), report.ops, strict=True)
+    lines = zip(oplines.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
@@ -164,15 +194,21 @@ def ops(report: Report) -> Table:
             share = units.percent(sum(float(cost.share) for _, cost in inside))
             alike = tuple(row._replace(group="", repeat="", share="") for row, _ in inside)
             first = shown.setdefault(alike, group) if len(alike) > 2 else group
-            name = f"{group} {times}" if first == group else f"{group} {times}, each as {first}"
-            put(EMPTY._replace(name=name, share=share), "bold")
+            put(EMPTY._replace(name=f"{group} {times}".rstrip(), share=share), "bold")
             if first != group:
+                put(EMPTY._replace(name=f" each as {first}"))
                 continue
         for row, _ in inside:
-            put(row._replace(name=f" {row.name}") if group else row)
+            put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
-    put(facts.total_line(report), "bold")
+    put(oplines.total_line(report), "bold")
     return table
+
+
+def _step(report: Report) -> Iterator[RenderableType]:
+    """The rows of a step, and how they add up."""
+    yield ops(report)
+    yield from oplines.sums(report)
 
 
 @exporter("html", ".html", of=Report)
@@ -202,12 +238,14 @@ def workload_html(workload: Workload) -> str:
 
 @exporter("html", ".html", of=Shown)
 def plain_html(thing: Shown) -> str:
-    """Whatever has no HTML of its own: as it prints."""
-    return f"<pre>{escape(str(thing))}</pre>"
+    """Whatever has no HTML of its own: as it prints, the first lines of it."""
+    lines = str(thing).splitlines()
+    more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
+    return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
 
 
 def _ops_html(report: Report) -> str:
-    return html(*facts.flat(report))
+    return html(*oplines.flat(report))
 
 
 def caption(text: str, tag: str = "b") -> str:

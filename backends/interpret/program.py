@@ -31,6 +31,7 @@ class _Run:
     weights: Weights
     caches: Mapping[str, Spread]
     at: Binding
+    seen: dict[str, Array] | None = None
     written: dict[str, Spread] = field(default_factory=dict)
 
     @cached_property
@@ -71,10 +72,20 @@ class _Run:
                 results = self.compute(graph, node, operands)
             for value, result in zip(node.values, results, strict=True):
                 held[value] = result
+                self.see(prefix + str(value)[1:], graph.type(value), result)
                 origin = graph.origin(value)
                 if origin.op.role == "cache":
                     self.written[prefix + origin.name] = result
         return [held[v] for v in graph.outputs]
+
+    def see(self, path: str, type: Tensor, pieces: Spread) -> None:
+        """Keep a value, if that is asked for and it can be put together: no partial sum, no routed rows."""
+        if self.seen is None or type.partial or type.tokens:
+            return
+        whole = np.empty(tuple(map(self.at, type.shape)))
+        places = (self.ranks.local(whole, type, rank).shape for rank in self.ranks.all)
+        if all(piece.shape == shape for piece, shape in zip(pieces, places, strict=True)):
+            self.seen[path] = self.ranks.whole(pieces, type, whole.shape)
 
     def compute(self, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
         """An ordinary op, rank by rank."""
@@ -128,6 +139,8 @@ def interpret(
     inputs: Mapping[str, Array],
     weights: Weights,
     caches: Mapping[str, Spread] | None = None,
+    *,
+    seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
     """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
 
@@ -136,10 +149,10 @@ def interpret(
     `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
     how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
     weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
-    heads apart.
+    heads apart. `seen` is given each value of the (last) micro-batch that is no partial sum, by its path.
     """
     symbols = {"B": 1, "T": 1, "C": 0}
-    for node in _asked(program):
+    for node in asked(program):
         if node.name not in inputs:
             raise InputError(f"input %{node.name} is not given")
         shape = inputs[node.name].shape
@@ -158,8 +171,8 @@ def interpret(
     for part in range(parts):
         key = f"{part}/" if parts > 1 else ""
         ours = {k.removeprefix(key): v for k, v in (caches or {}).items() if k.startswith(key)}
-        run = _Run(program, weights, ours, Binding(**symbols))
-        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in _asked(program)}))
+        run = _Run(program, weights, ours, Binding(**symbols), seen)
+        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in asked(program)}))
         written |= {key + k: v for k, v in run.written.items()}
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
@@ -169,7 +182,7 @@ def interpret(
     return list(map(read_only, outputs)), kept
 
 
-def _asked(program: Program) -> list[Node]:
+def asked(program: Program) -> list[Node]:
     """The inputs that the caller gives: those of each entry but what the entry before hands over."""
     handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
     pairs = zip(program.entries, handed, strict=True)

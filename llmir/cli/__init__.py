@@ -14,7 +14,7 @@ import click
 
 from llmir import __version__
 from llmir.errors import PluginWarning
-from llmir.plugins import load
+from llmir.plugins import load_plugin
 
 from .command import COMMANDS, command, plugin
 from .ending import guard, line, nobody_reads
@@ -45,7 +45,7 @@ class Commands(click.Group):
         name = args[0]
         for option, value in pairwise((*args[1:], "")):
             if option == "--plugin":  # which may define the command
-                load(value)
+                load_plugin(value)
         if name not in COMMANDS and not name.startswith("-"):
             from llmir.names import suggest
 

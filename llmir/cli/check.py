@@ -7,8 +7,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from llmir.errors import UnsupportedError
-
 from . import inputs, options, output
 from .command import command
 from .kinds import Count
@@ -44,40 +42,29 @@ def check(**given: Any) -> int:
     llmir check ./my-model --index ./my-model --format json
     llmir check qwen3-235b-a22b --tp 8 --dp 2 --ep 16
     """
-    from llmir.views import Result
+    from llmir import api
+    from llmir.backends.analysis.conserve import Conservation
+    from llmir.frontends.weights import Comparison
 
-    form = output.choose(given["output_file"], given["form"], Result)
+    of = Conservation if given["index"] is None else Comparison
+    form = output.choose(given["output_file"], given["form"], of)
     if given["index"] is None:
-        return _conserved(given, form)
+        before, program = inputs.halves(given)
+        if program.devices == 1:
+            raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
+        found = api.check(program, before, batch=given["batch"], new=given["prompt"])
+    else:
+        _refuse_more(given)
+        program = inputs.read(given["model"], lenient=given["lenient"])
+        found = api.check(program, given["index"])
+    output.result(found, form, given["output_file"])
+    output.note(*program.notes)
+    return 0 if found.agrees else 1
+
+
+def _refuse_more(given: dict[str, Any]) -> None:
     source = click.get_current_context().get_parameter_source
     for name in given:
         if name not in _OF_INDEX and source(name) is ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
             raise click.UsageError(f"{option}: with --index, the model is held against a file as it is")
-    return _compared(given["model"], given["index"], form, given["output_file"], lenient=given["lenient"])
-
-
-def _compared(model: str, index: str, form: str, output_file: str | None, *, lenient: bool) -> int:
-    """The verdict on weights, as an exit code."""
-    from llmir.frontends import checkpoint, weights
-
-    program = inputs.read(model, lenient=lenient)
-    if stored := program.facts.get("quantization"):
-        raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
-    compared = weights.compare(program, checkpoint.read(index))
-    output.result(compared, form, output_file)
-    output.note(*program.notes)
-    return 0 if compared.agrees else 1
-
-
-def _conserved(given: dict[str, Any], form: str) -> int:
-    """The verdict on ranks, as an exit code."""
-    from llmir.backends.analysis.conserve import conservation
-
-    before, after = inputs.halves(given)
-    if after.devices == 1:
-        raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
-    held = conservation(before, after, batch=given["batch"], new=given["prompt"])
-    output.result(held, form, given["output_file"])
-    output.note(*after.notes)
-    return 1 if held.problems else 0

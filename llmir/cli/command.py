@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from llmir.plugins import Kind, load
+from llmir.plugins import Kind, load_plugin
 
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
 
 
 def _load(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
     for name in names:
-        load(name)
+        load_plugin(name)
 
 
 plugin = click.option(

@@ -6,9 +6,13 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+
+from llmir import plugins
+from llmir.errors import PluginWarning
 
 from . import output
 from .command import command
@@ -29,7 +33,8 @@ def doctor() -> int:
     """
     from llmir.backends.export import table
 
-    findings = [_python(), _location(), *map(_package, PACKAGES), _dot(), *map(_checked, (_counts, _prices))]
+    found = [_python(), _location(), *map(_package, PACKAGES), _dot(), *_plugins()]
+    findings = [*found, *map(_checked, (_counts, _prices))]
     output.emit_table(table.pairs(findings))
     broken = [what for state, what, _ in findings if state == "BROKEN"]
     if broken:
@@ -64,6 +69,14 @@ def _dot() -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return ("missing", "dot", f"{path} does not run ({error}); {GET_DOT}")
     return ("ok", "dot", f"{(said.stderr or said.stdout).strip().removeprefix('dot - ')}, {path}")
+
+
+def _plugins() -> list[Finding]:
+    """Installed plugins; a broken one is not needed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)  # it is said here
+        known = plugins.installed()
+    return [("fails" if said else "ok", "plugin", said or name) for name, said in known.items()]
 
 
 def _checked(check: Callable[[], Finding]) -> Finding:

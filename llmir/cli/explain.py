@@ -38,16 +38,16 @@ def explain(**given: Any) -> None:
     llmir explain qwen3-30b-a3b experts_gate_up --phase decode --batch 32
     llmir explain llama3.1-8b scores --attention eager
     """
-    from llmir.backends.analysis.explain import Explanation, explain
+    from llmir import api
+    from llmir.backends.analysis.explain import Explanation
 
     form = output.choose(given["output_file"], given["form"], Explanation)
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
-    step = job.decode if given["phase"] == "decode" and job.decode else job.prefill
     try:
-        explanation = explain(step, given["op"], given["phase"])
+        explanation = api.explain(job, given["op"], phase=given["phase"])
     except InputError as error:
         hint = _hint(given) if str(error).startswith("unknown op") else ""
         raise InputError(f"{error}{hint}") from None

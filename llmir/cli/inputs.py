@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, ParseError, UnreadableError
-from llmir.reading import Budget, contents, decoded
+from llmir.errors import InputError, ParseError
 
 from . import precision
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from llmir.hw import Device
     from llmir.pipeline import Step
 
-_IR = Budget(bytes=2**26, nodes=10**6, depth=32)
 PRICING = ("cost", "engine", "efficiency")
 
 
@@ -26,11 +24,9 @@ def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Pro
     """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
     from llmir import api
 
-    if not is_ir(model):
-        return api.load(model, logits or "last", lenient=lenient)
-    if logits:
+    if logits and is_ir(model):
         raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
-    return _parse(model)
+    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient)
 
 
 def is_ir(model: str) -> bool:
@@ -38,16 +34,13 @@ def is_ir(model: str) -> bool:
     return model == "-" or model.lower().endswith(".ir")
 
 
-def _parse(path: str) -> Program:
-    from llmir.text import parse_program
+def _stdin() -> Program:
+    from llmir.text import BUDGET, read_program
 
     try:
-        data = sys.stdin.buffer.read(_IR.bytes + 1) if path == "-" else contents(path, _IR)
-        return parse_program(decoded(data, _IR))
-    except OSError as error:
-        raise ParseError(f"stdin: cannot be read ({error.strerror or error})") from None
-    except (ParseError, UnreadableError) as error:
-        raise ParseError(f"{'stdin' if path == '-' else path}: {error}") from None
+        return read_program(sys.stdin.buffer.read(BUDGET.bytes + 1))
+    except (ParseError, OSError) as error:
+        raise ParseError(f"stdin: {getattr(error, 'strerror', None) or error}") from None
 
 
 def passes(model: str, attention: str, pipeline: str | None) -> str:

@@ -15,27 +15,47 @@ if TYPE_CHECKING:
 
 
 @command("models", "The bundled models.")
-@click.argument("filter_", metavar="[FILTER]", required=False, default="")
+@click.argument("filter_", metavar="[NAME]", required=False, default="")
 @options.form("table", "json", "csv", "md")
 @options.output("Write a file; .txt, .json, .csv or .md decides the format.")
 def models(filter_: str, form: str | None, output_file: str | None) -> None:
     """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
 
-    FILTER keeps those whose name, Hugging Face id or architecture contains it.
+    NAME is a model's, for its weights by block and kind, of a layer and in all; or a part of names, Hugging
+    Face ids or architectures, for the models that have it.
 
     \b
     llmir models
     llmir models qwen3
     llmir models llama -o llama.csv
+    llmir models llama3.1-8b
     """
     form = output.choose(output_file, form)
-    from llmir.frontends.presets import PRESETS
+    from llmir.frontends.presets import PRESETS, find
     from llmir.names import suggest
 
+    if one := find(filter_):
+        _one(one, form, output_file)
+        return
     rows = [_row(preset) for preset in PRESETS.values() if _matches(preset, filter_)]
     if not rows:
         raise click.UsageError(f"no bundled model matches {filter_!r}{suggest(filter_, PRESETS)}")
     output.emit_rows(rows, form, output_file, _shown(rows))
+
+
+def _one(preset: Preset, form: str, output_file: str | None) -> None:
+    """One model, with its weights: a row with them in JSON, a row each in CSV."""
+    from rich.console import Group
+
+    from llmir import api
+    from llmir.backends.analysis.weights import weights
+    from llmir.backends.export.weights import table
+
+    program, row = api.load(preset.config), _row(preset)
+    parts = [vars(w) for w in weights(program)]
+    whole = row | {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
+    shown = Group(_shown([row]), "", table(program))
+    output.emit_rows([whole] if form == "json" else parts, form, output_file, shown)
 
 
 def _matches(preset: Preset, wanted: str) -> bool:

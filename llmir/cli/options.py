@@ -145,5 +145,6 @@ def output(what: str) -> Callable[[Function], Function]:
 
 
 def form(*choices: str) -> Callable[[Function], Function]:
-    """`--format`, one of `choices`."""
-    return click.option("--format", "form", type=click.Choice(choices), help=f"Default: {choices[0]}.")
+    """`--format`, one of `choices`, or of those that plugins add: `output.choose` knows."""
+    known = "|".join(choices)
+    return click.option("--format", "form", metavar=f"[{known}]", help=f"Default: {choices[0]}.")

@@ -1,7 +1,6 @@
 """What real kernels take: one family a file, each a page of physics with a handful of parameters."""
 
-from importlib import import_module
-from pkgutil import iter_modules
+from llmir.plugins import import_all
 
 from .attention import AttentionShape
 from .base import KERNELS, Kernel, Parameter, Shape, parameter, parameters
@@ -15,8 +14,7 @@ from .moe import GroupedShape, Moe, MoeShape
 from .prefill import Prefill
 from .stream import Stream, StreamShape
 
-for _file in iter_modules(__path__):  # each registers its families, and the ops that it prices
-    import_module(f"{__name__}.{_file.name}")
+import_all(__name__)  # each file registers its families, and the ops that it prices
 
 __all__ = [
     "KERNELS",

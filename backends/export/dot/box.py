@@ -34,7 +34,7 @@ def draw_box(cluster: Any, outline: Outline, box: Box, inner: float) -> None:
     inset = f'<TD WIDTH="{_LEFT}"></TD>'
     lines = [f'{inset}{row}<TD WIDTH="{_RIGHT}" {ports.get(i, "")}></TD>' for i, row in enumerate(rows)]
     body = table(['<TD HEIGHT="3"></TD>', *lines, '<TD HEIGHT="6"></TD>'])
-    cluster.node(box.id, label(body), color=paint.line, fillcolor=paint.fill)
+    cluster.node(box.id, label(body), color=paint.line, fillcolor=paint.fill, style=paint.style)
 
 
 def draw_inlet(cluster: Any, outline: Outline, inlet: Inlet) -> None:
@@ -67,12 +67,16 @@ def _words(outline: Outline, box: Box, inner: float) -> tuple[Paint, str, str, s
 
 
 def _kind(box: Box) -> str:
+    if box.op is None:
+        return f"{box.group} · {box.cost.bound}"
     return f"{_KINDS.get(box.cost.kind, box.cost.kind)} · {box.cost.bound}"
 
 
 def _details(box: Box) -> list[str]:
     """FLOPs · bytes · intensity, without what is zero; then the op's note."""
     cost = box.cost
+    if box.op is None:
+        return box.note.split(" · ") if box.note else []
     words = [units.flops(float(cost.flops))] if cost.flops else []
     words += [units.bytes(box.bytes)] if box.bytes else []
     words += [f"{units.bytes(float(cost.comm_bytes))} sent"] if cost.comm_bytes else []

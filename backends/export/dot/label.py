@@ -12,11 +12,12 @@ INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"
 
 @dataclass(frozen=True)
 class Paint:
-    """The colours of a bound: fill, saturated border and bar, and text."""
+    """The colours of a bound: fill, saturated border and bar, and text; and how its boxes are drawn."""
 
     fill: str
     line: str
     ink: str
+    style: str = "rounded,filled"
 
 
 PAINT = {
@@ -24,6 +25,7 @@ PAINT = {
     "compute": Paint("#fdece3", "#d1602c", "#9a3b12"),
     "network": Paint("#f1e9fa", "#7a4bb0", "#5a2d8c"),
     "overhead": Paint("#f3f4f6", "#9aa3af", "#4b5563"),
+    "bubble": Paint("#ffffff", "#9aa3af", "#4b5563", "rounded,filled,dashed"),
 }
 PLAIN = Paint("#ffffff", "#94a3b8", INK)
 

@@ -14,7 +14,7 @@ from llmir.backends.export import units
 from .box import draw_box, draw_inlet, inner_width
 from .label import MUTED, fit, font, label, left, table
 from .outline import Box, Link, Outline, Section
-from .page import GROUP, PANEL, SECTION, head, new_graph, panel_head
+from .page import GROUP, PANEL, SECTION, UNLINKED, head, new_graph, panel_head
 
 KEY = (
     "Box: time of one run, share of the whole step (bar: against the largest), "
@@ -47,6 +47,9 @@ def _panel(panel: Any, outline: Outline, inner: float) -> None:
         panel.edge(link.tail, link.head, **_EDGES[outline.role(link)])
     for detour in detours:
         _detour(panel, detour)
+    for above, below in pairwise(outline.boxes):
+        if below.op is None:
+            panel.edge(above.id, below.id, **UNLINKED)
 
 
 def _layer(layer: Any, outline: Outline, section: Section, inner: float, detours: Sequence[_Detour]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
 import networkx as nx
 
-from llmir.backends.analysis.costs import OpCost
+from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
+from llmir.backends.export import facts, units
 from llmir.graph import Node, Program
+from llmir.op import Op
 from llmir.tensor import Tensor
 
 from .scope import Scope, scopes
@@ -27,15 +29,16 @@ _GROUPS = {
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """An op as drawn. A step runs it `times` times, each `cost.time_s`."""
+    """A row as drawn, an op and its results or no op; a step runs it `times` times, each `cost.time_s`."""
 
     id: str
     path: str
-    node: Node
     cost: OpCost
     times: int
     group: str
     note: str = ""
+    op: Op | None = None
+    results: tuple[Tensor, ...] = ()
 
     @property
     def name(self) -> str:
@@ -55,7 +58,7 @@ class Box:
     @property
     def likeness(self) -> object:
         """Equal for ops that do the same at the same cost in another layer."""
-        return (self.name, self.node.op, self.node.results, self.cost.time_s, self.bytes, self.cost.repeat)
+        return (self.name, self.op, self.results, self.cost.time_s, self.bytes, self.cost.repeat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ class Outline:
     @cached_property
     def longest_s(self) -> float:
         """The most seconds that an op takes, all its runs together."""
-        return max((b.total_s for b in self.boxes), default=0.0)
+        return max((b.total_s for b in self.boxes if b.op), default=0.0)
 
     @cached_property
     def _homes(self) -> dict[str, str]:
@@ -179,7 +182,7 @@ class Outline:
 def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
     """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
     program = report.program
-    costs = {op.name: op for op in report.ops}
+    costs = {op.name: op for op in report.work}
     entries = scopes(program, unrolled=unrolled)
     places = [place for entry in entries for place in entry.ops()]
     boxes = [
@@ -192,14 +195,37 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
     ]
     sections = tuple(runs) if unrolled else tuple(_over_stages(_folded(runs)))
     inlets, links = _links(sections, places, ids)
-    return Outline(report, sections, inlets, links)
+    return Outline(report, (*sections, *_overheads(report, ids)), inlets, links)
 
 
 def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
     note = node.op.remark(scope.graph.operand_types(node))
     block = node.op.block
     group = _GROUPS.get(block, block)
-    return Box(name, scope.path + node.name, node, cost, 1 if unrolled else cost.repeat, group, note)
+    times = scope.program.micro_batches if unrolled else cost.repeat
+    return Box(name, scope.path + node.name, cost, times, group, note, node.op, node.results)
+
+
+def _overheads(report: Report, ids: str) -> Iterator[Section]:
+    """What is no op, as boxes after all others: each kind on all stages together."""
+    rows: dict[str, list[OpCost]] = {}
+    for row in report.ops:
+        if row.kind == OVERHEAD:
+            rows.setdefault(row.name.rpartition(".")[2], []).append(row)
+    for name, (first, *others) in rows.items():
+        cost = replace(first, name=name)
+        if others:
+            total = sum(float(row.total_s) for row in (first, *others))
+            cost = replace(cost, time_s=total, repeat=1)
+        box = Box(f"{ids}{name}", name, cost, cost.repeat, first.block, _note(report, [first, *others]))
+        yield Section("", (box,), (), report.program.micro_batches)
+
+
+def _note(report: Report, rows: Sequence[OpCost]) -> str:
+    """What an overhead is made of."""
+    if rows[0].bound != OVERHEAD:
+        return f"stages wait {units.percent(report.bubble)} of the step"
+    return " · ".join(facts.overhead_parts(report))
 
 
 def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
@@ -237,7 +263,7 @@ def _over_stages(sections: Iterable[Section]) -> list[Section]:
     """What several pipeline stages do alike, as one section where the first does it."""
     found: dict[object, Section] = {}
     for section in sections:
-        ops = ((b.name, b.node.op.opcode, b.node.results, b.cost.time_s, b.bytes) for b in section.boxes)
+        ops = ((b.name, type(b.op), b.results, b.cost.time_s, b.bytes) for b in section.boxes)
         stage = section.boxes[0].cost.stage
         same = found.get(likeness := (section.prefix, *ops))
         if same is None or stage == same.boxes[0].cost.stage:
@@ -290,7 +316,7 @@ def _links(
                 links[tail.id, inlet.id] = False
             source = inlet.id
         if source:
-            like = use.type == use.head.node.results[0]
+            like = use.type == use.head.results[0]
             links[source, use.head.id] = links.get((source, use.head.id), False) or like
     found = tuple(Link(tail, head, like) for (tail, head), like in links.items())
     return tuple(inlets.values()), found

@@ -12,7 +12,7 @@ from llmir.backends.export import units
 
 from .label import INK, MUTED, PAINT, bar, fit, font, label, left, right, table, width
 from .outline import Box, Outline, Section
-from .page import PANEL, SECTION, head, new_graph, panel_head
+from .page import PANEL, SECTION, UNLINKED, head, new_graph, panel_head
 
 KEY = "Layers: time of all their runs, and share of the step. Bars are against the longest op."
 _TOP, _NAME, _BAR, _TIME = 3, 110, 110, 56
@@ -34,9 +34,13 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
 
 def _panel(panel: Any, outline: Outline) -> None:
     chain: list[str] = []
+    apart: list[str] = []  # what is no op
     for section in outline.sections:
         if not section.prefix:
-            chain += [_outside(panel, list(run)) for _, run in groupby(section.boxes, lambda b: b.group)]
+            runs = groupby(section.boxes, lambda b: b.group)
+            added = [_outside(panel, outline, list(run)) for _, run in runs]
+            apart += added if section.boxes[0].op is None else []
+            chain += added
             continue
         with panel.subgraph(name=f"cluster_{section.id}") as layer:
             layer.attr(label=label(_section_head(outline, section)), **SECTION)
@@ -48,7 +52,7 @@ def _panel(panel: Any, outline: Outline) -> None:
             words = label(font("next layer", 9, MUTED))
             panel.edge(parts[-1], parts[0], words, style="dashed", constraint="false")
     for tail, ahead in pairwise(chain):
-        panel.edge(tail, ahead, weight="1000")
+        panel.edge(tail, ahead, weight="1000", **(UNLINKED if ahead in apart else {}))
 
 
 def _section_head(outline: Outline, section: Section) -> str:
@@ -88,11 +92,13 @@ def _part(layer: Any, name: str, boxes: Sequence[Box], most: float) -> str:
     return _node(layer, longest[0], [f"<TD>{row}</TD>" for row in rows], margin=_RIGHT)
 
 
-def _outside(panel: Any, boxes: Sequence[Box]) -> str:
-    """A small box for ops around the layers; its name as a node."""
+def _outside(panel: Any, outline: Outline, boxes: Sequence[Box]) -> str:
+    """A small box for ops around the layers, or for what is no op; its name as a node."""
     longest = max(boxes, key=lambda b: b.total_s)
-    figures = f"{units.time(longest.total_s)} · {units.bytes(longest.bytes)}"
-    lines = [(fit(longest.name, 12, 160, bold=True), 12, INK), (figures, 10, MUTED)]
+    figures = [units.time(longest.total_s), units.percent(outline.share(longest.total_s))]
+    figures += [units.bytes(longest.bytes)] if longest.op else []
+    lines = [(fit(longest.name, 12, 160, bold=True), 12, INK), (" · ".join(figures), 10, MUTED)]
+    lines += [(words, 9, MUTED) for words in longest.note.split(" · ") if words and not longest.op]
     lines += [
         (fit(f"+ {b.name}, {units.time(b.total_s)}", 9, 160), 9, MUTED) for b in boxes if b is not longest
     ]
@@ -108,5 +114,6 @@ def _node(cluster: Any, box: Box, rows: Sequence[str], *, margin: int) -> str:
     paint = PAINT[str(box.cost.bound)]
     space = '<TD HEIGHT="6"></TD>'
     padded = [f'<TD WIDTH="{_LEFT}"></TD>{row}<TD WIDTH="{margin}"></TD>' for row in rows]
-    cluster.node(box.id, label(table([space, *padded, space])), color=paint.line, fillcolor=paint.fill)
+    body = label(table([space, *padded, space]))
+    cluster.node(box.id, body, color=paint.line, fillcolor=paint.fill, style=paint.style)
     return box.id

@@ -8,7 +8,6 @@ from typing import Any
 from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import BOUNDS
 from llmir.backends.export import facts, units
 
 from .label import FONT, INK, MUTED, PAINT, fit, font, label, left, table, width
@@ -42,6 +41,8 @@ GROUP = {
     "margin": "12",
 }
 
+UNLINKED = {"style": "dotted", "arrowhead": "none"}  # to what no data flows to
+LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
 LINE = 16  # points, of a line in the head of a panel
 _WARNING = "#b91c1c"
 
@@ -80,10 +81,8 @@ def panel_head(report: Report) -> str:
 
 
 def panel_lines(report: Report) -> list[str]:
-    """What a panel's total has beside its ops: the engine's overhead, and waiting for other stages."""
-    added = float(report.overhead_s)
-    engine = [f"of it {units.time(added)} the engine's overhead"] if added else []
-    return engine + [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
+    """How the step goes through pipeline stages, where there are some."""
+    return [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
 
 
 def step_words(report: Report) -> tuple[str, str]:
@@ -135,8 +134,8 @@ def _legend(outlines: Iterable[Outline]) -> str:
     """A swatch for each bound that occurs."""
     present = {str(b.cost.bound) for o in outlines for b in o.boxes}
     cells, across = [], 0
-    for bound in (b for b in BOUNDS if b in present):
-        paint, words = PAINT[bound], f"{bound}-bound"
+    for bound in (b for b in PAINT if b in present):
+        paint, words = PAINT[bound], LEGEND.get(bound, f"{bound}-bound")
         wide = round(width(words, 10)) + 10
         swatch = (
             f'<TABLE BORDER="1" CELLBORDER="0" CELLSPACING="0" COLOR="{paint.line}" BGCOLOR="{paint.fill}" '

@@ -1,0 +1,75 @@
+"""Programs made small: the same ops on short axes, so that numpy can run a model of any size.
+
+Every length above `KEPT` that any of the programs has becomes another, the same in all and in the same
+order: even, a multiple of the ranks that any axis is split over, distinct where lengths were. Layers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import count
+from math import lcm
+from typing import Any
+
+from llmir.errors import InputError, VerifyError
+from llmir.graph import Graph, Node, Program
+from llmir.op import Op, infer
+from llmir.tensor import Tensor
+from llmir.verify import verify
+
+KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
+
+
+def small(programs: Sequence[Program]) -> list[Program]:
+    """The programs on short axes; InputError for one that has rules of its own about lengths."""
+    lengths = sorted({n for program in programs for n in _lengths(program) if n > KEPT})
+    step = lcm(2, *(ways for program in programs for ways in _ways(program)))
+    short = dict(zip(lengths, (step * i for i in count(KEPT // step + 1)), strict=False))
+    return [_shortened(program, {n: min(n, m) for n, m in short.items()}) for program in programs]
+
+
+def _lengths(program: Program) -> Iterator[int]:
+    for graph in program.graphs.values():
+        for node in graph.nodes:
+            if node.op.source:
+                yield from (n for n in node.results[0].shape if isinstance(n, int))
+
+
+def _ways(program: Program) -> Iterator[int]:
+    """Over how many ranks dimensions are split."""
+    for graph in program.graphs.values():
+        for node in graph.nodes:
+            for type in node.results:
+                yield from (program.mesh.size(placement) for placement in (*type.placements, type.tokens))
+
+
+def _shortened(program: Program, short: dict[int, int]) -> Program:
+    try:
+        graphs = {name: _graph(graph, short) for name, graph in program.graphs.items()}
+        return verify(program.replace(graphs=graphs))
+    except VerifyError as error:
+        raise InputError(f"{program.name} cannot be made small enough to run: {error}") from None
+
+
+def _graph(graph: Graph, short: dict[int, int]) -> Graph:
+    nodes: dict[str, Node] = {}
+    for node in graph.nodes:
+        op = _op(node.op, short)
+        operands = tuple(nodes[v.node].results[v.result] for v in node.operands)
+        nodes[node.name] = Node(node.name, op, node.operands, infer(op, operands))
+    return Graph(graph.name, nodes.values(), graph.outputs)
+
+
+def _op(op: Op, short: dict[int, int]) -> Op:
+    """Sources with their types, and ops that say of how many experts tokens choose."""
+    changes: dict[str, Any] = {}
+    for field in fields(op):
+        value = getattr(op, field.name)
+        if isinstance(value, Tensor):
+            for i, n in enumerate(value.shape):
+                value = value.resized(i, short.get(n, n)) if isinstance(n, int) else value
+            changes[field.name] = value
+        elif field.name == "experts":
+            changes[field.name] = short.get(value, value)
+    return replace(op, **changes) if changes else op
