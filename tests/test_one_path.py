@@ -201,6 +201,8 @@ def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str,
         ops = [op for op in step.ops if op.block == "routed_experts" and op.kind != "collective"]
         ops = [op for op in ops if not op.name.endswith("mlp_add")]  # the residual's
         cells = f"{dtype},chance,{batch * new},2048,768,8,128,1,4"
-        text = "gpu,framework,latency_us,dtype,routing,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep\n"
+        text = (
+            "gpu,framework,latency_us,dtype,routing,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep\n"
+        )
         found = only(tmp_path / "x.csv", f"{text}h100-sxm,{engine}-1.0,100,{cells}\n")
         assert found.predicted_s == pytest.approx(sum(op.time_s for op in ops), rel=1e-9)

@@ -35,22 +35,24 @@ def bound(points: Points, device: Device) -> Bound:
     """The roofline of all timed ops as one kernel.
 
     What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
+    Its units, such as those of matrices and of vectors, work at the same time.
     """
     at, graph = points.at, points.program.graphs["main"]
     timed = [row for row in rows(points.program) if row.name not in points.untimed]
     inside = {row.name for row in timed}
     used = {v.node for n in graph.nodes if n.name in inside for v in n.operands}
-    found = {name: np.zeros(len(points.rows)) for name in ("memory", "compute", "network")}
+    zero = np.zeros(len(points.rows))
+    moved, units = zero, {"compute": {"": zero}, "network": {"": zero}}
     for row in timed:
         outside = (v.node not in inside for v in row.node.operands)
         read = sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
-        found["memory"] = found["memory"] + read + (at(row.write) if row.name not in used else 0)
-        for name in ("compute", "network"):
-            own = [x.time(at) for x in Ideal(device).limits(row) if x.bound == name]
-            found[name] = found[name] + (np.max(own, axis=0) if own else 0)
-    moved = found["memory"]
-    found["memory"] = moved / device.memory_Bps
-    return Bound(np.max(list(found.values()), axis=0), **found, moved=moved)
+        moved = moved + read + (at(row.write) if row.name not in used else 0)
+        for limit in Ideal(device).limits(row):
+            if of := units.get(limit.bound):
+                of[limit.constant] = of.get(limit.constant, zero) + limit.time(at)
+    compute, network = (np.max(list(of.values()), axis=0) for of in units.values())
+    memory = moved / device.memory_Bps
+    return Bound(np.max([memory, compute, network], axis=0), memory, compute, network, moved)
 
 
 def explain(device: Device, measured: Array, least: Bound) -> list[str]:

@@ -5,7 +5,7 @@ from llmir.plugins import import_all
 from .attention import AttentionShape
 from .base import KERNELS, Kernel, Parameter, Shape, parameter, parameters
 from .call import Call, calls
-from .collective import AllReduce, CollectiveShape, Exchange, SumShape
+from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .gemm import Gemm, GemmShape
@@ -41,7 +41,6 @@ __all__ = [
     "StepShape",
     "Stream",
     "StreamShape",
-    "SumShape",
     "calls",
     "parameter",
     "parameters",

@@ -8,9 +8,8 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
-from llmir.hw import Device
 
-from .base import Array, Shape, roofline
+from .base import Array, Shape
 from .call import bits
 
 
@@ -42,11 +41,6 @@ class AttentionShape(Shape):
         return np.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     @property
-    def pairs(self) -> Number:
-        """Pairs of a query and a key that it sees, of one sequence and head."""
-        return seen(self.new, self.cached, self.window, self.causal)
-
-    @property
     def rows_bytes(self) -> Number:
         """Bytes of q and of the output."""
         values = self.batch * self.new * self.kv_heads * self.group * self.head
@@ -56,11 +50,6 @@ class AttentionShape(Shape):
     def kv_elements(self) -> Number:
         """Elements of keys and values that some query sees."""
         return 2 * self.batch * self.kv_heads * self.keys * self.head
-
-    def roofline(self, device: Device) -> Number:
-        """4·head FLOPs for each pair at the peak, or q, keys, values and output once through the memory."""
-        flops = 4.0 * self.batch * self.kv_heads * self.group * self.head * self.pairs
-        return roofline(device, self.dtype, flops, self.rows_bytes + self.kv_elements * self.kv_bits / 8)
 
 
 TINY = 1e-300  # in place of a step of 0, where all rows see as much

@@ -68,15 +68,6 @@ class Shape:
         numbers = {f.name: v for f in fields(self) if not isinstance(v := getattr(self, f.name), str)}
         return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
 
-    def roofline(self, device: Device) -> Number:
-        """Seconds that the `ideal` model gives; what is measured below it lay in the L2."""
-        return 0.0
-
-
-def roofline(device: Device, dtype: str, flops: Number, moved: Number) -> Number:
-    """The longer of matrix FLOPs at the peak of `dtype` and bytes at full memory bandwidth, in seconds."""
-    return np.maximum(flops / device.matrix_peak(dtype)[0], moved / device.memory_Bps)
-
 
 def longer(first: Number, *others: Number) -> Number:
     """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
@@ -110,7 +101,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:
-        """Time of one call, of the shape of what `shape` holds; never below the device's roofline."""
+        """Time of one call, of the shape of what `shape` holds; a price is never below the op's roofline."""
 
     @staticmethod
     def takes(shape: Any) -> Any:

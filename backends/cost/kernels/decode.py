@@ -61,7 +61,7 @@ class Decode(Kernel):
         return (np.asarray(shape.new) == 1) & (np.asarray(shape.cached) > 0)
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = np.where(shape.group <= self.packs, shape.group, 1)
         single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
@@ -81,7 +81,7 @@ class Decode(Kernel):
         busy = np.maximum(longest, long + self.exposed * short)
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
-        return np.maximum(launch + busy + combine, shape.roofline(device))
+        return launch + busy + combine
 
 
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache

@@ -19,7 +19,7 @@ from llmir.dim import Number
 from llmir.dtype import DType
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -64,10 +64,6 @@ class GemmShape(Shape):
         )
         return x, w, y
 
-    def roofline(self, device: Device) -> Number:
-        """2·m·n·k at the peak, or x, w and y once through the memory."""
-        return roofline(device, self.dtype, 2.0 * self.m * self.n * self.k * self.batch, sum(self.bytes))
-
 
 @families(
     *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_nvfp4", "gemm_int8"),
@@ -91,10 +87,10 @@ class Gemm(Kernel):
     splits: ClassVar[tuple[int, ...]] = SPLITS
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
-        return np.maximum(busy * slowed + self.launch_us * 1e-6, shape.roofline(device))
+        return busy * slowed + self.launch_us * 1e-6
 
     def busy(self, device: Device, shape: GemmShape) -> Array:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""

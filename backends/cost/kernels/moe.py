@@ -19,7 +19,7 @@ import numpy as np
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
 LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
@@ -48,10 +48,6 @@ class GroupedShape(Shape):
         """Rows, touched weights and results once."""
         rows = self.rows * (self.k * self.x_bits + self.n * self.y_bits)
         return (rows + self.experts * self.n * self.k * self.w_bits) / 8
-
-    def roofline(self, device: Device) -> Number:
-        """2·rows·n·k at the peak, or everything once through the memory."""
-        return roofline(device, self.dtype, 2.0 * self.rows * self.n * self.k, self.bytes)
 
 
 @dataclass(frozen=True)
@@ -84,18 +80,6 @@ class MoeShape(Shape):
             for n, k in ((2 * self.inter, self.hidden), (self.inter * 0 + self.hidden, self.inter))
         )
         return up, down
-
-    @property
-    def least(self) -> tuple[Number, Number]:
-        """FLOPs, and bytes that one kernel for all could not do without: weights, and a token's rows once."""
-        weights = self.experts * 3 * self.hidden * self.inter * self.w_bits / 8
-        tokens = self.rows / self.top_k * self.hidden * (self.x_bits / 8 + 2)
-        return 6.0 * self.rows * self.hidden * self.inter, weights + tokens
-
-    def roofline(self, device: Device) -> Number:
-        """That of the two products: the rest lies in the L2 if it is fused into them."""
-        up, down = self.products
-        return up.roofline(device) + down.roofline(device)
 
 
 @families(
@@ -135,7 +119,7 @@ class Moe(Kernel):
         )
 
     def product(self, device: Device, shape: GroupedShape) -> Number:
-        """Time of one grouped product, as the roofline at least."""
+        """Time of one grouped product."""
         rows = self.padded(shape) + self.strays * shape.away
         wide = np.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
@@ -144,7 +128,7 @@ class Moe(Kernel):
         read = shape.bytes / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
-        return np.maximum(busy + self.launch_us * 1e-6, shape.roofline(device))
+        return busy + self.launch_us * 1e-6
 
     def padded(self, shape: GroupedShape) -> Array:
         """Rows in whose time those of a product are multiplied, the empty ones of their tiles included.

@@ -46,7 +46,7 @@ class Prefill(Kernel):
     )
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
         positions = np.maximum(self.tile_rows / together, 1)
@@ -70,7 +70,7 @@ class Prefill(Kernel):
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
         moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
-        return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
+        return self.launch_us * 1e-6 + busy + memory
 
 
 # By bits of q and of the cache, those for other types.

@@ -26,10 +26,6 @@ class StreamShape(Shape):
     moved: Number
     shared: Number = 0
 
-    def roofline(self, device: Device) -> Number:
-        """All bytes once through the memory."""
-        return self.moved / device.memory_Bps
-
 
 @families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope")
 @dataclass(frozen=True)
@@ -44,15 +40,14 @@ class Stream(Kernel):
     launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
 
     def seconds(self, device: Device, shape: StreamShape) -> Number:
-        """Time of one call, as the roofline at least."""
+        """Time of one call."""
         missing = missed(np.maximum(shape.moved, 1), self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         many = device.multiprocessors or device.cores or 1
         fewest = many / self.spread  # rows that keep all of them busy
         own = (shape.moved - shape.shared) * np.maximum(1, fewest / shape.rows)
         memory = slowness * (own + shape.shared)
-        time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
-        return np.maximum(time, shape.roofline(device))
+        return self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
 
 
 # The family of an op; of others, by kind, that of the nearest.
