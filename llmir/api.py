@@ -122,13 +122,15 @@ def diff(
     *,
     hw_after: Any = None,
     batch: int = 1,
-    new: int = 1,
-    context: int = 0,
+    new: int | None = None,
+    context: int | None = None,
+    prompt: int | None = None,
+    generate: int | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """What one step of two programs differs in, op by op; with `to_dict()`.
+    """What two programs differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
 
     Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
     the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is the
@@ -136,20 +138,33 @@ def diff(
     device and step: all else is left out, and InputError if only the times of one are measured.
     """
     from .backends.analysis.common import common
-    from .backends.analysis.diff import diff, steps
+    from .backends.analysis.diff import WorkloadDiff, diff, steps
     from .backends.analysis.report import Report
+    from .backends.analysis.workload import Workload
     from .hw import load
 
     if hw is None:
         if cost is not None or engine or efficiency or hw_after is not None:
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
+    requests = (prompt, generate) != (None, None)
+    if requests and (new, context) != (None, None):
+        raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
     devices = load(hw), load(hw if hw_after is None else hw_after)
-    sides = list(zip(map(_program, (before, after)), devices, strict=True))
-    basis = common(sides, cost, engine, efficiency)
-    at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
-    reports = [Report(p, m.device, **at, model=m) for (p, _), m in zip(sides, basis.models, strict=True)]
+    programs = [_program(before), _program(after)]
+    basis = common(list(zip(programs, devices, strict=True)), cost, engine, efficiency)
+    sides = list(zip(programs, basis.models, strict=True))
+    if requests:
+        asked = batch, _given(prompt, 2048), _given(generate, 128)
+        jobs = [Workload(p, m.device, *asked, model=m) for p, m in sides]
+        return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
+    at: dict[str, Any] = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
+    reports = [Report(p, m.device, **at, model=m) for p, m in sides]
     return steps(reports[0], reports[1], basis.why)
+
+
+def _given(value: Any, default: int) -> Any:
+    return default if value is None else value
 
 
 def explain(priced: Report | Workload, op: str, *, phase: str = "prefill") -> Explanation:

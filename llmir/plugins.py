@@ -63,9 +63,10 @@ class Kind(MutableMapping[str, T]):
         return take
 
     def matching(self, fits: Callable[[T], bool]) -> list[T]:
-        """What fits of all that is there, or else of what is at home too, or else of the plugins' too."""
-        places = ([t for t in self._things.values() if fits(t)] for _ in self._places())
-        return next(filter(None, places), [])
+        """All of llmir's own, and of what is loaded, that fit; if none do, those of installed plugins."""
+        self._read_homes()
+        found = [thing for thing in self._things.values() if fits(thing)]
+        return found or ([thing for thing in self._things.values() if fits(thing)] if installed() else [])
 
     def _places(self, name: str = "") -> Iterator[None]:
         """Come back after each place that may have more: what is there, the homes, installed plugins."""

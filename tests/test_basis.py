@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -14,6 +14,7 @@ from llmir.backends.analysis.diff import StepDiff
 from llmir.backends.cost import Basis
 from llmir.backends.cost.relatives import borrowing, nearness, relatives
 from llmir.errors import HardwareError, InputError
+from llmir.op import OPS, Op
 
 # By instruction set, else by kind of memory: HBM of chips for data centers, GDDR of those for graphics.
 BORROWED = {
@@ -112,6 +113,36 @@ def test_within_a_node_no_op_is_beside_the_kernels(name: str, passes: str, devic
         for new in (1, 64):
             step = llmir.analyze(model, device, batch=4, new=new, context=64)
             assert {op.basis.kind for op in step.ops} == {"calibrated"}
+
+
+def test_an_op_that_nothing_was_measured_of_says_what_stands_in() -> None:
+    """What stages send is an exchange of two; other attention than ours, a stream of its bytes."""
+
+    @dataclass(frozen=True)
+    class Filter(Op):
+        """Some op of one's own."""
+
+        opcode = "own_filter"
+        kind = "attention"
+        rule = "* -> *"
+        vector_flops = 3
+
+    b = llmir.Builder()
+    b.output(b.own_filter(b.input("bf16[B, T, 4096]", name="x")))
+    own = llmir.Program("own", {"main": b.graph()})
+    staged = llmir.run(llmir.load(TINY), f"stages{{pp=2}},{llmir.DEFAULT_PIPELINE}")
+    try:
+        for program, kind, by in (own, "attention", "add"), (staged, "collective", "all_to_all"):
+            step = llmir.analyze(program, "h100", batch=8, new=64)
+            (op,) = (op for op in step.work if op.kind == kind and not op.name.endswith("recv"))
+            assert (op.basis.kind, op.basis.by) == ("calibrated", by)
+            assert str(op.basis).endswith(f", by {by}")
+            assert op.time_s >= op.ideal_time_s
+            assert op.error
+        recv = next(op for op in step.work if op.name.endswith("recv"))  # which is the end of that
+        assert (recv.basis.kind, recv.time_s) == ("calibrated", 0)
+    finally:
+        del OPS["own_filter"]
 
 
 def test_a_newer_gpu_of_the_same_chip_is_as_much_faster_as_its_memory() -> None:

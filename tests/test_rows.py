@@ -19,7 +19,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC
-from llmir.backends.export import oplines
+from llmir.backends.export import oplines, units
 from llmir.frontends.presets import PRESETS
 from llmir.graph import Program
 from llmir.views import exported
@@ -168,6 +168,17 @@ def test_hidden_launches_are_in_the_overhead() -> None:
         )
     )
     assert step.overhead["hidden_s"] == pytest.approx(-hidden)
+
+
+@given(steps())
+@settings(max_examples=30)
+def test_what_is_no_op_is_explained_by_times_that_lead_to_its_own(step: Report) -> None:
+    for row in step.ops:
+        if row.kind == "overhead":
+            found = llmir.explain(step, row.name)
+            assert found.terms[-1].time_s - found.terms[0].time_s == pytest.approx(row.time_s, abs=1e-12)
+            assert (found.total_time_s, found.share) == (row.total_s, row.share)
+            assert f"Total {units.time(row.time_s)}" in str(found)
 
 
 @st.composite

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def results() -> dict[str, Shown]:
 
 
 RESULTS = results()
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("kind", RESULTS)
@@ -144,6 +147,16 @@ def test_every_name_of_the_public_face_is_there() -> None:
         assert name.startswith("__") or name.isupper() or thing.__doc__, name
 
 
+def test_the_most_special_format_is_taken_whatever_was_imported_first() -> None:
+    code = """
+import llmir, llmir.backends.export.table
+model = llmir.load("llama3.2-1b")
+print(llmir.diff(model, model, "h100-sxm")._repr_html_()[:3])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (ran.stdout, ran.stderr) == ("<p>\n", "")  # a table under its title, and no text as it prints
+
+
 LETTERS = "abcdefgh"
 
 
@@ -179,3 +192,17 @@ def test_any_linear_is_drawn_printed_and_explained(program: Program, level: str)
     assert "linear" in str(step)
     assert str(program["main"]["linear"].op.einsum) in str(llmir.explain(step, "linear"))  # type: ignore[attr-defined]
     assert llmir.parse_program(str(program)) == program
+
+
+def test_requests_of_two_programs_are_compared_by_one_basis() -> None:
+    eager = llmir.load(TINY)
+    fused = llmir.run(eager, llmir.DEFAULT_PIPELINE)
+    found = llmir.diff(eager, fused, "h100-sxm", hw_after="tpu-v6e", prompt=8, generate=3)
+    assert (found.before.prompt, found.before.generate, found.why != "") == (8, 3, True)  # type: ignore[union-attr]
+    jobs = [
+        llmir.workload(p, hw, prompt=8, generate=3, cost="ideal")
+        for p, hw in ((eager, "h100-sxm"), (fused, "tpu-v6e"))
+    ]
+    assert found.total("ttft_s") == tuple(j.ttft_s for j in jobs)
+    with pytest.raises(InputError, match="new and context are of a step"):
+        llmir.diff(eager, fused, "h100-sxm", prompt=8, new=1)

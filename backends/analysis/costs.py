@@ -10,12 +10,12 @@ import numpy as np
 
 from llmir.backends.analysis.timing import Timing
 from llmir.backends.cost import Basis, Price, Row
+from llmir.backends.cost.basis import CALIBRATED
 from llmir.dim import Binding, Number, Size
 from llmir.frozen import Figures, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
-CALIBRATED = Basis("calibrated")  # an engine's CPU is fitted to whole runs, on whatever device
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def engine(program: Program, timing: Timing, step_s: Number, error: float | None
             bound=OVERHEAD,
             block="engine",
             ideal_time_s=0.0,
-            basis=CALIBRATED,
+            basis=CALIBRATED,  # an engine's CPU is fitted to whole runs, on whatever device
             error=error,
         )
         for stage, parts in enumerate(timing.engine)

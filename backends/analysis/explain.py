@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmir.backends.analysis.costs import OpCost
+from llmir.backends.analysis.overhead import Term, terms
+from llmir.backends.analysis.overhead import find as find_overhead
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Exchange, Limit, Price, Row
 from llmir.backends.cost.calibrated import Choice, Measured
@@ -107,7 +109,8 @@ class Kernel(Figures):
 class Explanation(Figures, Result):
     """All that is known of one op in one step; sizes and costs are of one execution on one rank.
 
-    `share` is of the step of `step_time_s` on all pipeline stages together.
+    Of a row that is no op, `terms` say what makes up its time, and it has no sizes. `share` is of the step
+    of `step_time_s` on all pipeline stages together.
     """
 
     phase: str
@@ -141,6 +144,7 @@ class Explanation(Figures, Result):
     share: float
     stages: int
     step_time_s: float
+    terms: tuple[Term, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -178,6 +182,8 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     """The op called `name` in the step that `report` prices, at one point; the step is called `phase`."""
     if report.shape:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
+    if overhead := find_overhead(report, name):
+        return _overhead(report, overhead, phase)
     at = find(report.program, name)
     priced = zip(report.plan.rows, report.plan.prices, report.work, strict=True)
     row, price, cost = next(found for found in priced if found[0].name == at.path)
@@ -213,6 +219,43 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         share=cost.share,
         stages=len(report.program.entries),
         step_time_s=report.time_s,
+    )
+
+
+def _overhead(report: Report, row: OpCost, phase: str) -> Explanation:
+    return Explanation(
+        phase=phase,
+        model=report.program.name,
+        device=report.device.name,
+        cost_model=report.cost_model,
+        name=row.name,
+        opcode=row.kind,
+        kind=row.kind,
+        block=row.block,
+        repeat=row.repeat,
+        layers="",
+        ir="",
+        equation="",
+        axes=(),
+        binding=dict(report.at.symbols),
+        flops=(),
+        gemms=(),
+        reads=(),
+        writes=(),
+        sends=(),
+        routes=(),
+        results=(),
+        limits=(),
+        basis=row.basis,
+        error=row.error,
+        ideal_time_s=row.ideal_time_s,
+        kernel=None,
+        time_s=row.time_s,
+        total_time_s=row.total_s,
+        share=row.share,
+        stages=len(report.program.entries),
+        step_time_s=report.time_s,
+        terms=terms(report, row),
     )
 
 

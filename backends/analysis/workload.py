@@ -60,6 +60,9 @@ class Workload(Record, Result):
         share = self.memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
+        if self.capacity_bytes <= 0:
+            usable = f"{self.device.memory_bytes * share:,.0f} bytes usable on {self.device.name}"
+            raise InputError(f"reserve: {self.reserve_bytes:,} bytes leaves nothing of the {usable}")
 
     def _step(self, new: Any, context: Any) -> Report:
         at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}

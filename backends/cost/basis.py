@@ -38,6 +38,7 @@ class Basis:
         return words + (f", by {self.by}" if self.by else "") + (f" {self.why}" if self.why else "")
 
 
+CALIBRATED = Basis("calibrated")
 ROOFLINE = Basis("roofline")
 EFFICIENCY = Basis("efficiency")
 BETWEEN_NODES = Basis("roofline", why="between nodes")

@@ -11,7 +11,7 @@ import numpy as np
 from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
-from .basis import BETWEEN_NODES, Basis
+from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
@@ -197,6 +197,8 @@ class Calibrated:
     def price(self, row: Row) -> Price:
         """A measured kernel's price; the roofline's where not even a stand-in is known."""
         roofline, other = Ideal(self.device).price(row), stand_in(row)
+        if not (row.read or row.write or row.flops or row.work.wire):
+            return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         if len(known) > 1:
             return Choice(tuple(known))

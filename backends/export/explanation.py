@@ -23,6 +23,8 @@ def shown(e: Explanation) -> RenderableType:
     def title(text: str) -> Group:
         return Group("", _text(text, "bold"))
 
+    if e.terms:
+        return _overhead(e)
     where = ", ".join(f"{name} = {value:,}" for name, value in e.binding.items())
     parts: list[RenderableType] = [
         _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
@@ -48,6 +50,19 @@ def shown(e: Explanation) -> RenderableType:
     if e.routes:
         parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
     return Group(*parts, *_total(e, phase))
+
+
+def _overhead(e: Explanation) -> RenderableType:
+    """What makes up the time of a row that is no op."""
+    rows = [(t.what, t.says, f"= {units.time(t.time_s)}") for t in e.terms]
+    name, last, first = e.name.rpartition(".")[2], e.terms[-1].what, e.terms[0].what
+    rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
+    return Group(
+        _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
+        "",
+        _indented(table.pairs(rows)),
+        *_total(e, e.phase),
+    )
 
 
 def _text(text: str, style: str = "") -> Text:

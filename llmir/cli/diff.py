@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,23 +53,20 @@ def diff(**given: Any) -> None:
     form = output.choose(given["output_file"], given["form"], WorkloadDiff)
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
-    from llmir import api, hw
-    from llmir.backends.analysis.common import common
+    from llmir import api
     from llmir.pipeline import label
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
-    before = inputs.hardware(given)
-    devices = [hw.load(device) for device in (before, given["hw_after"] or before)]
     steps = [inputs.around(given, *passes) for passes in pipelines]
     programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
-    sides = list(zip(programs, devices, strict=True))
-    basis = common(sides, given["cost"], given["engine"], given["efficiency"])
-    jobs = [inputs.priced(p, m, given) for p, m in zip(programs, basis.models, strict=True)]
+    asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
+    found = api.diff(programs[0], programs[1], inputs.hardware(given), **asked)
+    assert isinstance(found, WorkloadDiff)
     stated = [",".join(label(p) for p in passes if p) for passes in steps]
-    difference = WorkloadDiff(jobs[0], jobs[1], (stated[0], stated[1]), basis.why)
-    output.result(difference, form, given["output_file"])
-    output.note(*(note for job in jobs for note in job.notes))
+    found = replace(found, pipelines=(stated[0], stated[1]))
+    output.result(found, form, given["output_file"])
+    output.note(*found.before.notes, *found.after.notes)
 
 
 def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Sequence[Step]]:

@@ -13,7 +13,6 @@ from . import precision
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.analysis.workload import Workload
-    from llmir.backends.cost import Model
     from llmir.hw import Device
     from llmir.pipeline import Step
 
@@ -125,26 +124,12 @@ def hardware(given: Mapping[str, Any]) -> str | Device:
 
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     """What a command's options ask of a program, on their device."""
-    from llmir import hw
-    from llmir.backends.cost import model
+    from llmir import api
 
-    return priced(program, model(hw.load(hardware(given)), *(given[name] for name in PRICING)), given)
-
-
-def priced(program: Program, model: Model, given: Mapping[str, Any]) -> Workload:
-    """What a command's options ask of a program, by a cost model of its device.
-
-    `InputError` when `--reserve` leaves no memory at all.
-    """
-    from llmir.backends.analysis.workload import Workload
-
-    utilization, reserve = given.get("memory_utilization", 0.9), given.get("reserve", 0)
-    asked = given["batch"], given["prompt"], given["generate"], utilization, reserve
-    job = Workload(program, model.device, *asked, model)
-    if job.capacity_bytes <= 0:
-        from llmir.backends.export import units
-
-        usable = units.bytes(job.device.memory_bytes * utilization)
-        left = f"leaves nothing of the {usable} usable on {job.device.name}"
-        raise InputError(f"--reserve: {units.bytes(reserve)} {left}")
-    return job
+    return api.workload(
+        program,
+        hardware(given),
+        **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
+        memory_utilization=given.get("memory_utilization", 0.9),
+        reserve_bytes=given.get("reserve", 0),
+    )

@@ -1,0 +1,63 @@
+"""What makes up a row that is no op: what the engine adds to the ops of a stage, or why the stage waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmir.backends.analysis.costs import BUBBLE, OVERHEAD, OpCost
+from llmir.backends.analysis.report import Report
+from llmir.dim import B
+from llmir.errors import InputError
+
+
+@dataclass(frozen=True)
+class Term:
+    """A time on the way to that of the row: what it is, how it comes about, and seconds."""
+
+    what: str
+    says: str
+    time_s: float
+
+
+def find(report: Report, name: str) -> OpCost | None:
+    """The row of that name, or whose last part that is; `InputError` if several stages have one."""
+    rows = [row for row in report.ops if row.kind == OVERHEAD]
+    found = [row for row in rows if name in (row.name, row.name.rpartition(".")[2])]
+    if len(found) > 1:
+        raise InputError(f"op {name!r} is ambiguous: {', '.join(row.name for row in found)}")
+    return found[0] if found else None
+
+
+def terms(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Times of which the row is the last less the first, once."""
+    return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
+
+
+def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Of a micro-batch on its stage: the ops alone, in a graph, as the CPU launches them, and after it."""
+    host = report.plan.host
+    assert host is not None, "an engine's row is there with its host only"
+    timing = report.plan.timing(report.at)
+    added, whole = timing.engine[row.stage], timing.stages[row.stage]
+    kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
+    alone = float(whole - sum(added))
+    cpu = f"{host.step_us:g} µs, and {host.sequence_us:g} µs for each of {report.at(B):,} sequences"
+    return (
+        Term("ops alone", f"{kernels:,} kernels, each with its launch", alone),
+        Term(
+            "in a graph", f"that hides {100 * host.hidden:g}% of each launch", alone + float(added.hidden_s)
+        ),
+        Term("as launched", f"by the CPU, {host.kernel_us:g} µs a kernel", float(whole - added.host_s)),
+        Term("as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)),
+    )
+
+
+def _bubble(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Of a step: what the stage works, and what all take."""
+    parts, stage = report.program.micro_batches, report.stages[row.stage]
+    each = f"{parts} micro-batch{'es' if parts > 1 else ''} of {1e3 * float(stage.time_s):.3g} ms"
+    times = ", ".join(f"{1e3 * float(s.time_s):.3g}" for s in report.stages)
+    return (
+        Term("stage works", each, parts * float(stage.time_s)),
+        Term("step", f"Σt + {parts - 1} · max t; stages take {times} ms", float(report.time_s)),
+    )
