@@ -271,6 +271,7 @@ def validate(
     hw: Any = None,
     batch: int = 1,
     engine: str | None = None,
+    unit: str = "",
     cost: str = "calibrated",
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
@@ -278,8 +279,9 @@ def validate(
 
     The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
-    `batch`. `cost` is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell`
-    hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
+    `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
+    `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of progress: file, rows done,
+    rows in all. InputError for a file that is none of these.
     """
     from .backends.cost import model
     from .backends.silicon.validate import Chat, priced_by
@@ -292,7 +294,7 @@ def validate(
         raise InputError(f"validate: engine {engine!r} is of chat logs; other tables name their own")
     if engine:
         model(device(hw), cost, engine)  # or an error
-    on = None if program is None else Chat(_program(program), device(hw), engine or "", batch)
+    on = None if program is None else Chat(_program(program), device(hw), engine or "", batch, unit)
     return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
 
 

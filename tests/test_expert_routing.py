@@ -11,7 +11,7 @@ import pytest
 import llmir
 from llmir import hw
 from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import GroupedShape, Moe, MoeShape, calls
+from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
 from llmir.routing import Even, Groups
 
 from .measured import points_of
@@ -37,7 +37,7 @@ def layer(path: Path, framework: str, kernel: str, ranks: int, source: str = "ai
     [points] = points_of(path / "moe.csv")
     shapes = [call.at(points.at) for row in rows(points.program) for call in calls(row)]
     [product, *_] = [shape for shape in shapes if isinstance(shape, GroupedShape)]
-    others = [shape for shape in shapes if isinstance(shape, MoeShape)]
+    others = [shape for shape in shapes if isinstance(shape, RoutedShape)]
     tokens = others[0].tokens.item() if others else float(numbers["num_tokens"])
     return Given(tokens, *(np.asarray(n).item() for n in (product.rows, product.experts, product.away)))
 

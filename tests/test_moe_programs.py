@@ -53,8 +53,8 @@ def test_even_loads_are_dealt_cards_for_every_op(dtype: str, experts: int, top_k
             assert (shape.n, shape.k) == sizes
             assert shape.experts == pytest.approx(touched)
     for name in ("dispatch", "combine"):
-        assert (found[name].tokens, found[name].hidden) == (pytest.approx(TOKENS), HIDDEN)
-    assert found["activation"].inter == INTER
+        assert (found[name].tokens, found[name].width) == (pytest.approx(TOKENS), HIDDEN)
+    assert found["activation"].width == INTER
 
 
 @pytest.mark.parametrize("ranks", [1, 8])

@@ -291,6 +291,33 @@ def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> No
     assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
 
 
+def test_a_column_without_a_unit_needs_one_said(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    log = logged([(64, 8)], "input_tokens,output_tokens,TTFT", ",80")
+    with pytest.raises(
+        llmir.LlmirError, match="TTFT states no unit; call it TTFT_s or TTFT_ms or TTFT_us, or say"
+    ):
+        judge(log, program=program, hw="rtx3090")
+    with pytest.raises(llmir.LlmirError, match="unit: expected s, ms, us, got 'min'"):
+        judge(log, program=program, hw="rtx3090", unit="min")
+    found = judge(log, program=program, hw="rtx3090", unit="ms")
+    assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
+    assert not found.questions
+
+
+@pytest.mark.parametrize(
+    ("unit", "how"), [("s", "times as long as predicted"), ("us", "shorter than any machine")]
+)
+def test_times_that_no_machine_has_are_asked_about(judge: Any, unit: str, how: str) -> None:
+    """Milliseconds taken for something else, as in a log whose header says nothing."""
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    lines = [(64, 8, 80, 20), (300, 40, 120, 21), (900, 4, 300, 22)]
+    text = "input_tokens,output_tokens,ttft,tpot\n" + "".join(f"{a},{b},{c},{d}\n" for a, b, c, d in lines)
+    found = judge(text, program=program, hw="rtx3090", unit=unit)
+    assert [how in question for question in found.questions] == [True, True]
+    assert not judge(text, program=program, hw="rtx3090", unit="ms").questions
+
+
 @pytest.mark.parametrize(
     "text",
     [

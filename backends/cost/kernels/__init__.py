@@ -10,7 +10,7 @@ from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape
-from .moe import GroupedShape, Moe, MoeShape
+from .moe import GroupedShape, Moe, RoutedShape
 from .prefill import Prefill
 from .stream import Stream, StreamShape
 
@@ -33,9 +33,9 @@ __all__ = [
     "Host",
     "Kernel",
     "Moe",
-    "MoeShape",
     "Parameter",
     "Prefill",
+    "RoutedShape",
     "RunShape",
     "Shape",
     "StepShape",

@@ -46,7 +46,7 @@ class Call:
 
 
 Maker = Callable[[Row], "Call | None"]
-_MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
+MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
 
 
 def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
@@ -57,7 +57,7 @@ def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 
     def register(maker: Maker) -> Maker:
         for op in ops:
-            _MAKERS.setdefault((op, block), []).append(maker)
+            MAKERS.setdefault((op, block), []).append(maker)
         return maker
 
     return register
@@ -66,7 +66,7 @@ def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 def calls(row: Row) -> tuple[Call, ...]:
     """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
-    makers = next((_MAKERS[key] for key in keys if key in _MAKERS), [])
+    makers = next((MAKERS[key] for key in keys if key in MAKERS), [])
     known = [call for make in makers if (call := make(row))]
     return tuple(sorted(known, key=lambda call: KERNELS.get(call.families[0], Kernel).takes is Kernel.takes))
 

@@ -42,6 +42,8 @@ class Chat:
 
 def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
+    if on.unit not in ("", *UNITS):
+        raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
     measured = measurements(path.name, t, header(path), on.unit)
     predicted = figures(t, on, pricing)
     least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
@@ -66,7 +68,7 @@ def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> N
             where = path.name, int(line), "chat", metric, *at
             rule = MODEL if bound > was else ""
             found.rows.append(Judged(*where, was, float(seconds[i]), bound, *sure[metric], rule))
-    found.problems += _questions(path.name, measured, predicted, least)
+    found.questions += _questions(path.name, measured, predicted, least)
 
 
 def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:

@@ -123,16 +123,21 @@ class Findings:
     rows: list[Judged] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Validation(Figures):
-    """What was judged and what was not; `problems` are rows whose cells make no sense."""
+    """What was judged and what was not; `problems` are rows whose cells make no sense.
+
+    `questions` are of files whose times no machine can have.
+    """
 
     cost_model: str
     rows: Sequence[Judged] = ()
     refused: Sequence[Refused] = ()
     problems: Sequence[str] = ()
+    questions: Sequence[str] = ()
 
     @property
     def measured(self) -> tuple[Judged, ...]:

@@ -58,7 +58,7 @@ def validate(
             _kernels(found, file, format, pricing, tell)
         else:
             _models(found, file, build, pricing, tell)
-    return Validation(pricing.name, found.rows, found.refused, found.problems)
+    return Validation(pricing.name, **vars(found))
 
 
 def _reason(error: LlmirError) -> str:

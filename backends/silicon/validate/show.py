@@ -26,6 +26,7 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
         "rows": [judged_row(r) for r in found.rows],
         "refused": [r._asdict() for r in found.refused],
         "problems": list(found.problems),
+        "questions": list(found.questions),
     }
 
 
