@@ -232,7 +232,7 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
         ),
         (
             Moe(matrix=0.4, bandwidth=0.7, launch_us=7, tile_rows=64),
-            GroupedShape(*drawn(3, (6, 17), (0, 6), (8, 13), (11, 13))),
+            GroupedShape(*drawn(3, (3, 17), (0, 3), (6, 13), (7, 13))),
             ("matrix", "bandwidth", "launch_us", "tile_rows"),
         ),
     ],

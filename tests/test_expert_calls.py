@@ -56,10 +56,9 @@ def test_a_layer_has_the_kernels_of_one_family(narrow: str, family: str, over: s
 
 def test_narrow_weights_are_read_by_kernels_for_them_before_an_engine_s_own() -> None:
     """Of 8-bit rows and 4-bit weights TensorRT-LLM's kernel is measured, SGLang's with 8-bit weights too."""
-    from llmir.backends.silicon.tables.moe import layer as moe_program
-
     from llmir import hw
     from llmir.backends.cost import Calibrated
+    from llmir.backends.silicon.tables.moe import layer as moe_program
 
     program = moe_program("w4a8_mxfp4_mxfp8", 128, 1, 8)
     prices = [Calibrated(hw.load("b200"), "sglang").price(row) for row in rows(program) if row.kind == "moe"]

@@ -24,7 +24,13 @@ TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded
 SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 
 
-@families("attention_prefill", "attention_prefill_fp32", "attention_prefill_kv8", "attention_prefill_fp8")
+@families(
+    "attention_prefill",
+    "attention_encoder",
+    "attention_prefill_fp32",
+    "attention_prefill_kv8",
+    "attention_prefill_fp8",
+)
 @dataclass(frozen=True)
 class Prefill(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
@@ -85,4 +91,6 @@ NARROW = {
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
-    return Call((*NARROW.get((q, k), ()), "attention_prefill"), shape(row))
+    given = shape(row)
+    own = NARROW.get((q, k), ()) if given.causal else ("attention_encoder",)
+    return Call((*own, "attention_prefill"), given)

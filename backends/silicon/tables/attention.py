@@ -52,6 +52,7 @@ class Attention(Kernels):
     more = ("kv_dtype", *MORE)
     key = ("dtype", "kv_dtype", "window")
     groups = HEADS
+    finer = ("batch",)
     variants = True
 
     def program(self, *key: Any) -> Program:

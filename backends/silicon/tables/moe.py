@@ -57,6 +57,7 @@ class Moe(Kernels):
     more = ("op", "routing", *MORE)
     key = ("timed", "dtype", "num_experts", "moe_ep", "topk", "law")
     groups = ("hidden", "inter", "topk", "num_experts")
+    finer = ("moe_tp", "moe_ep")
     variants = True
     fits = ("moe_",)
 

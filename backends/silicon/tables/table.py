@@ -100,6 +100,7 @@ class Kernels(Format):
 
     key: ClassVar[Sequence[str]] = ()
     groups: ClassVar[Sequence[str]] = ()
+    finer: ClassVar[Sequence[str]] = ()  # the same where all are of one group
     variants: ClassVar[bool] = False
     fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of
 
@@ -129,7 +130,12 @@ class Kernels(Format):
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
         """What is left out of a fit together, for each row."""
-        return list(zip(*(rows[c] for c in self.groups), strict=True))
+        found = list(zip(*(rows[c] for c in self.groups), strict=True))
+        return (
+            found
+            if len(set(found)) > 1 or not self.finer
+            else list(zip(*(rows[c] for c in self.finer), strict=True))
+        )
 
     def points(self, rows: Table, device: Device) -> Iterator[Points | Refusal]:
         """All rows, which are of one device."""
