@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmir.errors import InputError, LlmirError, UnsupportedError
+from llmir.convert import choice, flag
+from llmir.errors import LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
@@ -25,8 +26,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
-    if logits not in LOGITS:
-        raise InputError(f"logits: expected {' or '.join(LOGITS)}, got {logits!r}")
+    logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
     config = read(model, lenient=lenient)
     decoder = _family(config).read(config)
     config.ignore(quantization.KEY)

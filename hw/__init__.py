@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from llmir import convert
 from llmir.errors import HardwareError
 from llmir.hw import calibrations, schema
 from llmir.hw.calibration import Calibration, Fitted
@@ -94,7 +95,7 @@ def engine(name: str, kernels: Iterable[str] = ()) -> Fitted:
 
     HardwareError for an unknown one, which may be meant for one of `kernels` too.
     """
-    path = _as_path(name)
+    path = _as_path(convert.text("engine", name, error=HardwareError))
     if path is not None:
         return schema.fitted(parse(path), path.name)
     if name not in engines():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import convert
 from .errors import InputError, PassError, UnsupportedError
 from .graph import Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
+from .verify import verify
 
 if TYPE_CHECKING:
     from .backends.analysis.conserve import Conservation
@@ -55,11 +58,12 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     """
     steps: list[Any] = [pipeline]
     if isinstance(pipeline, Iterable) and not isinstance(pipeline, str):
-        steps = list(pipeline)
+        steps = list(convert.items("pipeline", pipeline, "passes", error=PassError))
     passes: list[Pass | Callable[[Program], Program]] = []
     for step in steps:
         if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
-            raise PassError(f"a pass is a name, a Pass, or a function from program to program, got {step!r}")
+            expected = "a name, a Pass, or a function from program to program"
+            convert.refuse("pipeline", step, expected, PassError)
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
     return run_passes(_program(program), passes)
 
@@ -143,12 +147,13 @@ def diff(
     from .backends.analysis.workload import Workload
     from .hw import load
 
+    engine, efficiency = _options(engine, efficiency)
     if hw is None:
         if cost is not None or engine or efficiency or hw_after is not None:
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
-    requests = (prompt, generate) != (None, None)
-    if requests and (new, context) != (None, None):
+    requests = prompt is not None or generate is not None
+    if requests and not (new is None and context is None):
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
     devices = load(hw), load(hw if hw_after is None else hw_after)
     programs = [_program(before), _program(after)]
@@ -159,6 +164,7 @@ def diff(
         jobs = [Workload(p, m.device, *asked, model=m) for p, m in sides]
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
     at: dict[str, Any] = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
+    at = {name: convert.integer(name, value, name != "context") for name, value in at.items()}
     reports = [Report(p, m.device, **at, model=m) for p, m in sides]
     return steps(reports[0], reports[1], basis.why)
 
@@ -177,15 +183,14 @@ def explain(priced: Report | Workload, op: str, *, phase: str = "prefill") -> Ex
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
 
+    op = convert.text("op", op)
     if isinstance(priced, Workload):
         steps = {"prefill": priced.prefill, "decode": priced.decode}
-        if phase not in steps:
-            raise InputError(f"phase: expected prefill or decode, got {phase!r}")
-        if (step := steps[phase]) is None:
+        if (step := steps[convert.choice("phase", phase, tuple(steps))]) is None:
             raise InputError("phase: with 1 token to generate there is no decode step")
         return explain(step, op, phase)
     if not isinstance(priced, Report):
-        raise InputError(f"expected a Report or a Workload, got {type(priced).__name__}")
+        convert.refuse("priced", priced, "a Report or a Workload")
     return explain(priced, op)
 
 
@@ -203,7 +208,15 @@ def interpret(
     """
     from .backends.interpret import interpret, random
 
-    return interpret(_program(program), inputs, weights or random, caches)
+    if not (weights is None or callable(weights)):
+        convert.refuse("weights", weights, "a function of a name and a type")
+    arrays = convert.mapping("inputs", inputs, "arrays by name")
+    arrays = {name: convert.array(f"inputs: {name}", x) for name, x in arrays.items()}
+    held = convert.mapping("caches", {} if caches is None else caches, "arrays by name, a rank each")
+    for name, pieces in held.items():
+        given = convert.items(f"caches: {name}", pieces, "arrays")
+        held[name] = [convert.array(f"caches: {name}", x) for x in given]
+    return interpret(_program(program), arrays, weights or random, held)
 
 
 def equivalent(
@@ -242,7 +255,7 @@ def check(
         raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
     if batch is not None or new is not None:
         raise InputError("check: a checkpoint is compared whole; leave batch and new out")
-    return weights.compare(program, checkpoint.read(os.fspath(against)))
+    return weights.compare(program, checkpoint.read(str(convert.path("against", against))))
 
 
 def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
@@ -255,7 +268,8 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     from .views import Shown, exported, format_of, suffixes
 
     if not isinstance(result, Shown):
-        raise InputError(f"save: expected a result, such as a Report, got {type(result).__name__}")
+        convert.refuse("save", result, "a result, such as a Report")
+    format = None if format is None else convert.text("format", format)
     target, of = check_writable(path), type(result)
     found = format or format_of(target.suffix.lower(), of)
     if found is None:
@@ -288,6 +302,10 @@ def validate(
     from .backends.silicon.validate import validate as run_all
     from .hw import load as device
 
+    paths = [convert.path("files", file) for file in files]
+    batch, (engine, _) = convert.integer("batch", batch, 1), _options(engine, None)
+    if not callable(tell):
+        convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
     if engine and hw is None:
@@ -295,7 +313,7 @@ def validate(
     if engine:
         model(device(hw), cost, engine)  # or an error
     on = None if program is None else Chat(_program(program), device(hw), engine or "", batch, unit)
-    return run_all([Path(f) for f in files], _built, on=on, pricing=priced_by(cost), tell=tell)
+    return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
 
 
 def overheads(
@@ -307,7 +325,7 @@ def overheads(
     """
     from .backends.silicon.calibrate import overheads
 
-    return overheads(Path(path), _built, known)
+    return overheads(convert.path("path", path), _built, known)
 
 
 def _built(layout: Layout) -> Program:
@@ -342,10 +360,27 @@ def _model(
     from .backends.cost import model
     from .hw import load
 
-    return model(load(hw), cost, engine, efficiency)
+    return model(load(hw), cost, *_options(engine, efficiency))
+
+
+def _options(
+    engine: str | None, efficiency: Mapping[str, float] | None
+) -> tuple[str | None, Mapping[str, float] | None]:
+    """What a cost model is asked for besides its name, checked."""
+    if efficiency is not None:
+        shares = convert.mapping("efficiency", efficiency, "shares by name")
+        efficiency = {name: convert.number(f"efficiency: {name}", share) for name, share in shares.items()}
+    return None if engine is None else convert.text("engine", engine), efficiency
 
 
 def _program(program: object) -> Program:
     if not isinstance(program, Program):
-        raise InputError(f"expected a Program, such as llmir.load gives, got {type(program).__name__}")
+        convert.refuse("program", program, "a Program, such as llmir.load gives")
+    _verified(program)
     return program
+
+
+@lru_cache(maxsize=256)
+def _verified(program: Program) -> None:
+    """A program may be of a caller's own making; once is enough, for it does not change."""
+    verify(program)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from .convert import refuse, shown, text
 from .errors import VerifyError
 from .graph import Graph, Node, Value, checked_name
 from .op import Op, infer
@@ -30,7 +31,10 @@ class Builder(OpMethods):
     """
 
     def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
-        self.name = name
+        self.name = checked_name(name)
+        pairs = known.items() if isinstance(known, Mapping) else [(known, None)] if known is not None else []
+        if not all(isinstance(v, Value) and isinstance(t, Tensor) for v, t in pairs):
+            refuse("known", known, "a mapping of values to their types", VerifyError)
         self._sources: list[Node] = []
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
@@ -59,7 +63,7 @@ class Builder(OpMethods):
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
         """Ops added inside belong to this block of the model."""
-        outer, self._block = self._block, name
+        outer, self._block = self._block, text("block", name, error=VerifyError)
         try:
             yield
         finally:
@@ -82,22 +86,24 @@ class Builder(OpMethods):
     def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
         stated = parse_tensor(type) if isinstance(type, str) else type
         if not isinstance(stated, Tensor):
-            raise VerifyError(f"%{name}: expected a type such as bf16[B, T, 8], got {type!r}")
+            refuse(f"%{shown(name)}", type, "a type such as bf16[B, T, 8]", VerifyError)
         return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
         """Any op, such as one of a class of your own; its results."""
-        name = self._unique(checked_name(name or op.opcode))
+        if not isinstance(op, Op):
+            refuse("op", op, "an op", VerifyError)
+        name = self._unique(checked_name(op.opcode if isinstance(name, str) and not name else name))
         try:
-            types = infer(op, tuple(self._types[v] for v in operands))
-        except KeyError as missing:
-            raise VerifyError(f"%{name}: {missing.args[0]} is not a value of graph @{self.name}") from None
+            types = infer(op, tuple(map(self.type, operands)))
         except VerifyError as error:
             raise VerifyError(f"%{name} ({op.opcode}): {error}") from None
         return self.insert(Node(name, op, operands, types))
 
     def insert(self, node: Node) -> tuple[Value, ...]:
         """A node as it is, under the name it has."""
+        if not isinstance(node, Node):
+            refuse("node", node, "a node", VerifyError)
         (self._sources if node.op.source else self._nodes).append(node)
         self._names.add(node.name)
         self._made[node.name] = node
@@ -107,10 +113,14 @@ class Builder(OpMethods):
 
     def node(self, name: str) -> Node:
         """What was added under a name."""
+        if not isinstance(name, str) or name not in self._made:
+            raise VerifyError(f"%{shown(name)} was not added to graph @{self.name}")
         return self._made[name]
 
     def type(self, value: Value) -> Tensor:
         """The type of a value built so far."""
+        if not isinstance(value, Value):
+            refuse(f"graph @{self.name}", value, "a value that its builder gave", VerifyError)
         if value not in self._types:
             raise VerifyError(f"{value} is not a value of graph @{self.name}")
         return self._types[value]

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
+from . import convert
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
+from .names import plain
 from .op import Op
 from .tensor import Tensor
 from .views import Shown
@@ -41,19 +43,28 @@ class Node:
     operands: tuple[Value, ...]
     results: tuple[Tensor, ...]
 
+    def __post_init__(self) -> None:
+        for what, found, kind in (("operands", self.operands, Value), ("results", self.results, Tensor)):
+            if not isinstance(found, tuple) or not all(isinstance(each, kind) for each in found):
+                convert.refuse(f"node: {what}", found, f"a tuple of {kind.__name__}s", VerifyError)
+        if not isinstance(self.op, Op):
+            convert.refuse("node: op", self.op, "an op", VerifyError)
+
     @cached_property
     def values(self) -> tuple[Value, ...]:
         """Its results as values."""
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
+_MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
 
 def checked_name(name: object) -> str:
     """`name` if IR can spell it; `VerifyError` if not."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise VerifyError(f'name {name!r}: expected no spaces, and none of # , ( ) = [ ] {{ }} " @ % :')
+        allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
+        convert.refuse("name", name, allowed, VerifyError)
     return name
 
 
@@ -110,7 +121,9 @@ class Graph(Immutable, Shown):
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
         found = FrozenGraph(name=checked_name(name))
-        for node in nodes:
+        for node in convert.items("nodes", nodes, "nodes", most=_MOST_NODES, error=VerifyError):
+            if not isinstance(node, Node):
+                convert.refuse(f"graph @{name}: nodes", node, "nodes", VerifyError)
             if checked_name(node.name) in found:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
             found.add_node(node.name, node=node)
@@ -119,7 +132,8 @@ class Graph(Immutable, Shown):
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
                 found.add_edge(value.node, node.name, key=slot, value=value)
         found.freeze()
-        vars(self).update(name=name, outputs=tuple(outputs), nx=found)
+        given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
+        vars(self).update(name=name, outputs=given, nx=found)
         for value in self.outputs:
             self.type(value)
 
@@ -139,12 +153,15 @@ class Graph(Immutable, Shown):
     def __getitem__(self, name: str) -> Node:
         try:
             node: Node = self.nx.nodes[name]["node"]
-        except KeyError:
-            raise VerifyError(f"graph @{self.name} has no op %{name}") from None
+        except (KeyError, TypeError, nx.NetworkXError):  # what cannot be a key
+            shown = plain(name) if isinstance(name, str) else convert.shown(name)
+            raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
         return node
 
     def type(self, value: Value) -> Tensor:
         """The type of a value; `VerifyError` if there is no such value."""
+        if not isinstance(value, Value) or type(value.result) is not int:
+            convert.refuse(f"graph @{self.name}", value, "a value, such as an operand of a node", VerifyError)
         results = self[value.node].results
         if not 0 <= value.result < len(results):
             raise VerifyError(f"graph @{self.name}: %{value.node} has {len(results)} results, not {value}")
@@ -218,12 +235,32 @@ class Program(Record, Shown):
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        convert.text("program: name", self.name, error=VerifyError)
+        graphs = convert.mapping("program: graphs", self.graphs, "graphs by name", error=VerifyError)
+        facts = convert.mapping("program: facts", self.facts, "facts by name", error=VerifyError)
+        for name, graph in graphs.items():
+            if not isinstance(graph, Graph):
+                convert.refuse(f"program: graphs: {name}", graph, "a Graph", VerifyError)
+        for name, fact in facts.items():
+            if not isinstance(fact, (str, int, float, tuple)):
+                convert.refuse(f"program: facts: {name}", fact, "text or a number", VerifyError)
+        if not isinstance(self.mesh, Mesh):
+            convert.refuse("program: mesh", self.mesh, "a Mesh", VerifyError)
+        for lines in ("entries", "notes"):
+            texts = convert.stated(f"program: {lines}", getattr(self, lines), "tuple[str]", {}, VerifyError)
+            vars(self)[lines] = texts
+        steps = convert.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
+        vars(self)["micro_batches"] = steps
+
     def __getitem__(self, name: str) -> Graph:
         try:
             return self.graphs[name]
-        except KeyError:
+        except (KeyError, TypeError):  # what cannot be a key
             known = ", ".join(f"@{g}" for g in self.graphs)
-            raise VerifyError(f"program {self.name!r} has no graph @{name}; it has {known}") from None
+            shown = name if isinstance(name, str) else convert.shown(name)
+            raise VerifyError(f"program {self.name!r} has no graph @{shown}; it has {known}") from None
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {', '.join(f'@{g}' for g in self.graphs)}>"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import prod
 
+from . import convert
 from .errors import VerifyError
 
 MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices
@@ -53,13 +54,19 @@ class Mesh:
     sp: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "axes", tuple((name, size) for name, size in self.axes))
+        pairs = [
+            convert.items("mesh", pair, "a name and a size", error=VerifyError)
+            for pair in convert.items("mesh", self.axes, "axes", error=VerifyError)
+        ]
+        if not all(len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+            convert.refuse("mesh", self.axes, "names with their sizes", VerifyError)
+        sizes = [convert.integer(f"mesh: {name}", size, 1, error=VerifyError) for name, size in pairs]
+        axes = tuple((name, size) for (name, _), size in zip(pairs, sizes, strict=True))
+        object.__setattr__(self, "axes", axes)
         if len({name for name, _ in self.axes}) != len(self.axes):
             raise VerifyError(f"mesh {self}: two axes have the same name")
         if not all(re.fullmatch(r"\w+", name) for name, _ in self.axes):
             raise VerifyError(f"mesh {self}: axes are named in letters and digits")
-        if any(size < 1 for _, size in self.axes):
-            raise VerifyError(f"mesh {self}: each axis needs at least one device")
         if self.ep < 1 or self.devices % self.ep:
             raise VerifyError(f"mesh {self}: ep is {self.ep}, which does not divide {self.devices} devices")
         if self.sp and self.degree("tp") == 1:

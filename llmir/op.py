@@ -14,6 +14,7 @@ import numpy as np
 from .dim import Size, product
 from .dtype import DType
 from .equation import Dimension, Equation, equation
+from .errors import VerifyError
 from .mesh import Mesh
 from .plugins import Kind
 from .tensor import Tensor
@@ -307,7 +308,18 @@ def _spelled(rule: str, rank: int) -> Equation:
 @lru_cache(maxsize=1 << 14)
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
-    return op.types(operands)
+    takes = op.takes
+    if takes == Op.takes and op.rule:  # of a class that names none
+        takes = tuple(op.rule.partition("->")[0].split(","))
+    least = sum(not name.startswith("*") for name in takes)
+    if len(operands) < least or (len(operands) > least == len(takes)):
+        named = f" ({', '.join(takes)})" if takes else ""
+        raise VerifyError(f"{op.opcode} takes {least} operands{named}, got {len(operands)}")
+    try:
+        return op.types(operands)
+    except IndexError:
+        given = ", ".join(map(str, operands))
+        raise VerifyError(f"{op.opcode} takes operands of more dimensions, got {given}") from None
 
 
 @lru_cache(maxsize=1 << 14)

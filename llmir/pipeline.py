@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
+from .convert import read, stated
 from .errors import LlmirError, PassError
 from .graph import Program
 from .names import plain, suggest
@@ -18,9 +19,14 @@ from .verify import verify
 
 @dataclass(frozen=True)
 class Pass:
-    """A pure function from program to program; its fields are its options."""
+    """A pure function from program to program; its fields are its options, checked as they are declared."""
 
     name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = stated(f"{self.name}: {f.name}", getattr(self, f.name), f.type, f.metadata, PassError)
+            object.__setattr__(self, f.name, value)
 
     def __init_subclass__(cls) -> None:
         if vars(cls).get("name"):
@@ -33,6 +39,11 @@ class Pass:
     def __str__(self) -> str:
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
         return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in given.items())}}}" if given else "")
+
+
+def option(default: Any, **about: Any) -> Any:
+    """A field of a pass whose value is `least` to `most`, or one of `choices`."""
+    return field(default=default, metadata=about)
 
 
 Function = Callable[[Program], Program]
@@ -89,17 +100,18 @@ def _named(name: str) -> type[Pass] | Function:
 
 def _options(kind: type[Pass], text: str) -> dict[str, Any]:
     """What stands between the braces, each as its field's type says."""
-    name, stated = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
+    name, known = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
     options: dict[str, Any] = {}
     for part in split_commas(text):
         key, _, value = (p.strip() for p in part.partition("="))
-        if key not in stated:
-            allowed = f"it has {', '.join(stated)}" if stated else "it has none"
+        if key not in known:
+            allowed = f"it has {', '.join(known)}" if known else "it has none"
             raise PassError(f"pass {name}: option {key!r} does not exist; {allowed}")
         if key in options:
             raise PassError(f"pass {name}: option {key!r} is given twice")
-        options[key] = _option(name, key, value, type_name(stated[key]))
-    missing = [k for k, f in stated.items() if f.default is MISSING and k not in options]
+        plainly = type_name(known[key]).split(" |")[0] in ("int", "float", "bool")
+        options[key] = read(value) if plainly else value
+    missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")
     return options
@@ -118,22 +130,6 @@ def describe(kind: type[Pass] | Function) -> dict[str, Any]:
             option["default"] = default if isinstance(default, int | float | str | None) else str(default)
         found.append(option)
     return {"summary": (getdoc(kind) or "").partition("\n")[0], "options": found}
-
-
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "int": (int, "an integer"),
-    "float": (float, "a number"),
-    "bool": ({"true": True, "false": False, "True": True, "False": False}.__getitem__, "true or false"),
-    "str": (str, "text"),
-}
-
-
-def _option(name: str, key: str, value: str, stated: str) -> Any:
-    read, expected = _READERS.get(stated, _READERS["str"])
-    try:
-        return read(value)
-    except (ValueError, KeyError):
-        raise PassError(f"pass {name}: option {key} is {value!r}, expected {expected}") from None
 
 
 def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:

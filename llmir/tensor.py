@@ -5,15 +5,16 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import Any
 
+from .convert import refuse
 from .dim import Dim, Size, ceildiv, parse, product
 from .dtype import DType, dtype
 from .errors import ParseError, VerifyError
 from .frozen import Immutable
 from .mesh import Mesh
-from .names import plain
 from .ragged import most
 
 # Beyond these a size is a typo. Products of so many such sizes still are numbers of float64.
@@ -47,7 +48,10 @@ class Tensor(Immutable):
         partial: Placement = (),
         tokens: Placement = (),
     ) -> None:
-        sizes = tuple(map(_checked, shape))
+        try:
+            sizes = tuple(map(_checked, shape))
+        except TypeError:
+            refuse("shape", shape, "a list of sizes", VerifyError)
         if len(sizes) > MOST_DIMENSIONS:
             raise VerifyError(f"a tensor of {len(sizes):,} dimensions: {MOST_DIMENSIONS} are the most")
         key = (sizes, dtype, tuple(placements) or ((),) * len(sizes), partial, tokens)
@@ -123,10 +127,11 @@ def _checked(size: object) -> Size:
         return size
     if isinstance(size, Dim) and any(c > 0 for _, c in size.terms):
         return size
-    if isinstance(size, SupportsIndex) and not isinstance(size, bool) and 0 < operator.index(size) <= LARGEST:
-        return operator.index(size)
-    allowed = "a positive integer up to 2**48, or a size in symbols"
-    raise VerifyError(f"a dimension of size {plain(repr(size), 60)}: expected {allowed}")
+    if not isinstance(size, (bool, Dim)):
+        with suppress(TypeError):  # of what is no integer
+            if 0 < (whole := operator.index(size)) <= LARGEST:  # type: ignore[arg-type]
+                return whole
+    refuse("a dimension", size, "a positive integer up to 2**48, or a size in symbols", VerifyError)
 
 
 _TYPE = re.compile(r"\s*([\w.]+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")

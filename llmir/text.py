@@ -16,6 +16,7 @@ import re
 from dataclasses import MISSING, fields
 from typing import Any
 
+from .convert import refuse
 from .errors import LlmirError, ParseError, UnreadableError
 from .graph import Graph, Node, Program, Value
 from .mesh import ONE_DEVICE, Mesh
@@ -73,6 +74,8 @@ def print_graph(graph: Graph) -> str:
 @exporter("ir", ".ir", of=Program)
 def print_program(program: Program) -> str:
     """The whole program."""
+    if not isinstance(program, Program):
+        refuse("program", program, "a Program, such as llmir.load gives")
     head = [f"program {json.dumps(program.name)}{_block(dict(program.facts))}"]
     if program.mesh.axes:
         head.append(str(program.mesh))

@@ -21,8 +21,6 @@ def verify(program: Program) -> Program:
     """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
     if not program.entries or len(set(program.entries)) != len(program.entries):
         raise VerifyError(f"a program has entries, each once, got {', '.join(program.entries) or 'none'}")
-    if program.micro_batches < 1:
-        raise VerifyError(f"a step has at least 1 micro-batch, got {program.micro_batches}")
     for entry in program.entries:
         graph = program[entry]
         for value in graph.outputs:

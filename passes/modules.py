@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmir import strict_yaml
+from llmir import convert, strict_yaml
 from llmir.errors import InputError, PassError, UnreadableError
 from llmir.graph import Graph, Node
 from llmir.names import suggest
@@ -34,9 +34,14 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
     [('lm_head', 'weights', 'fp8'), ('mlp', 'weights', 'fp8'), ('mlp', 'activations', 'keep')]
     """
     found = []
+    if not isinstance(plan, (str, Mapping)):
+        convert.refuse("quantize: plan", plan, "a mapping of modules to dtypes", PassError)
     pairs = plan.items() if isinstance(plan, Mapping) else _pairs(plan, ":")
     for key, said in pairs:
         pattern = str(key)
+        inner = [*said, *said.values()] if isinstance(said, Mapping) else [said]
+        if not all(isinstance(word, str) for word in (key, *inner)):
+            convert.refuse("quantize: plan", {key: said}, "modules and dtypes as text", PassError)
         if not pattern or not said or set(pattern) & set("(){}:,= "):
             raise PassError(f"quantize: plan: expected module: dtype, got {pattern!r}: {said!r}")
         for role, name in _roles(said):

@@ -40,6 +40,7 @@ class Quantize(Pass):
     collectives: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for what in formats.ALLOWED:
             self._asked(what)
         object.__setattr__(self, "plan", print_plan(read_plan(self.plan)))

@@ -9,8 +9,9 @@ from llmir.build import Builder
 from llmir.errors import PassError, VerifyError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.op import Op
-from llmir.pipeline import Pass
+from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE, Law, Zipf, law
+from llmir.routing.zipf import STEEPEST
 
 _NOTE = "routing: "
 
@@ -25,7 +26,7 @@ class Route(Pass):
 
     name: ClassVar[str] = "route"
 
-    skew: float = 0.0
+    skew: float = option(0.0, least=0, most=STEEPEST)
     routing: str = ""
 
     def __call__(self, program: Program) -> Program:

@@ -15,10 +15,11 @@ from llmir.build import Builder
 from llmir.equation import Dimension
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
+from llmir.mesh import MOST_DEVICES
 from llmir.op import Op
 from llmir.ops.collective import TOKENS
 from llmir.ops.moe import Combine, Dispatch
-from llmir.pipeline import Pass
+from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
@@ -35,18 +36,13 @@ class Shard(Pass):
 
     name: ClassVar[str] = "shard"
 
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-    sp: int = 0
+    tp: int = option(1, least=1, most=MOST_DEVICES)
+    dp: int = option(1, least=1, most=MOST_DEVICES)
+    ep: int = option(1, least=1, most=MOST_DEVICES)
+    sp: int = option(0, choices=(0, 1))
 
     def __call__(self, program: Program) -> Program:
         """Lay sources out anew and walk each graph once."""
-        for option in ("tp", "dp", "ep"):
-            if getattr(self, option) < 1:
-                raise PassError(f"shard: {option} is {getattr(self, option)}, expected at least 1")
-        if self.sp not in (0, 1):
-            raise PassError(f"shard: sp is {self.sp}, expected 0 or 1")
         if self == Shard():
             return program
         now = program.parallelism
@@ -64,12 +60,12 @@ class Shard(Pass):
         nodes = [node for graph in after.graphs.values() for node in graph.nodes]
         spread = {axis for node in nodes if node.op.source for axis in node.results[0].spread}
         axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
-        for option in ("tp", "dp"):
-            degree = getattr(self, option)
-            if degree > 1 and not spread & set(after.mesh.atoms(option)):
+        for name in ("tp", "dp"):
+            degree = getattr(self, name)
+            if degree > 1 and not spread & set(after.mesh.atoms(name)):
                 nothing = "no weight, cache or input has an axis that lies over it"
                 raise PassError(
-                    f"shard: {option}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
+                    f"shard: {name}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
                 )
         if self.sp and not any(type.tokens for node in nodes for type in node.results):
             raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from llmir import convert
 from llmir.build import Builder
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
 from llmir.op import Loop
-from llmir.pipeline import Pass
+from llmir.pipeline import Pass, option
 from llmir.tensor import Tensor
 
 from .unroll import iteration
+
+_MOST = 10_000  # stages, which are machines of their own
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,12 @@ class Stages(Pass):
 
     name: ClassVar[str] = "stages"
 
-    pp: int = 1
+    pp: int = option(1, least=1, most=_MOST)
     layers: str | Sequence[int] = ""
-    micro_batches: int = 1
+    micro_batches: int = option(1, least=1, most=1 << 20)
 
     def __post_init__(self) -> None:
-        for option in ("pp", "micro_batches"):
-            if getattr(self, option) < 1:
-                raise PassError(f"stages: {option} is {getattr(self, option)}, expected at least 1")
+        super().__post_init__()
         sizes = _sizes(self.layers)
         if sizes and self.pp not in (1, len(sizes)):
             raise PassError(f"stages: pp is {self.pp}, but layers has {len(sizes)} stages: {_sum(sizes)}")
@@ -54,14 +54,12 @@ class Stages(Pass):
 
 def _sizes(layers: str | Sequence[int]) -> tuple[int, ...]:
     """Layers of each stage, from `(3, 4)`, `3,4` or numbers."""
-    parts = re.split(r"\s*,\s*", layers.strip().strip("()")) if isinstance(layers, str) else layers
-    try:
-        sizes = tuple(int(n) for n in parts if n != "")
-    except (TypeError, ValueError):
-        raise PassError(f"stages: layers is {layers!r}, expected numbers such as (30, 32, 32, 32)") from None
-    if any(n < 1 for n in sizes):
-        raise PassError(f"stages: layers is {_sum(sizes)}, expected at least 1 for each stage")
-    return sizes
+    if isinstance(layers, str):
+        layers = [convert.read(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()]
+    found = convert.items(
+        "stages: layers", layers, "numbers such as (30, 32, 32, 32)", most=_MOST, error=PassError
+    )
+    return tuple(convert.integer("stages: layers", n, 1, error=PassError) for n in found)
 
 
 def _sum(sizes: Sequence[int]) -> str:

@@ -133,7 +133,7 @@ def test_layers_apart_after_unroll() -> None:
         ({"k_cach": {"kv": "fp8"}}, "no module 'k_cach'; did you mean k_cache"),
         ({"down_prj": {"activations": "fp8"}}, "no module 'down_prj'; did you mean down_proj"),
         ({"mlp": {}}, "expected module: dtype"),
-        ({"mlp": {"weights": 8}}, "unknown dtype '8'"),
+        ({"mlp": {"weights": 8}}, "expected modules and dtypes as text"),
     ],
 )
 def test_what_cannot_be_is_an_error(plan: dict[str, Any], says: str) -> None:

@@ -235,10 +235,10 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
             "axis 'expert' is 128 and cannot be split 3 ways over mesh axis 'ep'; allowed are 1",
         ),
         ("qwen2.5-0.5b", "tp=4", "axis 'heads' is 14 and cannot be split 4 ways"),
-        ("llama3.1-8b", "tp=0", "tp is 0, expected at least 1"),
-        ("llama3.1-8b", "tp=2, sp=2", "sp is 2, expected 0 or 1"),
+        ("llama3.1-8b", "tp=0", "shard: tp: expected an integer from 1 to 1,048,576, got 0"),
+        ("llama3.1-8b", "tp=2, sp=2", "shard: sp: expected 0 or 1, got 2"),
+        ("llama3.1-8b", "tp=x", "shard: tp: expected an integer from 1 to 1,048,576, got 'x'"),
         ("llama3.1-8b", "dp=2, sp=1", "sp=1 splits tokens over the ranks of tp, and there is one"),
-        ("llama3.1-8b", "tp=x", "option tp is 'x', expected an integer"),
     ],
 )
 def test_degrees_that_do_not_divide(name: str, how: str, says: str) -> None:

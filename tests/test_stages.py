@@ -235,13 +235,13 @@ def test_the_largest_batch_is_of_whole_micro_batches() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("stages{pp=0}", "stages: pp is 0, expected at least 1"),
+        ("stages{pp=0}", "stages: pp: expected an integer from 1 to 10,000, got 0"),
         ("stages{pp=33}", "stages: 33 stages for Llama-3.1-8B, which has 32 layers"),
         ("stages{layers=(3, 4)}", "stages: 3 + 4 is 7, but Llama-3.1-8B has 32 layers"),
-        ("stages{layers=(32, 0)}", "stages: layers is 32 + 0, expected at least 1 for each stage"),
-        ("stages{layers=(a, b)}", "expected numbers such as (30, 32, 32, 32)"),
+        ("stages{layers=(32, 0)}", "stages: layers: expected an integer from 1 to 2**48, got 0"),
+        ("stages{layers=(a, b)}", "stages: layers: expected an integer from 1 to 2**48, got 'a'"),
         ("stages{pp=3, layers=(16, 16)}", "stages: pp is 3, but layers has 2 stages: 16 + 16"),
-        ("stages{pp=2, micro_batches=0}", "stages: micro_batches is 0, expected at least 1"),
+        ("stages{pp=2, micro_batches=0}", "micro_batches: expected an integer from 1 to 1,048,576, got 0"),
         ("unroll,stages{pp=2}", "Llama-3.1-8B has no repeated layers to split; stages go before unroll"),
         ("stages{pp=2},stages{pp=2}", "Llama-3.1-8B is in 2 stages already"),
     ],
@@ -273,7 +273,7 @@ def test_a_stage_must_take_what_the_one_before_gives() -> None:
         parse_program(text.replace("micro_batches 2", "micro_batches two"))
     with pytest.raises(VerifyError, match="entries, each once, got stage0, stage0"):
         verify(program.replace(entries=("stage0", "stage0")))
-    with pytest.raises(VerifyError, match="at least 1 micro-batch, got 0"):
+    with pytest.raises(VerifyError, match="micro_batches: expected an integer from 1"):
         verify(program.replace(micro_batches=0))
 
 

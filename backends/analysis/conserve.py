@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.analysis.asked import count
+from llmir.convert import integer
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import figure
@@ -151,12 +151,12 @@ def conservation(
     """
     if before.devices > 1:
         raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
-    batch = after.parallelism.dp * after.micro_batches if batch is None else batch
-    new = after.parallelism.tp if new is None else new
+    batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
+    new = after.parallelism.tp if new is None else integer("new", new, 1)
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")
-    at = {"B": count("batch", batch, 1), "T": count("new", new, 1), "C": count("context", context, 0)}
+    at = {"B": batch, "T": new, "C": integer("context", context)}
     return Conservation(before, after, Binding(**at))
 
 

@@ -17,6 +17,7 @@ from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
+from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Immutable, figure, rebuilt, sealed
@@ -79,7 +80,10 @@ class Report(Immutable, Result):
         beside: Iterable[Mapping[str, Any]] = (),
         model: Model | None = None,
     ) -> None:
-        steps = checked(batch, new, context), *(other(part) for part in beside)
+        steps = (
+            checked(batch, new, context),
+            *(other(part) for part in items("beside", beside, "other sequences")),
+        )
         parts = [binding(program.micro_batches, *step) for step in steps]
         at = Mixed(parts) if len(parts) > 1 else parts[0]
         try:
@@ -87,6 +91,8 @@ class Report(Immutable, Result):
         except ValueError:
             shapes = ", ".join(str(np.shape(v)) for step in steps for v in step)
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
+        if math.prod(shape) > POINTS:
+            raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         vars(self).update(program=program, device=device, at=at, shape=shape)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
         vars(self)["plan"] = plan(program, model or cost.model(device))

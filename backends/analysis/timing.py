@@ -22,6 +22,9 @@ class Overhead(NamedTuple):
     hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
 
 
+_INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it is waited
+
+
 @dataclass(frozen=True)
 class Timing:
     """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has.
@@ -86,4 +89,5 @@ class Timing:
         >>> Timing((1.0,) * 4, micro_batches=5).bubble
         0.375
         """
-        return 1 - self.busy / (len(self.stages) * self.step)
+        whole = len(self.stages) * self.step
+        return (whole - self.busy) / maximum(whole, _INSTANT)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.asked import count
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
+from llmir.convert import integer, number
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import Record
@@ -53,13 +53,12 @@ class Workload(Record, Result):
             ("generate", 1, LONGEST),
             ("reserve_bytes", 0, 1 << 60),
         ):
-            value = count(name, getattr(self, name), least, most)
-            if np.ndim(value):
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
                 raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
-            vars(self)[name] = value
-        share = self.memory_utilization
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise InputError(f"memory_utilization: expected a number above 0 and up to 1, got {share!r}")
+            vars(self)[name] = integer(name, value, least, most)
+        share = number("memory_utilization", self.memory_utilization, 0, 1, above=True)
+        vars(self)["memory_utilization"] = share
         if self.capacity_bytes <= 0:
             usable = f"{self.device.memory_bytes * share:,.0f} bytes usable on {self.device.name}"
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes leaves nothing of the {usable}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir.convert import number
 from llmir.dim import Binding, Number, maximum
 from llmir.errors import InputError
 from llmir.frozen import Figures
@@ -75,11 +76,7 @@ class Efficiency(Figures):
                 )
                 raise InputError(f"efficiency: there is no {key!r}{near}")
             most = LARGEST_LAUNCH if key == "launch" else 1
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not (key == "launch" or value > 0) or not 0 <= value <= most:
-                raise InputError(
-                    f"efficiency: {key} must be a number above 0 and up to {most}, got {value!r}"
-                )
+            number(f"efficiency: {key}", value, 0, most, above=key != "launch")
 
     def limits(self, row: Row) -> tuple[Limit, ...]:
         """Those of the roofline, before any share."""

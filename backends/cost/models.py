@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Protocol
 
 from llmir import hw
+from llmir.convert import choice
 from llmir.errors import HardwareError, InputError
 from llmir.hw import Device
-from llmir.names import suggest
 
 from .calibrated import Calibrated
 from .calibration import engines, first, host, owner
@@ -70,8 +70,8 @@ def model(
     contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
     for where there are none.
     """
-    if isinstance(cost, str) and cost not in COSTS:
-        raise InputError(f"cost: expected one of {', '.join(COSTS)}, got {cost!r}{suggest(cost, COSTS)}")
+    if isinstance(cost, str):
+        cost = str(choice("cost", cost, tuple(COSTS)))
     if efficiency and (cost is not None or engine):
         option = "engine" if cost is None else "cost"
         raise InputError(f"efficiency replaces the cost model; leave {option} out")

@@ -7,7 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from llmir.errors import InputError, OutputError
+from llmir import convert
+from llmir.errors import OutputError
 from llmir.names import plain
 
 
@@ -16,8 +17,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
     `OutputError` if it cannot be written, `InputError` if it is no path.
     """
-    if not isinstance(path, str) and not (isinstance(path, os.PathLike) and isinstance(os.fspath(path), str)):
-        raise InputError(f"path: expected the name of a file, got {type(path).__name__}")
+    path = convert.path("path", path)
     shown = plain(os.fspath(path), limit=1000)
     try:
         target = Path(os.path.realpath(path))

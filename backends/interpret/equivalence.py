@@ -12,8 +12,8 @@ import numpy as np
 from llmir.backends.interpret.program import asked, interpret
 from llmir.backends.interpret.ranks import Spread
 from llmir.backends.interpret.small import small
+from llmir.convert import integer, number
 from llmir.dim import Binding
-from llmir.errors import InputError
 from llmir.graph import Node, Program
 from llmir.op import Array
 from llmir.tensor import Tensor
@@ -80,11 +80,8 @@ def equivalent(
     >>> found.equal, found.first
     (False, 'op layer.0.q_proj.weight')
     """
-    for name, value in (("batch", batch), ("new", new)):
-        if type(value) is not int or not 1 <= value <= _MOST:
-            raise InputError(f"{name}: expected an integer from 1 to {_MOST}, got {value!r}")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
-        raise InputError(f"tolerance: expected a number from 0 up to 1, got {tolerance!r}")
+    batch, new = integer("batch", batch, 1, _MOST), integer("new", new, 1, _MOST)
+    tolerance = number("tolerance", tolerance, 0, 1)
     sides = small([before, after])
     about = before.name, after.name, batch, new, tolerance
     if unlike := _unlike(*sides):

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
+from llmir.convert import array
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import read_only
@@ -90,10 +91,13 @@ class _Run:
     def compute(self, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
         """An ordinary op, rank by rank."""
         types = graph.operand_types(node)
-        each = [
-            node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
-            for i, rank in enumerate(self.ranks.all)
-        ]
+        try:
+            each = [
+                node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
+                for i, rank in enumerate(self.ranks.all)
+            ]
+        except IndexError as error:  # of a table that has no such row
+            raise InputError(f"%{node.name}: {error}") from None
         return [list(result) for result in zip(*each, strict=True)]
 
     def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> Place:
@@ -121,7 +125,7 @@ class _Run:
 
     def weight(self, name: str, type: Tensor) -> Spread:
         """What the caller gives for a weight; `InputError` if it has another shape."""
-        found, shape = self.weights(name, type), tuple(map(self.at, type.shape))
+        found, shape = array(f"weight {name}", self.weights(name, type)), tuple(map(self.at, type.shape))
         if found.shape != shape:
             raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
         return self.ranks.spread(rounded(found, type.dtype), type)
@@ -155,12 +159,18 @@ def interpret(
     for node in asked(program):
         if node.name not in inputs:
             raise InputError(f"input %{node.name} is not given")
-        shape = inputs[node.name].shape
+        shape, type = inputs[node.name].shape, node.results[0]
+        if type.dtype.kind == "int" and not (
+            inputs[node.name].dtype.kind in "iu" and np.all(inputs[node.name] >= 0)
+        ):
+            raise InputError(f"input %{node.name}: expected integers of at least 0, as {type} holds")
         if len(shape) != len(node.results[0].shape):
             raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
         for size, length in zip(node.results[0].shape, shape, strict=True):
             symbols |= {str(size): length} if str(size) in symbols else {}
-    for cache in (caches or {}).values():
+    for path, cache in (caches or {}).items():
+        if len(cache) != program.mesh.devices or cache[0].ndim < 2:
+            raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
         symbols["C"] = cache[0].shape[1]
     parts = program.micro_batches
     if symbols["B"] % parts:

@@ -14,6 +14,8 @@ from llmir.plugins import blame
 
 BAD_INPUT, OUR_BUG, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
+LONGEST = 2000  # characters of a message
+
 
 def guard(run: Callable[[], Any]) -> int:
     """What `run()` returns as an exit code; errors become a line and theirs."""
@@ -61,4 +63,4 @@ def _lower(message: str) -> str:
 def line(label: str, message: str) -> None:
     """`label: message` on stderr, whatever the message holds: one line, no control characters."""
     text = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
-    click.echo(f"{label}: {text}", err=True)
+    click.echo(f"{label}: {text if len(text) <= LONGEST else f'{text[: LONGEST - 1]}…'}", err=True)

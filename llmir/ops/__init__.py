@@ -4,20 +4,13 @@ from dataclasses import MISSING, fields
 from inspect import cleandoc
 from typing import Any
 
+from ..convert import refuse, stated
 from ..errors import VerifyError
-from ..op import OPS, Op, type_name
+from ..op import OPS, Op
+from ..tensor import Tensor
 from .source import Cache, Source, Weight
 
 __all__ = ["OPS", "Cache", "Source", "Weight", "describe", "make"]
-
-_FIELD_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "float": (float, int),
-    "str": (str,),
-    "bool": (bool,),
-    "tuple": (tuple,),
-}
 
 
 def describe(kind: type[Op]) -> dict[str, Any]:
@@ -66,14 +59,14 @@ def make(opcode: str, **attributes: Any) -> Op:
     """The op called `opcode`; `VerifyError` for attributes whose names or types are not its own."""
     if opcode not in OPS:
         raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
-    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in attributes.items()}
+    given = dict(attributes)
     for field in fields(OPS[opcode]):
-        if field.name not in given:
-            continue
-        value, wanted = given[field.name], _FIELD_TYPES.get(type_name(field), (object,))
-        boolean = isinstance(value, bool) and not {bool, object} & set(wanted)
-        if boolean or not isinstance(value, wanted):
-            raise VerifyError(f"{opcode}: attribute {field.name} is {value!r}, expected {type_name(field)}")
+        if field.name in given:
+            where = f"{opcode}: {field.name}"
+            value = stated(where, given[field.name], field.type, field.metadata, VerifyError)
+            if field.type == "Tensor" and not isinstance(value, Tensor):
+                refuse(where, value, "a type such as bf16[B, T, 8]", VerifyError)
+            given[field.name] = value
     try:
         return OPS[opcode](**given)
     except TypeError as error:

@@ -12,6 +12,7 @@ from typing import Any
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export.files import check_writable, write
+from llmir.convert import choice
 from llmir.errors import InputError, OutputError
 from llmir.names import plain
 from llmir.views import exported, exporter, format_of, suffixes
@@ -61,8 +62,7 @@ def draw(
 
 
 def _graph(job: Report | Workload, level: str, phase: str) -> Any:
-    if not isinstance(level, str) or level not in LEVELS:
-        raise InputError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
+    level = choice("level", level, tuple(LEVELS))
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
     if not all(o.sections for o in panels):
@@ -103,8 +103,7 @@ def png(job: Report | Workload, *, level: str = "layer", phase: str = "both") ->
 
 def _steps(job: Report | Workload, phase: str) -> list[Report]:
     """The steps to draw."""
-    if not isinstance(phase, str) or phase not in PHASES:
-        raise InputError(f"phase: {phase!r} is not one of {', '.join(PHASES)}")
+    phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         if job.shape:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")

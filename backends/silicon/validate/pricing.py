@@ -14,7 +14,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, Model, model
 from llmir.backends.cost.calibration import engines, first, owner
 from llmir.backends.silicon.rows import Array
-from llmir.errors import InputError
+from llmir.convert import choice
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -60,9 +60,7 @@ IDEAL = Pricing("ideal")
 
 def priced_by(cost: str) -> Pricing:
     """The pricing of that name."""
-    if cost not in (known := ("calibrated", "ideal")):
-        raise InputError(f"cost: expected {' or '.join(known)}, got {cost!r}")
-    return Pricing(cost)
+    return Pricing(choice("cost", cost, ("calibrated", "ideal")))
 
 
 def trust(times: Sequence[Any], bases: Sequence[Basis], errors: Sequence[float | None]) -> tuple[str, Array]:
