@@ -215,7 +215,7 @@ def test_queries_are_narrowed_where_the_cache_is_in_fp8() -> None:
     assert both[0].time_s < both[1].time_s
     assert both[0].flops == both[1].flops
     for pipeline in ("fuse-attention{q=fp8}", "quantize{kv=int8},fuse-attention{q=fp8}"):
-        with pytest.raises(PassError, match="no fused attention of program .* reads a cache in fp8"):
+        with pytest.raises(PassError, match=r"no fused attention of program .* reads a cache in fp8"):
             llmir.run(model, pipeline)
     with pytest.raises(PassError, match="q: expected fp8, got 'fp4'"):
         llmir.run(model, "fuse-attention{q=fp4}")
