@@ -67,7 +67,7 @@ def stream(row: Row) -> Call:
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)
     shape = StreamShape(rows_of(row.shape), row.read + row.write, shared)
     family = FAMILIES.get(row.node.op.opcode) or BY_KIND[row.kind]
-    return Call((family, "add", "rms_norm"), shape)
+    return Call(tuple(dict.fromkeys((family, "add", "rms_norm"))), shape)
 
 
 @prices("rope", "rope_append")

@@ -33,11 +33,6 @@ def _row(op: str, operands: int = 1, weights: int = 0, **options: Any) -> Build:
     return build
 
 
-def _normed(b: Builder, type: str) -> Value:
-    """A norm, and its result narrowed by a known scale."""
-    return b.quantize(_row("rms_norm", weights=1)(b, type), to=FP8, static=True)
-
-
 def _rope(b: Builder, type: str) -> Value:
     """The query and key heads of `m` tokens, `n` values of each in all."""
     return b.rope(b.input(f"{type}[1, m, n]", name="x"))
@@ -56,7 +51,6 @@ OPS: dict[str, Build] = {
     "add": _row("add", 2),
     "rms_norm": _row("rms_norm", weights=1),
     "add_rms_norm": _row("add_rms_norm", 2, 1),
-    "rms_norm_quant_fp8": _normed,
     "layernorm": _row("layer_norm", weights=2),
     "input_layernorm": _row("layer_norm", weights=2),
     "softmax": _row("softmax"),
