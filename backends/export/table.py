@@ -126,6 +126,13 @@ def columns(
     return table
 
 
+def stack(*parts: RenderableType) -> Group:
+    """Some tables and lines, one below the other."""
+    from rich.console import Group
+
+    return Group(*parts)
+
+
 def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[str] = ()) -> None:
     """A row of plain text; brackets in it stay brackets."""
     from rich.text import Text

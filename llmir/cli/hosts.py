@@ -26,9 +26,9 @@ def fit(
     known: Callable[[Device], Device] = lambda device: device,
 ) -> None:
     """Fit the hosts of all engines, or of one, whose file is then written."""
-    from llmir import api
+    from llmir import measured
 
-    found = [o for o in api.overheads(Path(folder) / TABLE, known) if engine in (None, o.engine)]
+    found = [o for o in measured.overheads(Path(folder) / TABLE, known) if engine in (None, o.engine)]
     if not found:
         raise InputError(f"{folder}: no runs of {engine} in {TABLE}")
     folder_of_all = bool(target) and not Path(str(target)).suffix

@@ -69,7 +69,7 @@ lowering = _stack(
         "-p",
         "--pipeline",
         metavar="PASSES",
-        help="Passes to run instead, such as 'fuse-attention,fuse'; '' for none.",
+        help="Passes to run instead, such as 'fuse-attention,fuse' or ./mine.py:function; '' for none.",
     ),
     logits,
 )
