@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError
-
 from . import output
 
 if TYPE_CHECKING:
@@ -24,21 +22,9 @@ def fit(
 ) -> list[Case]:
     """The cases of a folder's tables, with their errors printed; what cannot be used becomes notes."""
     from llmir.backends.silicon import calibrate
-    from llmir.backends.silicon.tables import Kernels, load
+    from llmir.backends.silicon.tables import load_all
 
-    tables = []
-    for path in sorted(folder.glob("*.csv")):
-        try:
-            format, rows = load(path)
-        except InputError as error:
-            output.note(str(error))
-            continue
-        if isinstance(format, Kernels):
-            output.note(*rows.problems)
-            tables.append((path.name, format, rows))
-    if not tables:
-        raise InputError(f"{folder}: has no table of measured kernels")
-    found = calibrate.fitted(tables, machines, wanted, output.note)
+    found = calibrate.fitted(load_all(folder, output.note), machines, wanted, output.note)
     if found:
         lines = [_row(case) for case in found]
         output.emit_rows(lines, form, None, _shown(lines))

@@ -6,7 +6,7 @@ What prices it is what prices a model: the ops of the program, by a cost model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -193,6 +193,27 @@ def load(path: Path) -> tuple[Format, Table]:
         columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
     made = Table(columns, found.problems)
     return format, facts(format.name, made) if isinstance(format, Kernels) else made
+
+
+def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, Kernels, Table]]:
+    """The tables of kernels in a folder, by file; `tell` hears of other files and of rows that make no sense.
+
+    InputError where there is none.
+    """
+    found = []
+    for path in sorted(folder.glob("*.csv")):
+        try:
+            format, rows = load(path)
+        except InputError as error:
+            tell(str(error))
+            continue
+        if isinstance(format, Kernels):
+            for problem in rows.problems:
+                tell(problem)
+            found.append((path.name, format, rows))
+    if not found:
+        raise InputError(f"{folder}: has no table of measured kernels")
+    return found
 
 
 WHOSE = ("gpu", "framework")
