@@ -19,6 +19,7 @@ from llmir.views import Pairs, Shown, exporter
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
@@ -110,14 +111,13 @@ def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
     from rich.console import Group
-    from rich.text import Text
 
     steps = facts.phases(workload)
     said = [facts.head(workload), facts.result(workload)]
     parts: list[RenderableType] = [part for rows in said for part in (pairs(wrapped(rows, WIDE)), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        title = _title(f"{facts.TITLES[name]}: {facts.step_title(report)}")
         parts += ["", title, *_step(report)]
     parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
@@ -127,9 +127,8 @@ def workload(workload: Workload) -> Group:
 def report(report: Report) -> Group:
     """One step: its figures and its ops; of a grid, its ranges."""
     from rich.console import Group
-    from rich.text import Text
 
-    title = Text(f"{facts.subject(report)}: {facts.step_title(report)}", style="bold")
+    title = _title(f"{facts.subject(report)}: {facts.step_title(report)}")
     if report.shape:
         names = ("figure", "least", "most")
         shown = columns(names, names[1:])
@@ -144,6 +143,12 @@ def report(report: Report) -> Group:
 def lines(result: Pairs) -> Table:
     """A label and its words a line."""
     return pairs(result.pairs())
+
+
+def _title(words: str) -> Text:
+    from rich.text import Text
+
+    return Text("\n".join(wrap(words, WIDE)), style="bold")
 
 
 def wrapped(rows: Iterable[tuple[str, ...]], across: int) -> Iterator[tuple[str, ...]]:
