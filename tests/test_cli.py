@@ -276,7 +276,7 @@ def test_draw_without_graphviz_writes_the_source_and_says_so(
 def test_doctor_finds_this_installation_usable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run("doctor")
     assert (ran.code, ran.err) == (0, "")
-    assert "8,030,261,248 parameters, 8,030,261,248 are published" in ran.out
+    assert "8,030,261,248 parameters, 8,030,261,248 are published" in " ".join(ran.out.split())
     monkeypatch.setattr("llmir.cli.doctor.PACKAGES", ("networkx", "no-such-package"))
     ran = run("doctor")
     assert (ran.code, ran.err) == (1, "error: broken: no-such-package\n")

@@ -69,4 +69,4 @@ def test_a_device_with_only_a_name_has_no_empty_brackets(run: Run, tmp_path: Pat
         (tmp_path / "my.yaml").write_text(f'name: "X\\n1\\e"\n{text}{more}')
         ran = run("hw", "my.yaml")
         assert (ran.code, ran.err) == (0, "")
-        assert re.match(rf"{re.escape(title)} +value +source\n", ran.out)
+        assert re.match(rf"{re.escape(title)}\n\n +value +source\n", ran.out)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
@@ -75,11 +77,16 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
     assert found == {name: kernels_of(hw.load(name)) for name in hw.names()}
 
 
-def test_what_the_readme_shows_is_what_the_commands_print() -> None:
-    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
+@pytest.mark.parametrize("page", ["README.md"])
+def test_what_a_page_shows_is_what_the_commands_print(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / page).read_text())
     assert shown
     for command, output in shown:
-        result = CliRunner().invoke(cli, command.split())
-        assert result.exit_code == 0
-        lines = [line.rstrip() for line in result.stdout.splitlines()]
-        assert [line for line in output.splitlines() if line != "..." and line not in lines] == []
+        result = CliRunner().invoke(cli, shlex.split(command))
+        assert result.exit_code == (1 if "exit 1" in output else 0), command
+        printed = [line.rstrip() for line in (result.stdout + result.stderr).splitlines()]
+        expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
+        assert [line for line in expected if line not in printed] == [], command

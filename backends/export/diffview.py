@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
-HEADINGS = ("op", "time before", "after", "change", "FLOPs", "read", "written")
+HEADINGS = ("op", "before", "after", "change", "FLOPs", "read", "written")
 NUMERIC = HEADINGS[1:]
 ANSWERS = ("", "before", "after", "change", "relative")
 LEGEND = (
-    "All repeats together, the largest change of time first. FLOPs, read and written are changes too.",
+    "Times of all repeats together, the largest change first.",
+    "FLOPs, read and written are changes too.",
     "–: it is not there. =: it is as before.",
 )
-_WIDTH = 31  # of the names; the columns beside them are about 65 wide
+_WIDTH = 20  # of the names; the columns beside them are 60 wide at most
 
 
 def signed(pair: Pair, unit: Any) -> str:
@@ -87,7 +88,7 @@ def cells(change: Change) -> tuple[str, ...]:
 
 def _deltas(figure: Any) -> Iterator[str]:
     yield signed(figure("time_s"), units.time)
-    yield signed(figure("flops"), units.flops)
+    yield signed(figure("flops"), units.flops).removesuffix("FLOP")
     yield signed(figure("read_bytes"), units.bytes)
     yield signed(figure("write_bytes"), units.bytes)
 
@@ -207,7 +208,7 @@ def _rows(shown: Table, change: Change, indent: str) -> None:
     for line in further:
         table.add(shown, (indent + line,))
     if change.before and change.after and change.what != "changed":
-        for i, line in enumerate(wrap(names(change.before), _WIDTH - 5)):
+        for i, line in enumerate(wrap(names(change.before), _WIDTH - 6)):
             table.add(shown, (f"{indent}  {'was' if not i else '   '} {line}",), style="dim")
 
 

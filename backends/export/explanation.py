@@ -30,7 +30,7 @@ def shown(e: Explanation) -> RenderableType:
         _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
         _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
         title("IR"),
-        *(_text(f"  {part}") for part in _broken(e.ir)),
+        *(Padding(_text(part), (0, 0, 0, 4 if i else 2)) for i, part in enumerate(_broken(e.ir))),
         title("Equation"),
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
@@ -39,7 +39,7 @@ def shown(e: Explanation) -> RenderableType:
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
     atoms = [a for a in ATOMS.values() if a.about and any(f"{a.name}(" in c for c in counted)]
-    parts += [_text(f"  {atom.about}") for atom in atoms]
+    parts += [_indented(_text(atom.about)) for atom in atoms]
     largest = "Time is the largest of" if e.cost_model == "ideal" else "The roofline is the largest of"
     parts += [title(largest), _indented(_limits(e))]
     if e.kernel:
@@ -77,7 +77,7 @@ def _broken(ir: str) -> list[str]:
     """A line of IR on up to three: the op, its attributes, its types."""
     operation, _, types = ir.rpartition(" : ")
     name, brace, attributes = operation.partition(" {")
-    return [name, *([f"  {{{attributes}"] if brace else []), f"  : {types}"]
+    return [name, *([f"{{{attributes}"] if brace else []), f": {types}"]
 
 
 def _sized(expression: str, value: float) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def _amounts(e: Explanation) -> RenderableType:
     put("send", e.sends, True, units.bytes)
     results = [a if a.role == "new" else replace(a, what=f"{a.what}, {a.role}") for a in e.results]
     put("result", results, False, units.bytes)
-    return table.pairs(rows)
+    return table.pairs(rows, prose=(1, 2))
 
 
 def _limits(e: Explanation) -> RenderableType:
@@ -112,7 +112,7 @@ def _limits(e: Explanation) -> RenderableType:
         sum_ = f"{hops}{unit(x.amount)} / {unit(x.rate)}/s"
         rows.append((x.bound, x.what, sum_, f"= {units.time(x.time_s)}", "← decides" if x.decides else ""))
     sources = dict.fromkeys(f"{x.constant}: {x.source}" for x in e.limits)
-    return Group(table.pairs(rows), *map(_text, sources))
+    return Group(table.pairs(rows, prose=(1, 2)), *map(_text, sources))
 
 
 def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
@@ -133,7 +133,9 @@ def _routes(e: Explanation) -> RenderableType:
         return f"{units.time(route.latency_s)} + {sent}"
 
     marks = {True: "← fastest", False: ""}
-    return table.pairs([(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes])
+    return table.pairs(
+        [(r.name, sum_(r), f"= {units.time(r.time_s)}", marks[r.fastest]) for r in e.routes], prose=(0, 1)
+    )
 
 
 def _total(e: Explanation, phase: str) -> list[str]:

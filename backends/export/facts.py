@@ -176,7 +176,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     if tpot is not None and w.decode:
         later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
     peak = w.peak_bytes(w.batch)
-    limit = f"{units.bytes(w.capacity_bytes)} may be used: {_share(w)}"
+    limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
     verdict = "yes" if w.fits else "NO"
     busy = ""
     if len(w.program.entries) > 1:
@@ -187,7 +187,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
         ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
-        ("fits", f"{verdict}, peak {units.bytes(peak)}, {limit}"),
+        ("fits", f"{verdict}, peak {units.bytes(peak)} of {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
 

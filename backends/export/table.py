@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from html import escape
-from itertools import chain, groupby, repeat, zip_longest
-from textwrap import wrap
+from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.backends.analysis.report import Report
@@ -17,15 +16,15 @@ from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
 from llmir.views import Pairs, Shown, exporter
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+    from rich.console import Group, JustifyMethod, RenderableType
+    from rich.table import Column, Table
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
 BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta", "overhead": "bright_black"}
 
-WIDE = 80  # columns of a terminal
+WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
+LEAST = 16  # of a column that is wrapped
 NAME = 22  # of them for the name of an op; a longer one goes on in the next line
 
 LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
@@ -34,7 +33,7 @@ EMPTY = OpLine(*[""] * len(OpLine._fields))
 
 
 def text(table: RenderableType, *, colour: bool = False) -> str:
-    """A table at its natural width: nothing is cut to fit a terminal."""
+    """A table as text, in 80 columns where its prose can be wrapped to that; nothing is cut."""
     from rich.console import Console
 
     console = Console(
@@ -49,8 +48,46 @@ def text(table: RenderableType, *, colour: bool = False) -> str:
         emoji=False,
     )
     with console, console.capture() as captured:
-        console.print(table, soft_wrap=False)
+        console.print(_fit(table, WIDE), soft_wrap=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _fit(part: RenderableType, room: int) -> RenderableType:
+    """`part` with what may be wrapped in it wrapped to `room` columns."""
+    from rich.console import Group
+    from rich.constrain import Constrain
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    if isinstance(part, Group):
+        return Group(*(_fit(p, room) for p in part.renderables))
+    if isinstance(part, Padding):
+        inside = _fit(part.renderable, room - part.left - part.right)
+        return Padding(inside, (part.top, part.right, part.bottom, part.left), expand=part.expand)
+    if isinstance(part, Table):
+        _narrow(part, room)
+        return part
+    return Constrain(part, room) if isinstance(part, (str, Text)) else part
+
+
+def _narrow(table: Table, room: int) -> None:
+    """Take from the widest columns that may be wrapped what a table has beyond `room` columns."""
+    from rich.cells import cell_len
+
+    def widest(column: Column) -> int:
+        return max((cell_len(str(cell)) for cell in (column.header, *column.cells)), default=0)
+
+    widths = [widest(column) for column in table.columns]
+    gaps = (table.padding[1] + bool(table.box)) * (len(widths) - 1)
+    wrapped = [i for i, column in enumerate(table.columns) if not column.no_wrap]
+    while wrapped and sum(widths) + gaps > room:
+        i = max(wrapped, key=lambda i: widths[i])
+        if widths[i] <= LEAST:
+            break
+        widths[i] -= 1
+    for i in wrapped:
+        table.columns[i].max_width = widths[i]
 
 
 def printed(of: type) -> Callable[[Make], Make]:
@@ -66,10 +103,13 @@ def printed(of: type) -> Callable[[Make], Make]:
     return take
 
 
-def columns(headings: Sequence[str], numeric: Iterable[str] = (), *, gap: int = 2) -> Table:
-    """An empty table with a line under its headings; nothing in it is wrapped, cut or read as markup.
+def columns(
+    headings: Sequence[str], numeric: Iterable[str] = (), prose: Iterable[str] = (), *, gap: int = 2
+) -> Table:
+    """An empty table with a line under its headings; nothing in it is cut, or read as markup.
 
-    Columns are `gap` apart, one at least.
+    The columns `numeric` are to the right, those of `prose` are wrapped if the table is too wide. Columns are
+    `gap` apart, one at least.
     """
     from rich import box
     from rich.table import Table
@@ -78,12 +118,19 @@ def columns(headings: Sequence[str], numeric: Iterable[str] = (), *, gap: int = 
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
-    right = set(numeric)
+    right, wrapped = set(numeric), set(prose)
     for heading in headings:
-        table.add_column(
-            Text(facts.plain(heading)), justify="right" if heading in right else "left", no_wrap=True
-        )
+        justify: JustifyMethod = "right" if heading in right else "left"
+        kept = heading not in wrapped
+        table.add_column(Text(facts.plain(heading)), justify=justify, no_wrap=kept, overflow="fold")
     return table
+
+
+def stack(*parts: RenderableType) -> Group:
+    """Some tables and lines, one below the other."""
+    from rich.console import Group
+
+    return Group(*parts)
 
 
 def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[str] = ()) -> None:
@@ -94,15 +141,15 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
     table.add_row(*(Text(facts.plain(c), style=next(of_each)) for c in cells), style=style)
 
 
-def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
-    """Labels and what they say."""
+def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
+    """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         if not table.columns:
-            for _ in row:
-                table.add_column(no_wrap=True)
+            for i in range(len(row)):
+                table.add_column(no_wrap=not {i, i - len(row)} & {*prose}, overflow="fold")
         add(table, row, styles=["bold"])
     return table
 
@@ -111,13 +158,14 @@ def pairs(rows: Iterable[tuple[str, ...]]) -> Table:
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
     from rich.console import Group
+    from rich.text import Text
 
     steps = facts.phases(workload)
     said = [facts.head(workload), facts.result(workload)]
-    parts: list[RenderableType] = [part for rows in said for part in (pairs(wrapped(rows, WIDE)), "")]
+    parts: list[RenderableType] = [part for rows in said for part in (pairs(rows), "")]
     parts.append(_steps(steps))
     for name, report in steps:
-        title = _title(f"{facts.TITLES[name]}: {facts.step_title(report)}")
+        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
         parts += ["", title, *_step(report)]
     parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
@@ -127,15 +175,16 @@ def workload(workload: Workload) -> Group:
 def report(report: Report) -> Group:
     """One step: its figures and its ops; of a grid, its ranges."""
     from rich.console import Group
+    from rich.text import Text
 
-    title = _title(f"{facts.subject(report)}: {facts.step_title(report)}")
+    title = Text(f"{facts.subject(report)}: {facts.step_title(report)}", style="bold")
     if report.shape:
         names = ("figure", "least", "most")
         shown = columns(names, names[1:])
         for row in facts.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = pairs(wrapped([*facts.pricing(report), *facts.step_lines(report)], WIDE))
+    figures = pairs([*facts.pricing(report), *facts.step_lines(report)])
     return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
@@ -145,29 +194,12 @@ def lines(result: Pairs) -> Table:
     return pairs(result.pairs())
 
 
-def _title(words: str) -> Text:
-    from rich.text import Text
-
-    return Text("\n".join(wrap(words, WIDE)), style="bold")
-
-
-def wrapped(rows: Iterable[tuple[str, ...]], across: int) -> Iterator[tuple[str, ...]]:
-    """Rows whose cells after the first are cut into lines, so that all fit so many columns."""
-    rows = list(rows)
-    label = max((len(row[0]) for row in rows), default=0)
-    for first, *cells in rows:
-        room = (across - label) // len(cells) - 2
-        lines = [wrap(facts.plain(cell), room) for cell in cells]
-        for i, line in enumerate(zip_longest(*lines, fillvalue="")):
-            yield ("" if i else first, *line)
-
-
 def _steps(steps: list[tuple[str, Report]]) -> Table:
-    table = columns(["", *(facts.TITLES[name] for name, _ in steps)])
+    titles = [facts.TITLES[name] for name, _ in steps]
+    table = columns(["", *titles], prose=titles)
     figures = [facts.step_lines(report) for _, report in steps]
-    rows = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
-    for row in wrapped(rows, WIDE):
-        add(table, row, styles=["bold"])
+    for row in zip(*figures, strict=True):
+        add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
     return table
 
 

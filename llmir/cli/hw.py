@@ -102,7 +102,7 @@ def _clusters(rows: list[dict[str, Any]]) -> Any:
     for r in rows:
         node = f"{r['node_devices']} × {r['device']}"
         table.add(shown, (r["name"], node, rate(r["node_bytes_per_s"]), rate(r["network_bytes_per_s"])))
-    return Group(shown, "", "bandwidths of one device in one direction; – for one node alone")
+    return Group(shown, "", "Bandwidths of one device in one direction; – for one node alone.")
 
 
 def _devices(rows: list[dict[str, Any]]) -> Any:
@@ -112,16 +112,18 @@ def _devices(rows: list[dict[str, Any]]) -> Any:
 
     peaks = [key for key in rows[0] if key.endswith("_flops")]
     names = [key.removesuffix("_flops").removesuffix("_fp32") for key in peaks]
-    headings = ("device", "architecture", *names, "memory", "bandwidth")
-    shown = table.columns(headings, headings[2:])
+    headings = ("device", *names, "memory", "bandwidth")
+    shown = table.columns(headings, headings[1:])
     for r in rows:
         rates = (units.digits(r[key] / 1e12) if r[key] else "–" for key in peaks)
         memory = f"{units.digits(r['memory_bytes'] / 2**30)} GiB"
         bandwidth = f"{units.bytes(r['memory_bytes_per_s'])}/s"
-        table.add(shown, (r["name"], r["architecture"], *rates, memory, bandwidth))
-    legend = "dense peaks: matrix unit by type, vector unit in fp32; TFLOP/s (int8: TOP/s); – for none"
+        table.add(shown, (r["name"], *rates, memory, bandwidth))
+    legend = "Dense peaks: matrix unit by type, vector unit in fp32; TFLOP/s (int8: TOP/s)."
     return Group(shown, "", legend)
 
+
+_JUDGED = "; mean error on shapes left out of the fit"
 
 # The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
 _NAMED = {
@@ -155,7 +157,7 @@ def _calibrated(device: Device) -> Iterator[dict[str, Any]]:
     """How far off each calibrated family of kernels is, in the mean, on shapes it was not fitted to."""
     for engine, families in device.calibration.engines.items() if device.calibration else ():
         for family, fitted in families.items():
-            source = f"{fitted.origin}; mean error on shapes left out of the fit, {fitted.rows:,} rows"
+            source = f"{fitted.origin}, {fitted.rows:,} rows{_JUDGED}"
             path = f"calibration.{engine}.{family}"
             yield {"field": path, "value": 100 * fitted.error, "unit": "%", "source": source}
 
@@ -186,17 +188,19 @@ def _human(value: Any, unit: str) -> str:
 def _device(device: Device, rows: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
-    from llmir.backends.export import table
+    from llmir.backends.export import facts, table
 
     kind = " ".join(filter(None, (device.vendor, device.architecture)))
     made = ", ".join(filter(None, (kind, device.isa, device.memory_kind)))
     made += f", {device.node.devices} in a {device.node.name}" if device.node else ""
     title = f"{device.name} ({made})" if made else device.name
-    shown = table.columns((title, "value", "source"), ("value",))
+    shown = table.columns(("", "value", "source"), ("value",), prose=("", "source"))
     for row in rows:
         if not isinstance(row["value"], str):
-            table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), row["source"]))
-    return Group(shown, "", _whose(device))
+            source = row["source"].removesuffix(_JUDGED)
+            table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), source))
+    judged = [f"±{_JUDGED.replace('; ', ' is the ')}."] if device.calibration else []
+    return Group(facts.plain(title), "", shown, "", _whose(device), *judged)
 
 
 def _whose(device: Device) -> str:
@@ -206,7 +210,8 @@ def _whose(device: Device) -> str:
 
     kernels = kernels_of(device)
     if kernels is None:
-        return f"times are of the roofline: {unmeasured(device)}"
+        return f"Times are the roofline's: {unmeasured(device)}."
     if kernels == device:
-        return "times are of its own kernels, with these errors"
-    return f"times are of kernels of {kernels.name}, {100 * borrowing(device, kernels):.0f} points wider"
+        return "Times are measured on this device."
+    wider = 100 * borrowing(device, kernels)
+    return f"Times are borrowed from {kernels.name}, with bands that are {wider:.0f} points wider."

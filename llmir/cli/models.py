@@ -102,14 +102,16 @@ def _sizes(program: Program) -> dict[str, int]:
 
 
 def _shown(rows: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
     from llmir.backends.export import table, units
 
-    numeric = ("params", "active", "layers", "hidden", "heads/kv", "head_dim", "KV/token")
-    shown = table.columns(("model", *numeric, "Hugging Face id"), numeric)
+    numeric = ("params", "active", "layers", "hidden", "heads", "KV/token")
+    shown = table.columns(("model", *numeric), numeric)
     for r in rows:
         active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
         heads = f"{r['heads']}/{r['kv_heads']}"
-        numbers = (str(r["layers"]), str(r["hidden"]), heads, str(r["head_dim"]))
+        numbers = (str(r["layers"]), str(r["hidden"]), heads)
         kv = units.bytes(r["kv_cache_bytes_per_token"])
-        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, kv, r["hf_id"]))
-    return shown
+        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, kv))
+    return Group(shown, "", "Heads are query/key-value heads, KV/token the cache of one token.")

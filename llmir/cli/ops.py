@@ -50,9 +50,9 @@ def _stated(attribute: dict[str, Any]) -> str:
 def _all(rows: list[dict[str, Any]]) -> Any:
     from llmir.backends.export import table
 
-    shown = table.columns(("op", "kind", "takes", "what it does"))
+    shown = table.columns(("op", "kind", "what it does"), prose=("what it does",))
     for op in rows:
-        table.add(shown, (op["name"], op["kind"], op["takes"], op["summary"]), styles=["bold"])
+        table.add(shown, (op["name"], op["kind"], op["summary"]), styles=["bold"])
     return shown
 
 

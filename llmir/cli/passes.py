@@ -45,7 +45,7 @@ def _shown(found: list[dict[str, Any]], default: str) -> Any:
 
     from llmir.backends.export import table
 
-    shown = table.columns(("pass", "what it does"))
+    shown = table.columns(("pass", "what it does"), prose=("what it does",))
     for p in found:
         table.add(shown, (p["name"], p["summary"]), styles=["bold"])
         for option in p["options"]:
