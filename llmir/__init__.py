@@ -11,21 +11,23 @@ if TYPE_CHECKING:
     from .api import (
         analyze,
         check,
+        devices,
         diff,
         draw,
         equivalent,
         explain,
         interpret,
         load,
+        models,
         run,
         save,
-        validate,
         workload,
     )
     from .backends.cost import CostModel
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .measured import validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
@@ -35,15 +37,17 @@ if TYPE_CHECKING:
 _LAZY = {
     "analyze": "api",
     "check": "api",
+    "devices": "api",
     "diff": "api",
     "draw": "api",
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
     "load": "api",
+    "models": "api",
     "run": "api",
     "save": "api",
-    "validate": "api",
+    "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
     "Builder": "build",
@@ -68,6 +72,7 @@ __all__ = [
     "__version__",
     "analyze",
     "check",
+    "devices",
     "diff",
     "draw",
     "equivalent",
@@ -75,6 +80,7 @@ __all__ = [
     "interpret",
     "load",
     "load_plugin",
+    "models",
     "parse_program",
     "print_program",
     "run",

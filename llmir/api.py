@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
+    from .backends.export.rows import Rows
     from .backends.interpret import Equivalence
-    from .backends.silicon.validate import Layout, Overheads, Validation
     from .frontends.weights import Comparison
     from .op import Array
     from .tensor import Tensor
@@ -40,13 +40,40 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False) -> 
     from .frontends import load as read
     from .text import read_program
 
-    if isinstance(model, str | os.PathLike) and os.fspath(model).lower().endswith(".ir"):
+    path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
+    if isinstance(path, str) and path.lower().endswith(".ir"):
         if logits is not None:
-            raise InputError(f"logits: {os.fspath(model)} is IR, which says already what lm_head runs on")
-        return read_program(model)
+            raise InputError(f"logits: {path} is IR, which says already what lm_head runs on")
+        return read_program(path)
     program = read(model, logits="last" if logits is None else logits, lenient=lenient)
     stored = program.facts.get("quantization")
     return run(program, stored) if isinstance(stored, str) else program
+
+
+def models(name: str = "") -> Rows:
+    """The bundled models, or those that have `name` in theirs; of the model of that name, its weights too.
+
+    >>> [row["name"] for row in models("llama-3.2").rows]
+    ['Llama-3.2-1B', 'Llama-3.2-3B']
+    """
+    from .backends.export import models as lists
+    from .frontends import presets, sizes
+
+    if preset := presets.find(convert.text("name", name)):
+        return lists.model(load(preset.config), sizes.row(preset))
+    return lists.models(sizes.rows(name))
+
+
+def devices(name: Any = None) -> Rows:
+    """The bundled devices and clusters; of one, by name or YAML file, each number and its source.
+
+    >>> {row["field"]: row["value"] for row in devices("h100-sxm").rows}["memory_Bps"]
+    3350000000000.0
+    """
+    from .backends.export import devices as lists
+    from .hw import load
+
+    return lists.devices() if name is None else lists.device(load(name))
 
 
 def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
@@ -63,7 +90,7 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
             expected = "a name, a Pass, or a function from program to program"
             convert.refuse("pipeline", step, expected, PassError)
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
-    return run_passes(_program(program), passes)
+    return run_passes(checked_program(program), passes)
 
 
 def analyze(
@@ -90,7 +117,7 @@ def analyze(
 
     model = _model(hw, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
-    return Report(_program(program), model.device, **at, model=model)
+    return Report(checked_program(program), model.device, **at, model=model)
 
 
 def workload(
@@ -114,7 +141,7 @@ def workload(
 
     model = _model(hw, cost, engine, efficiency)
     asked = batch, prompt, generate, memory_utilization, reserve_bytes
-    return Workload(_program(program), model.device, *asked, model)
+    return Workload(checked_program(program), model.device, *asked, model)
 
 
 def diff(
@@ -154,7 +181,7 @@ def diff(
     if requests and not (new is None and context is None):
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
     devices = load(hw), load(hw if hw_after is None else hw_after)
-    programs = [_program(before), _program(after)]
+    programs = [checked_program(before), checked_program(after)]
     basis = common(list(zip(programs, devices, strict=True)), cost, engine, efficiency)
     sides = list(zip(programs, basis.models, strict=True))
     if requests:
@@ -214,7 +241,7 @@ def interpret(
     for name, pieces in held.items():
         given = convert.items(f"caches: {name}", pieces, "arrays")
         held[name] = [convert.array(f"caches: {name}", x) for x in given]
-    return interpret(_program(program), arrays, weights or random, held)
+    return interpret(checked_program(program), arrays, weights or random, held)
 
 
 def equivalent(
@@ -227,7 +254,9 @@ def equivalent(
     """
     from .backends.interpret import equivalent
 
-    return equivalent(_program(before), _program(after), batch=batch, new=new, tolerance=tolerance)
+    return equivalent(
+        checked_program(before), checked_program(after), batch=batch, new=new, tolerance=tolerance
+    )
 
 
 def check(
@@ -246,10 +275,10 @@ def check(
     if isinstance(against, Program):
         from .backends.analysis.conserve import conservation
 
-        return conservation(against, _program(program), batch=batch, new=new)
+        return conservation(against, checked_program(program), batch=batch, new=new)
     from .frontends import checkpoint, weights
 
-    if stored := _program(program).facts.get("quantization"):
+    if stored := checked_program(program).facts.get("quantization"):
         raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
     if batch is not None or new is not None:
         raise InputError("check: a checkpoint is compared whole; leave batch and new out")
@@ -275,60 +304,6 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
         raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
     write(path, exported(result, found, **options))
     return Path(path)
-
-
-def validate(
-    *files: str | os.PathLike[str],
-    program: Program | None = None,
-    hw: Any = None,
-    batch: int = 1,
-    engine: str | None = None,
-    cost: str = "calibrated",
-    tell: Callable[[str, int, int], None] = lambda *_: None,
-) -> Validation:
-    """Rows measured elsewhere beside their predictions, with error statistics.
-
-    The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
-    (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
-    `batch`. `cost` is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell`
-    hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
-    """
-    from .backends.cost import model
-    from .backends.silicon.validate import Chat, priced_by
-    from .backends.silicon.validate import validate as run_all
-    from .hw import load as device
-
-    paths = [convert.path("files", file) for file in files]
-    batch, (engine, _) = convert.integer("batch", batch, 1), _options(engine, None)
-    if not callable(tell):
-        convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
-    if (program is None) != (hw is None):
-        raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
-    if engine and hw is None:
-        raise InputError(f"validate: engine {engine!r} is of chat logs; other tables name their own")
-    if engine:
-        model(device(hw), cost, engine)  # or an error
-    on = None if program is None else Chat(_program(program), device(hw), engine or "", batch)
-    return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
-
-
-def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
-    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
-    from .backends.silicon.validate import overheads
-
-    return overheads(convert.path("path", path), _built)
-
-
-def _built(layout: Layout) -> Program:
-    """The program of a measured row, as an engine would run it."""
-    from .passes import DEFAULT_PIPELINE
-    from .passes.quantize import Quantize
-    from .passes.shard import Shard
-    from .passes.stages import Stages
-
-    types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
-    over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over])
 
 
 def draw(
@@ -364,7 +339,8 @@ def _options(
     return None if engine is None else convert.text("engine", engine), efficiency
 
 
-def _program(program: object) -> Program:
+def checked_program(program: object) -> Program:
+    """What was given, if it is a program; else `InputError`."""
     if not isinstance(program, Program):
         convert.refuse("program", program, "a Program, such as llmir.load gives")
     _verified(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def epilogue(program):
 
 def restored() -> Iterator[None]:
     """What is defined in between is gone after it."""
+    for module in ("frontends", "backends.cost", "cli", "views"):
+        import_module(f"llmir.{module}")  # each kind is there
     for kind in list(KINDS.values()):
         kind._read_homes()
     before = {kind.what: dict(kind._things) for kind in KINDS.values()}

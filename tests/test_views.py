@@ -93,6 +93,24 @@ def test_ir_is_what_a_program_prints() -> None:
     assert str(program["layer"]) in str(program)
 
 
+@pytest.mark.parametrize(("name", "title"), [("", "Qwen3-0.6B"), ("llama3.1-8b", "q_proj")])
+def test_the_bundled_models_are_listed_in_python_too(name: str, title: str) -> None:
+    found = llmir.models(name)
+    assert title in str(found)
+    whole = json.loads(exported(found, "json"))
+    assert whole == json.loads(json.dumps(whole if found.data is None else found.data))
+    assert len(list(csv.DictReader(io.StringIO(str(exported(found, "csv")))))) == len(found.rows)
+
+
+def test_what_is_not_bundled_is_one_line() -> None:
+    for wrong in ("no such model", 3, None):
+        with pytest.raises(LlmirError):
+            llmir.models(wrong)  # type: ignore[arg-type]  # the mistake that is tested
+    with pytest.raises(LlmirError, match="did you mean h100"):
+        llmir.devices("h100-xsm")
+    assert {row["kind"] for row in llmir.devices().rows} == {"device", "cluster"}
+
+
 def test_a_long_program_is_cut_in_notebooks_only() -> None:
     program = llmir.run(llmir.load("llama3.2-1b"), "unroll")
     assert len(program._repr_html_().splitlines()) <= 401

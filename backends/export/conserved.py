@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import Group, RenderableType
+from typing import TYPE_CHECKING, Any
 
 from llmir.backends.analysis.conserve import Conservation, Total
 from llmir.backends.export import table, units
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
 
@@ -32,7 +33,7 @@ def shown(held: Conservation) -> RenderableType:
     parts: list[RenderableType] = [head, "", totals, ""]
     parts += [copies, ""] if held.replicated else []
     rows = [("verdict", "NOT CONSERVED" if held.problems else "conserved")]
-    return Group(*parts, table.pairs(rows + [("", problem) for problem in held.problems]))
+    return table.stack(*parts, table.pairs(rows + [("", problem) for problem in held.problems]))
 
 
 def _unit(what: str) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from llmir.backends.analysis.explain import Amount, Explanation, Kernel, Route
 from llmir.backends.export import facts, table, units
 from llmir.dim import ATOMS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @table.printed(of=Explanation)
@@ -20,8 +19,8 @@ def shown(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
     phase = e.phase
 
-    def title(text: str) -> Group:
-        return Group("", _text(text, "bold"))
+    def title(text: str) -> RenderableType:
+        return table.stack("", _text(text, "bold"))
 
     if e.terms:
         return _overhead(e)
@@ -30,7 +29,7 @@ def shown(e: Explanation) -> RenderableType:
         _text(f"{e.name} of {e.model} on {e.device}, {phase}", "bold"),
         _text(", ".join(part for part in (e.kind, e.block, e.layers) if part)),
         title("IR"),
-        *(Padding(_text(part), (0, 0, 0, 4 if i else 2)) for i, part in enumerate(_broken(e.ir))),
+        *(_indented(_text(part), 4 if i else 2) for i, part in enumerate(_broken(e.ir))),
         title("Equation"),
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
@@ -49,7 +48,7 @@ def shown(e: Explanation) -> RenderableType:
         parts += [_indented(_kernel(e, e.kernel))]
     if e.routes:
         parts += [title("Ways to send it, from small to large payloads"), _indented(_routes(e))]
-    return Group(*parts, *_total(e, phase))
+    return table.stack(*parts, *_total(e, phase))
 
 
 def _overhead(e: Explanation) -> RenderableType:
@@ -57,7 +56,7 @@ def _overhead(e: Explanation) -> RenderableType:
     rows = [(t.what, t.says, f"= {units.time(t.time_s)}") for t in e.terms]
     name, last, first = e.name.rpartition(".")[2], e.terms[-1].what, e.terms[0].what
     rows.append((name, f"{last} less {first}", f"= {units.time(e.time_s)}"))
-    return Group(
+    return table.stack(
         _text(f"{e.name} of {e.model} on {e.device}, {e.phase}", "bold"),
         "",
         _indented(table.pairs(rows)),
@@ -65,12 +64,16 @@ def _overhead(e: Explanation) -> RenderableType:
     )
 
 
-def _text(text: str, style: str = "") -> Text:
+def _text(text: str, style: str = "") -> RenderableType:
+    from rich.text import Text
+
     return Text(facts.plain(text), style=style)
 
 
-def _indented(table: RenderableType) -> RenderableType:
-    return Padding(table, (0, 0, 0, 2), expand=False)
+def _indented(table: RenderableType, left: int = 2) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(table, (0, 0, 0, left), expand=False)
 
 
 def _broken(ir: str) -> list[str]:
@@ -112,7 +115,7 @@ def _limits(e: Explanation) -> RenderableType:
         sum_ = f"{hops}{unit(x.amount)} / {unit(x.rate)}/s"
         rows.append((x.bound, x.what, sum_, f"= {units.time(x.time_s)}", "← decides" if x.decides else ""))
     sources = dict.fromkeys(f"{x.constant}: {x.source}" for x in e.limits)
-    return Group(table.pairs(rows, prose=(1, 2)), *map(_text, sources))
+    return table.stack(table.pairs(rows, prose=(1, 2)), *map(_text, sources))
 
 
 def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
@@ -123,7 +126,7 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
     lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
-    return Group(*map(_text, lines), table.pairs(rows))
+    return table.stack(*map(_text, lines), table.pairs(rows))
 
 
 def _routes(e: Explanation) -> RenderableType:

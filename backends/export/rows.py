@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmir.backends.export import jsonio, table
+from llmir.frozen import Figures
 from llmir.views import Shown, exporter
 
 if TYPE_CHECKING:
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rows(Shown):
-    """Rows with equal keys, and the table that a person sees of them, with units."""
+class Rows(Figures, Shown):
+    """Rows with equal keys, and the table that a person sees of them, with units.
 
-    rows: Sequence[Mapping[str, object]]
+    `data` is their JSON, where that is not a list of the rows.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
     table: RenderableType
+    data: Any = None
 
 
 @table.printed(of=Rows)
@@ -29,8 +34,8 @@ def shown(rows: Rows) -> RenderableType:
 
 @exporter("json", ".json", of=Rows)
 def to_json(rows: Rows) -> str:
-    """A list of objects."""
-    return jsonio.to_json(list(rows.rows))
+    """A list of objects, or what there is instead."""
+    return jsonio.to_json(rows.rows if rows.data is None else rows.data)
 
 
 @exporter("csv", ".csv", of=Rows)

@@ -17,9 +17,9 @@ TABLE = "e2e.csv"
 
 def fit(folder: str, engine: str | None, form: str, target: str | None) -> None:
     """Fit the hosts of all engines, or of one, whose file is then written."""
-    from llmir import api
+    from llmir import measured
 
-    found = [o for o in api.overheads(Path(folder) / TABLE) if engine in (None, o.engine)]
+    found = [o for o in measured.overheads(Path(folder) / TABLE) if engine in (None, o.engine)]
     if not found:
         raise InputError(f"{folder}: no runs of {engine} in {TABLE}")
     if target and len(found) > 1:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from . import options, output
@@ -25,45 +23,6 @@ def ops(name: str | None, form: str | None, output_file: str | None) -> None:
     llmir ops --format json
     """
     form = output.choose(output_file, form)
-    from llmir.names import suggest
-    from llmir.op import OPS
-    from llmir.ops import describe
+    from llmir.backends.export import lists
 
-    if name is not None and name not in OPS:
-        raise click.UsageError(f"op {name!r} does not exist; there are {', '.join(OPS)}{suggest(name, OPS)}")
-    found = [describe(OPS[name])] if name else [describe(kind) for kind in OPS.values()]
-    if form == "json":
-        from llmir.backends.export.jsonio import to_json
-
-        output.emit(to_json(found[0] if name else found), output_file)
-    else:
-        rows = [{**op, "attributes": " ".join(map(_stated, op["attributes"]))} for op in found]
-        output.emit_rows(rows, form, output_file, _one(found[0]) if name else _all(rows))
-
-
-def _stated(attribute: dict[str, Any]) -> str:
-    """`eps: float = 1e-06`, or `einsum: str` for what must be given."""
-    default = f" = {attribute['default']!r}" if "default" in attribute else ""
-    return f"{attribute['name']}: {attribute['type']}{default}"
-
-
-def _all(rows: list[dict[str, Any]]) -> Any:
-    from llmir.backends.export import table
-
-    shown = table.columns(("op", "kind", "what it does"), prose=("what it does",))
-    for op in rows:
-        table.add(shown, (op["name"], op["kind"], op["summary"]), styles=["bold"])
-    return shown
-
-
-def _one(op: dict[str, Any]) -> Any:
-    from rich.console import Group
-
-    from llmir.backends.export import table
-
-    given = ", ".join(filter(None, (op["takes"], *map(_stated, op["attributes"]))))
-    facts = [(name, op[name]) for name in ("kind", "equation", "flops", "defined_in")]
-    called = table.pairs(
-        [("method", f"{op['name']}({given})"), *((k.replace("_", " "), v) for k, v in facts)]
-    )
-    return Group(called, "", *op["doc"].splitlines())
+    output.result(lists.ops(name), form, output_file)

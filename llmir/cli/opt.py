@@ -13,7 +13,11 @@ from .command import command
 @command("opt", "Run passes and print the IR.")
 @click.argument("model", metavar="MODEL|FILE.ir|-")
 @click.option(
-    "-p", "--pipeline", default="", metavar="PASSES", help="Passes to run, such as 'fuse-attention,unroll'."
+    "-p",
+    "--pipeline",
+    default="",
+    metavar="PASSES",
+    help="Passes to run, such as 'fuse-attention,unroll', or ./mine.py:function.",
 )
 @click.option(
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
@@ -35,6 +39,7 @@ def opt(
     llmir opt llama.ir -p unroll
     llmir opt qwen3-30b-a3b -p fuse-attention,fuse --tp 4 --ep 4 --collectives fp8
     llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
+    llmir opt llama3.1-8b -p fuse,./mine.py:epilogue
     cat llama.ir | llmir opt - -p dce
     """
     from llmir import api

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import options, output
 from .command import command
 
@@ -21,33 +19,7 @@ def passes(form: str | None, output_file: str | None) -> None:
     llmir passes --format json
     """
     form = output.choose(output_file, form)
-    from llmir.passes import DEFAULT_PIPELINE, PASSES
-    from llmir.pipeline import describe
+    from llmir.backends.export import lists
+    from llmir.passes import DEFAULT_PIPELINE
 
-    found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
-    if form == "json":
-        from llmir.backends.export.jsonio import to_json
-
-        output.emit(to_json({"default": DEFAULT_PIPELINE, "passes": found}), output_file)
-    else:
-        rows = [{**p, "options": " ".join(map(_stated, p["options"]))} for p in found]
-        output.emit_rows(rows, form, output_file, _shown(found, DEFAULT_PIPELINE))
-
-
-def _stated(option: dict[str, Any]) -> str:
-    """`tp: int = 1`, or `tp: int` for what must be given."""
-    default = "" if option["required"] else f" = {option['default']!r}"
-    return f"{option['name']}: {option['type']}{default}"
-
-
-def _shown(found: list[dict[str, Any]], default: str) -> Any:
-    from rich.console import Group
-
-    from llmir.backends.export import table
-
-    shown = table.columns(("pass", "what it does"), prose=("what it does",))
-    for p in found:
-        table.add(shown, (p["name"], p["summary"]), styles=["bold"])
-        for option in p["options"]:
-            table.add(shown, ("", f"  {_stated(option)}"))
-    return Group(shown, "", f"default: {default}")
+    output.result(lists.passes(DEFAULT_PIPELINE), form, output_file)

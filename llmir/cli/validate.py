@@ -64,7 +64,7 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
     llmir validate chat.csv --model llama2-7b --hw rtx3090 --tp 2 -o predicted.csv
     """
     form = output.choose(given["output_file"], given["form"])
-    from llmir import api
+    from llmir import measured
     from llmir.backends.silicon.validate import BY
 
     by = [k.strip() for k in given["by"].split(",")] if given["by"] else list(BY)
@@ -73,7 +73,7 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
         from llmir.backends.silicon.validate import plots
 
         plots.check(given["plot"])
-    found = api.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
+    found = measured.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
     _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
     _notes(found)
     if given["plot"]:

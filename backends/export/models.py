@@ -1,0 +1,39 @@
+"""The bundled models, and one with its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.analysis.weights import weights
+from llmir.backends.export import table, units
+from llmir.backends.export.rows import Rows
+from llmir.backends.export.weights import table as of_weights
+from llmir.graph import Program
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def models(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """A row for each model."""
+    return Rows(rows, _sizes(rows))
+
+
+def model(program: Program, row: Mapping[str, Any]) -> Rows:
+    """A row for each kind of weight; the JSON is the model's row with them."""
+    parts = [vars(w) for w in weights(program)]
+    whole = {**row, "weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
+    return Rows(parts, table.stack(_sizes([row]), "", of_weights(program)), whole)
+
+
+def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    numeric = ("params", "active", "layers", "hidden", "heads", "KV/token")
+    shown = table.columns(("model", *numeric), numeric)
+    for r in rows:
+        active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
+        heads = f"{r['heads']}/{r['kv_heads']}"
+        numbers = (str(r["layers"]), str(r["hidden"]), heads)
+        kv = units.bytes(r["kv_cache_bytes_per_token"])
+        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, kv))
+    return table.stack(shown, "", "Heads are query/key-value heads, KV/token the cache of one token.")

@@ -1,0 +1,59 @@
+"""The bundled models in numbers: sizes, heads, and cache bytes for each token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmir.errors import InputError
+from llmir.frontends import load
+from llmir.frontends.presets import PRESETS, Preset
+from llmir.graph import Program
+from llmir.names import normalize, suggest
+
+
+def rows(part: str = "") -> list[dict[str, Any]]:
+    """Those with `part` in their name, Hugging Face id or architecture; InputError if there is none."""
+    found = [row(preset) for preset in PRESETS.values() if _matches(preset, part)]
+    if not found:
+        raise InputError(f"no bundled model matches {part!r}{suggest(part, PRESETS)}")
+    return found
+
+
+def _matches(preset: Preset, wanted: str) -> bool:
+    architectures = preset.config["architectures"]
+    fields = (preset.name, preset.hf_id, *(architectures if isinstance(architectures, list) else ()))
+    # Normalized, an alias such as Distill-Qwen-32B would pass for a qwen3.
+    loose = any(normalize(wanted) in normalize(f) for f in fields)
+    return loose or any(wanted.lower() in f.lower() for f in (*fields, *preset.aliases))
+
+
+def row(preset: Preset) -> dict[str, Any]:
+    """A model's sizes."""
+    program = load(preset.config)
+    sizes = _sizes(program)
+    return {
+        "name": preset.name,
+        "hf_id": preset.hf_id,
+        "architecture": program.facts["architecture"],
+        "parameters": program.parameters,
+        "active_parameters": program.active_parameters,
+        "layers": program.facts["layers"],
+        "hidden": sizes["embed"],
+        "heads": sizes["kv_heads"] * sizes["heads"],
+        "kv_heads": sizes["kv_heads"],
+        "head_dim": sizes["head_dim"],
+        "experts": sizes.get("expert", 0),
+        "vocab": sizes["vocab"],
+        "positions": program.facts["positions"],
+        "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
+    }
+
+
+def _sizes(program: Program) -> dict[str, int]:
+    """The size of each logical axis of the weights."""
+    found: dict[str, int] = {}
+    for at in program.instances():
+        if at.node.op.role == "weight":
+            pairs = zip(at.node.op.axes, at.node.results[0].shape, strict=True)
+            found |= {axis: n for axis, n in pairs if isinstance(n, int)}
+    return found
