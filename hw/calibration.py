@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from llmir.frozen import Record
 
-# The order in which engines are asked: the first that a device was measured with is its default, and what an
-# engine lacks it takes from the next. Others follow by name.
+# The order in which engines are asked: the first is the default, and what an engine lacks it takes from the
+# next. Others follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llmir.hw import schema
-from llmir.hw.calibration import Calibration, rank
+from llmir.hw.calibration import ENGINES, Calibration, rank
 from llmir.hw.document import parse
 
 FOLDER = Path(__file__).parent / "calibrations"
@@ -28,6 +29,10 @@ def document(device: str) -> dict[str, Any]:
 
 @functools.cache
 def of(device: str) -> Calibration | None:
-    """The calibration of a bundled device; None if it was not measured."""
+    """The calibration of a bundled device; None if it was not measured.
+
+    Its default engine is that of all, even if some other kernels alone were measured.
+    """
     said = document(device) if device else {}
-    return schema.calibration(said, f"{device}: calibration", 1) if said else None
+    found = schema.calibration(said, f"{device}: calibration", 1) if said else None
+    return replace(found, engine=ENGINES[0]) if found else None

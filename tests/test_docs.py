@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import llmir.ops  # noqa: F401  (registers them)
 from llmir import hw
+from llmir.backends.cost.calibration import kernels_of
 from llmir.backends.cost.kernels import (
     AllReduce,
     CpuAttention,
@@ -23,7 +24,6 @@ from llmir.backends.cost.kernels import (
     Stream,
     parameters,
 )
-from llmir.backends.cost.relatives import kernels_of
 from llmir.cli import cli
 from llmir.hw.schema import DEVICE, LINK, NODE
 from llmir.op import OPS

@@ -8,7 +8,6 @@ from typing import Any
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Calibrated, Model
-from llmir.backends.cost.relatives import kernels_of
 from llmir.errors import InputError
 from llmir.frozen import Figures
 
@@ -36,10 +35,19 @@ class Side(Figures):
 
     @property
     def source(self) -> str:
-        """Where most kernels were measured, and how far off their times are."""
-        device, whose = self.model.device, kernels_of(self.model.device)
-        where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
-        return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
+        """Where most kernels were measured, by the share of time, and how far off their times are."""
+        found: dict[str, float] = {}
+        for basis, share in self.shares.items():
+            if basis.kind == self.kind:
+                where = (
+                    f"borrowed from {basis.device}"
+                    if basis.borrowed
+                    else f"measured on {self.model.device.name}"
+                )
+                found[where] = found.get(where, 0.0) + share
+        largest = sorted(found, key=lambda where: -found[where])[:2]
+        said = [f"{100 * found[where]:.0f}% {where}" for where in largest if found[where] > 0.005]
+        return ", ".join(said) + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
     @property
     def outside(self) -> float:

@@ -11,10 +11,11 @@ from textwrap import wrap
 
 from llmir.errors import HardwareError
 from llmir.hw import Calibration, Device, Fitted
+from llmir.hw.calibration import ENGINES
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
-from .relatives import kernels_of, relatives
+from .relatives import relatives
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +42,17 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
 
 def first(device: Device) -> str | None:
     """The engine to take where none is named; None where there are no kernels to take."""
-    whose = kernels_of(device)
-    return whose.calibration.engine if whose and whose.calibration else None
+    if device.calibration:
+        return device.calibration.engine
+    return ENGINES[0] if relatives(device) else None
+
+
+def kernels_of(device: Device) -> Device | None:
+    """Whose products are taken: the device's own if a file says so, else the nearest's; None for none."""
+    if device.own_calibration:
+        return device
+    found = basis(device, "gemm_bf16")
+    return found.device if found else None
 
 
 @lru_cache(maxsize=256)
@@ -60,11 +70,14 @@ def engines(device: Device) -> tuple[str, ...]:
 def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Fit | None:
     """The fit of the first of these families that there is; the last is a makeshift for the others.
 
-    Before another engine's kernel for the first, the engine's own for one of the others is taken.
+    Before another engine's kernel for the first, the engine's own for one of the others is taken, and before
+    another vendor's that of one's own.
     """
     found = [b for family in families if (b := basis(device, family, engine))]
-    own = (b for b in found if b.family != families[-1] and b.engine in (engine, owner(engine or "")))
-    return next(own, None) or next(iter(found), None)
+    near = [b for b in found if b.family == families[0] or b.family != families[-1]]
+    own = (b for b in near if b.engine in (engine, owner(engine or "")))
+    here = (b for b in near if b.device.vendor == device.vendor)
+    return next(own, None) or next(here, None) or next(iter(found), None)
 
 
 def _of(device: Device, family: str, engine: str | None) -> Fit | None:
@@ -96,7 +109,8 @@ def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None
     if calibration is None or (engine and engine not in calibration.engines):
         return None
     name = engine or calibration.engine
-    found = _of(device, "host", name) if {"host", "cpu_host"} & {*calibration.engines[name]} else None
+    families = {*calibration.engines.get(name, ())}
+    found = _of(device, "host", name) if {"host", "cpu_host"} & families else None
     return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
 
 

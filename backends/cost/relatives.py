@@ -59,11 +59,6 @@ def relatives(device: Device) -> tuple[Device, ...]:
     return tuple(sorted((d for d in known if d != device), key=lambda other: nearness(device, other)))
 
 
-def kernels_of(device: Device) -> Device | None:
-    """Whose kernels are taken: the device's own if it was measured, else the nearest's; None for none."""
-    return device if device.calibration else next(iter(relatives(device)), None)
-
-
 def _technology(device: Device) -> str:
     """HBM, GDDR or DDR: the letters that a kind of memory begins with."""
     found = re.match("[A-Z]+", device.memory_kind.upper())

@@ -7,8 +7,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from llmir import hw
+from llmir.backends.cost.calibration import kernels_of
 from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.relatives import borrowing, kernels_of
+from llmir.backends.cost.relatives import borrowing
 from llmir.backends.export import facts, table, units
 from llmir.backends.export.rows import Rows
 from llmir.hw import Device
@@ -62,7 +63,7 @@ def _bundled(rows: list[dict[str, Any]]) -> RenderableType:
 
 def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
     """Whose kernels a time is of: the few devices that were measured, and who borrows from each."""
-    shown = table.columns(("kernels of", "are taken for"))
+    shown = table.columns(("products of", "are taken for"))
     for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
         users = [row["name"] for row in rows if row["kernels_of"] == source]
         for i, line in enumerate(wrap(", ".join(users), 60, break_on_hyphens=False)):

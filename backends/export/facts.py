@@ -11,9 +11,8 @@ from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC, Basis, nodes
-from llmir.backends.cost.calibration import first
+from llmir.backends.cost.calibration import first, kernels_of
 from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.export import units
 from llmir.dim import Number
 from llmir.graph import Program
