@@ -156,7 +156,9 @@ class Equation:
             firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]
             stray = any(set(f) & set(pair) and f != pair for f in firsts)
             if len(tokens) > 1 or stray or any(a in self.whole or self.role(a) != "mapped" for a in pair):
-                raise VerifyError(f'"{self.text}": tokens must stay whole, they lie over {".".join(over)}')
+                raise VerifyError(
+                    f'"{self.text}": tokens must stay whole, they are sharded over {".".join(over)}'
+                )
         summed = {n for a, p in split.items() if self.role(a) in ("contracted", "indexed") for n in p}
         return Layout(split, pair, over, tuple(sorted(partial | summed)))
 

@@ -17,7 +17,7 @@ MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a l
 class Parallelism:
     """How many ways each kind of parallelism splits a program; `sp` (sequence parallelism) is on or off.
 
-    Experts lie over `ep` of the ranks of dp and tp.
+    Experts are sharded over `ep` of the ranks of dp and tp.
 
     >>> print(Parallelism(tp=4, dp=2, ep=8, sp=True))
     tp 4, ep 8, dp 2, sp
@@ -42,8 +42,8 @@ class Parallelism:
 class Mesh:
     """Named axes with their sizes, such as `(("dp", 2), ("tp", 8))`; none for one device.
 
-    Devices are numbered with the first axis outermost. Experts lie over `ep` of them, and with `sp` the
-    tokens between blocks over the axes of tp.
+    Devices are numbered with the first axis outermost. Experts are sharded over `ep` of them, and
+    with `sp` the tokens between blocks over the axes of tp.
 
     >>> Mesh((("dp", 2), ("tp", 8))).devices
     16

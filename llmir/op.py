@@ -127,7 +127,7 @@ class Op:
     source: ClassVar[bool] = False
     # what is held in the memory of its results: weight, cache or activation
     role: ClassVar[str] = "activation"
-    # it is there for how values lie over ranks, and goes when they are laid out anew
+    # it is there for how values are placed on ranks, and goes when they are laid out anew
     relays: ClassVar[bool] = False
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False

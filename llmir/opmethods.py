@@ -176,8 +176,8 @@ class OpMethods:
     ) -> tuple[Value, Value]:
         """Each token's row once for each expert it chose, and that expert's number.
 
-        Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: of
-        the model's `experts`, as many as the law `routing` gives it.
+        Where experts are sharded over mesh axes `over` and tokens are not, a rank keeps the rows of its
+        experts: of the model's `experts`, as many as the law `routing` gives it.
 
         `b t h, b t k -> (b t k) h, (b t k)`
         """

@@ -33,7 +33,7 @@ class Pass:
             PASSES.add(cls.name, cls, cls)
 
     def __call__(self, program: Program) -> Program:
-        """The rewritten program; the argument itself when there is nothing to do."""
+        """The rewritten program; the argument itself if nothing changes."""
         raise PassError(f"{type(self).__name__}: a pass must define __call__")
 
     def __str__(self) -> str:

@@ -75,7 +75,7 @@ class Match:
         return self.labels[label]
 
     def copy(self) -> Match:
-        """The same, to go on with in one of several ways."""
+        """A copy, to go on with in one of several ways."""
         return Match(dict(self.values), dict(self.nodes), dict(self.labels), list(self.casts))
 
 

@@ -63,7 +63,7 @@ class Shard(Pass):
         for name in ("tp", "dp"):
             degree = getattr(self, name)
             if degree > 1 and not spread & set(after.mesh.atoms(name)):
-                nothing = "no weight, cache or input has an axis that lies over it"
+                nothing = "no weight, cache or input has an axis to shard over it"
                 raise PassError(
                     f"shard: {name}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
                 )

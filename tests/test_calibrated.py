@@ -1,4 +1,4 @@
-"""The calibrated model on whole programs: never below the roofline, and honest about what it rests on."""
+"""The calibrated model on whole programs: never below the roofline, and honest about its basis."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
         (("--index", "index.json", "--tp", "2"), "--tp: with --index"),
         (("--pp", "2", "--micro-batches", "2", "--batch", "3"), "a multiple of the 2 micro-batches, got 3"),
         (("--pp", "3"), "which has 2 layers"),
-        (("-p", "shard{tp=2}", "--tp", "2"), "lies over 2 ranks already, expected one"),
+        (("-p", "shard{tp=2}", "--tp", "2"), "is sharded over 2 ranks already, expected one"),
         (("--tp", "2", "--collectives", "fp9"), "unknown dtype 'fp9'"),
     ],
 )

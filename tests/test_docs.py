@@ -77,7 +77,7 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
     assert found == {name: kernels_of(hw.load(name)) for name in hw.names()}
 
 
-@pytest.mark.parametrize("page", ["README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_what_a_page_shows_is_what_the_commands_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,3 +90,10 @@ def test_what_a_page_shows_is_what_the_commands_print(
         printed = [line.rstrip() for line in (result.stdout + result.stderr).splitlines()]
         expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
         assert [line for line in expected if line not in printed] == [], command
+
+
+def test_the_errors_in_the_readme_are_those_of_the_results() -> None:
+    results = (ROOT / "docs" / "results.md").read_text().replace("*", "")
+    rows = (ROOT / "README.md").read_text().partition("| whole runs |")[2].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == 9
+    assert [row for row in rows if row.partition(" | ")[2] not in results] == []

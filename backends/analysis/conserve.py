@@ -150,7 +150,7 @@ def conservation(
     ((), [('final_norm.weight', 16), ('layer.input_norm.weight', 16)])
     """
     if before.devices > 1:
-        raise InputError(f"{before.name} lies over {before.devices} ranks already, expected one device")
+        raise InputError(f"{before.name} is sharded over {before.devices} ranks already, expected one device")
     batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
     new = after.parallelism.tp if new is None else integer("new", new, 1)
     if batch % after.micro_batches:

@@ -51,12 +51,12 @@ class Measured:
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
 
     def of(self, at: Binding) -> Price:
-        """Itself."""
+        """This price, the only one there is."""
         return self
 
     @property
     def launch_s(self) -> float:
-        """Seconds of a call that has nothing to do."""
+        """Seconds of an empty call, the fixed cost."""
         return float(getattr(self.fit.kernel, "launch_us", 0.0)) * 1e-6
 
     def time(self, at: Binding) -> Number:
@@ -69,11 +69,11 @@ class Measured:
         return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
 
     def least(self, at: Binding) -> Number:
-        """The roofline's."""
+        """Seconds of the roofline."""
         return self.roofline.time(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; overhead where half of it or more is there for a call with nothing to do."""
+        """What the roofline is bound by; overhead where the fixed cost is half of the time or more."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
         launch = 2 * self.launch_s
         if not at.shape:
@@ -103,7 +103,7 @@ class Crossing(Measured):
 
     @property
     def error(self) -> None:
-        """Unknown."""
+        """None: it is not known."""
         return None
 
 
@@ -151,16 +151,16 @@ class Phases:
         return time
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
-        """The same of the kernel that holds, alone and in a graph."""
+        """Seconds of the kernel that holds, alone and in a graph."""
         alone, together = self._each(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
     def least(self, at: Binding) -> Number:
-        """The roofline's."""
+        """Seconds of the roofline."""
         return self.decode.least(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same, and what the kernel that holds is due to."""
+        """Seconds, and what those of the kernel that holds are due to."""
         if isinstance(at, Mixed):
             return self.time(at), self.prefill.due(at)[1]
         if (price := self.of(at)) is not self:

@@ -1,4 +1,4 @@
-"""What a kernel's time rests on: the device's own calibration, a relative's, or none."""
+"""Whose calibration prices a kernel: the device's own, a relative's, or none."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def engines(device: Device) -> tuple[str, ...]:
 
 
 def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Fit | None:
-    """The fit of the first of these families that there is; the last is a makeshift for the others.
+    """The fit of the first of these families that there is; the last stands in for the others.
 
     Before another engine's kernel for the first, the engine's own for one of the others is taken, and before
     another vendor's that of one's own.

@@ -44,7 +44,7 @@ class Derated(Roofline):
         return first + self.launch_s
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same; overhead where the launch is half of it or more."""
+        """Seconds, and their bound: overhead where the launch is half of them or more."""
         time, times = self.time(at), self._times(at)
         if not at.shape:
             bound = self.limits[times.index(max(times))].bound

@@ -46,7 +46,7 @@ def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]
 
 
 def check(program: Program, device: Device) -> None:
-    """HardwareError unless all groups of ranks lie over nodes evenly, and alike."""
+    """HardwareError unless all groups of ranks take the nodes evenly, and alike."""
     node, mesh, total = device.node, program.mesh, program.devices
     if node is None or total <= node.devices:
         return

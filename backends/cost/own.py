@@ -56,7 +56,7 @@ class Seconds:
     error = None
 
     def of(self, at: Binding) -> Price:
-        """Itself."""
+        """This price, the only one there is."""
         return self
 
     def time(self, at: Binding) -> Number:
@@ -71,16 +71,16 @@ class Seconds:
         return cast("Number", np.broadcast_to(time, at.shape)) if at.shape else float(time)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same, due to what the roofline is due to."""
+        """Seconds, and what the roofline is due to."""
         return self.time(at), self.roofline.due(at)[1]
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
-        """The same twice: no launch is told apart."""
+        """Seconds, alone and in a graph alike: no launch is told apart."""
         time = self.time(at)
         return time, time
 
     def least(self, at: Binding) -> Number:
-        """The roofline's."""
+        """Seconds of the roofline."""
         return self.roofline.time(at)
 
 

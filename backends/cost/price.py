@@ -31,7 +31,7 @@ class Price(Protocol):
         """Seconds of one execution."""
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """The same, and what it is due to, one of `BOUNDS`; arrays on a grid."""
+        """Seconds, and what they are due to, one of `BOUNDS`; arrays on a grid."""
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and in a graph of kernels, which hides this share of the launch."""
@@ -50,7 +50,7 @@ class Roofline:
     error = None
 
     def of(self, at: Binding) -> Price:
-        """Itself."""
+        """This price, the only one there is."""
         return self
 
     def time(self, at: Binding) -> Number:

@@ -86,7 +86,7 @@ parallel = _stack(
         "--micro-batches", type=Count(), default=1, help="Equal parts of --batch that go through the stages."
     ),
     click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
-    click.option("--ep", type=Count(), default=1, help="Ranks that experts lie over; divides dp·tp."),
+    click.option("--ep", type=Count(), default=1, help="Expert-parallel ranks; divides dp·tp."),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing-skew",

@@ -86,8 +86,8 @@ class SoftmaxTopK(TopK):
 class Dispatch(Op):
     """Each token's row once for each expert it chose, and that expert's number.
 
-    Where experts lie over mesh axes `over` and tokens do not, a rank keeps the rows of its experts: of the
-    model's `experts`, as many as the law `routing` gives it.
+    Where experts are sharded over mesh axes `over` and tokens are not, a rank keeps the rows of its experts:
+    of the model's `experts`, as many as the law `routing` gives it.
     """
 
     opcode = "dispatch"

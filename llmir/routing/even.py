@@ -96,7 +96,7 @@ class Groups(Law):
         return whole(np.minimum(rows, tokens * min(chosen, held)), tokens)
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """The same, where each finds another one."""
+        """Experts that the rows touch, if each row finds another one."""
         most = min(held, experts / 2)
         found = tokens * chosen * most / experts + min(chosen / 2, most)
         return _least(found, most) * (tokens > 0)
