@@ -282,7 +282,7 @@ def test_the_bundled_products_are_near_what_was_measured() -> None:
     for case in found:
         at = basis(case.device, "gemm_bf16", case.engine)
         if at and len(case.rows) > 100:
-            assert at.device is case.device
+            assert at.device == case.device
             assert errors(case.predicted(at.kernel), case.seconds).mape < 0.12
 
 
@@ -294,7 +294,7 @@ def test_collectives_between_nodes_are_not_fitted(tmp_path: Path) -> None:
     ]
     (tmp_path / "collective.csv").write_text(header + "".join(rows))
     [case] = cases(FAMILIES["all_reduce"], tmp_path, Machines(tmp_path))[0]
-    assert case.device is hw.load("a100-80-sxm")
+    assert case.device == hw.load("a100-80-sxm")
     assert sorted(zip(case.rows["num_gpus"], case.rows["note"], strict=True)) == sorted(
         [(2, 2), (2, 4), (4, 4)] * 2
     )
