@@ -39,15 +39,16 @@ def restored() -> Iterator[None]:
         import_module(f"llmir.{module}")  # each kind is there
     for kind in list(KINDS.values()):
         kind._read_homes()
-    before = {kind.what: dict(kind._things) for kind in KINDS.values()}
+    before = {kind.what: (dict(kind._things), dict(kind._makers)) for kind in KINDS.values()}
     loaded = dict(plugins._loaded)
     yield
     for kind in list(KINDS.values()):
         if kind.what not in before:
             del KINDS[kind.what]
             continue
-        kind._things.clear()
-        kind._things.update(before[kind.what])
+        for now, then in zip((kind._things, kind._makers), before[kind.what], strict=True):
+            now.clear()
+            now.update(then)
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
 
