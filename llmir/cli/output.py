@@ -73,12 +73,12 @@ def _rows() -> type[Shown]:
 
 def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
     """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
-    from llmir.views import exported
+    from llmir.backends.export.webpage import written
 
     stdout = output is None or output == "-"
     if form == "table":
         options["colour"] = stdout and _colours(sys.stdout)
-    emit(exported(thing, form, **options), output, colour=options.get("colour"))
+    emit(written(thing, form, **options), output, colour=options.get("colour"))
 
 
 def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = None) -> None:
