@@ -31,7 +31,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
-EXAMPLES = 25  # of each property, at most
+EXAMPLES = 100  # of each property, at most
 MEMORY = 4 << 30  # bytes
 
 

@@ -67,7 +67,10 @@ class Memory:
     @cached_property
     def distinct(self) -> tuple[Moment, ...]:
         """The first moment of each size."""
-        return tuple({m.bytes: m for m in reversed(self.moments)}.values())[::-1]
+        found: dict[Size, Moment] = {}
+        for moment in self.moments:
+            found.setdefault(moment.bytes, moment)
+        return tuple(found.values())
 
     def fullest_index(self, at: Binding) -> Number:
         """Which of `distinct` is the fullest, on a grid."""
@@ -143,7 +146,8 @@ def _needed(program: Program, node: Node) -> dict[str, Value]:
 
 def _iterations(times: int) -> list[tuple[bool, bool]]:
     """The iterations that differ in memory, as (is the first, is the last)."""
-    return list(dict.fromkeys((i == 0, i == times - 1) for i in sorted({0, min(1, times - 1), times - 1})))
+    between, end = [(False, False)] * (times > 2), [(False, True)] * (times > 1)
+    return [(True, times == 1), *between, *end]
 
 
 class _Walk:
