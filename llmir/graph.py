@@ -183,11 +183,17 @@ class Graph(Immutable, Shown):
 
     def origin(self, value: Value) -> Node:
         """The node in whose memory a value lies: follows what is written in place to where it began."""
-        node = self[value.node]
-        while (slot := node.op.aliases.get(value.result)) is not None:
-            value = node.operands[slot]
-            node = self[value.node]
-        return node
+        return self._origins.get(value) or self[value.node]
+
+    @cached_property
+    def _origins(self) -> dict[Value, Node]:
+        """The origin of each value that is written in place."""
+        found: dict[Value, Node] = {}
+        for node in self.nodes:
+            for result, slot in node.op.aliases.items():
+                value = node.operands[slot]
+                found[Value(node.name, result)] = found.get(value) or self[value.node]
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and (self.name, self.nodes, self.outputs) == (
