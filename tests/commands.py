@@ -47,8 +47,6 @@ def environment(*paths: Path) -> dict[str, str]:
 def runner(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs commands in `folder`, where tiny.json is."""
     monkeypatch.chdir(folder)
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
     (folder / "tiny.json").write_text(json.dumps(TINY), "utf-8")
 
     def call(*arguments: str) -> Ran:

@@ -1,4 +1,4 @@
-"""One profile for every property test, and no test leaves behind what another one could meet."""
+"""One profile for every property test; none meets a user's settings, or what another test left behind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, settings
 
 from llmir.plugins import KINDS
 
+from .commands import SETTINGS
+
 BUSY = (HealthCheck.too_slow,)  # a machine that is busy with other work must not fail a property
 settings.register_profile("llmir", deadline=None, suppress_health_check=BUSY, print_blob=True)
 settings.load_profile("llmir")
 
-VARIABLES = ("PATH", "HOME", "TERM", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "LLMIR_TRACEBACK")
+VARIABLES = (*SETTINGS, "PATH", "HOME", "COLUMNS")
 
 
 def surroundings() -> dict[str, object]:
@@ -30,7 +32,10 @@ def surroundings() -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = surroundings()
-    yield
-    after = surroundings()
-    assert before == after
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SETTINGS:
+            patch.delenv(name, raising=False)
+        before = surroundings()
+        yield
+        after = surroundings()
+        assert before == after

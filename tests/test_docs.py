@@ -87,7 +87,7 @@ def test_what_a_page_shows_is_what_the_commands_print(
     for command, output in shown:
         result = CliRunner().invoke(cli, shlex.split(command))
         assert result.exit_code == (1 if "exit 1" in output else 0), command
-        printed = [line.rstrip() for line in (result.stdout + result.stderr).splitlines()]
+        printed = [line.rstrip() for line in result.output.splitlines()]
         expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
         assert [line for line in expected if line not in printed] == [], command
 

@@ -145,9 +145,9 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
     """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
-    from rich.table import Table
+    from .ruled import Ruled
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Ruled(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         if not table.columns:
             for i in range(len(row)):
