@@ -7,11 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from llmir.errors import InputError
 
-from .ending import line
+from .ending import echo, line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,7 +83,7 @@ def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = 
     """Print `text`, or write it to the file `output`, whole or not at all."""
     if output is None or output == "-":
         whole = isinstance(text, bytes) or text.endswith("\n")
-        click.echo(text, nl=not whole, color=colour)
+        echo(text, nl=not whole, color=colour)
         return
     from llmir.backends.export.files import write
 
