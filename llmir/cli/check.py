@@ -23,7 +23,7 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@click.option("--batch", type=Count(), help="Sequences at once, with --tp and its like.  [default: dp]")
+@click.option("--batch", type=Count(), help="Sequences, with --tp and its like.  [default: dp]")
 @click.option("--prompt", type=Count(), help="Tokens of each, with --tp and its like.  [default: tp]")
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")
