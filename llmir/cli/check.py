@@ -23,9 +23,7 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@click.option(
-    "--batch", type=of_workload("batch"), help="Sequences at once, with --tp and its like.  [default: dp]"
-)
+@click.option("--batch", type=of_workload("batch"), help="Sequences, with --tp and its like.  [default: dp]")
 @click.option(
     "--prompt", type=of_workload("prompt"), help="Tokens of each, with --tp and its like.  [default: tp]"
 )

@@ -34,13 +34,13 @@ precision = _stack(
     click.option(
         "--weights",
         metavar="DTYPE",
-        help="fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or mxfp4. "
-        "Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or "
+        "mxfp4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
     ),
     click.option(
         "--activations",
         metavar="DTYPE",
-        help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+        help="Inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
     ),
     click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
     click.option(
@@ -101,8 +101,8 @@ parallel = _stack(
     click.option(
         "--routing-skew",
         type=of_pass("route", "skew", shown="S"),
-        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, as even "
-        "as can be]",
+        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, all "
+        "are as popular]",
     ),
 )
 
@@ -110,29 +110,29 @@ workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option(
-        "--batch", type=of_workload("batch"), default=1, show_default=True, help="Sequences at once."
+        "--batch", type=of_workload("batch"), default=1, show_default=True, help="Sequences in a step."
     ),
     click.option(
         "--prompt",
         type=of_workload("prompt"),
         default=2048,
         show_default=True,
-        help="Tokens in, for each sequence.",
+        help="Prompt tokens of each sequence.",
     ),
     click.option(
         "--generate",
         type=of_workload("generate"),
         default=128,
         show_default=True,
-        help="Tokens out, for each sequence.",
+        help="Generated tokens of each sequence.",
     ),
     click.option(
         "--cost",
         metavar="NAME",
-        help="Times: ideal, a roofline's; calibrated, of measured kernels; or by a plugin's model.  "
+        help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
         "[default: calibrated where there are kernels]",
     ),
-    click.option("--engine", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm …, as calibrated."),
+    click.option("--engine", metavar="NAME", help="Engine whose kernels are priced: vllm, sglang, trtllm …"),
     click.option(
         "--efficiency",
         type=Shares(),
@@ -154,7 +154,7 @@ memory = _stack(
         "--reserve",
         type=of_workload("reserve_bytes", Bytes, "SIZE"),
         default=0,
-        help="Memory kept free of that, such as 2GiB or 500MB.  [default: 0]",
+        help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
     ),
 )
 
