@@ -137,8 +137,10 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     `PluginError` names the plugin and says what is wrong in it, or that there is none.
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
-    if not isinstance(name, str) or not name:
-        raise PluginError(f"a plugin is the name of a module, or a file .py; got {plugin!r}")
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        from .convert import refuse  # here: it needs numpy, which the command line's help does not
+
+        refuse("plugin", plugin, "the name of a module, or a file .py", PluginError)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))
         if not os.path.isfile(path) or not path.endswith(".py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import signal
 import warnings
@@ -96,6 +97,7 @@ def fresh() -> list[Any]:
 
 
 PROGRAM = llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+EXPERTS = llmir.load("qwen3-30b-a3b")
 REPORT = llmir.analyze(PROGRAM, "h100-sxm")
 NODE = PROGRAM["main"].nodes[0]
 FOLDER = Path(mkdtemp())
@@ -117,7 +119,27 @@ def in_block(name: Any) -> None:
         pass
 
 
-# A public callable by name, and arguments that it takes.
+class Priced:
+    """A cost model that gives any price."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def price(self, row: Any) -> Any:
+        return self.given
+
+
+def giving(value: Any) -> Pass:
+    """A pass that gives anything."""
+
+    class Giving(Pass):
+        def __call__(self, program: Program) -> Any:
+            return value
+
+    return Giving()
+
+
+# A public callable by name, and arguments that it takes; words after the name tell its calls apart.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False}),
     "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
@@ -129,7 +151,19 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
-    "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, "cost": None, "engine": None}),
+    "workload": (
+        llmir.workload,
+        {"program": PROGRAM, "hw": "h100-sxm", **JOB, "cost": None, "engine": None, "efficiency": None},
+    ),
+    "models": (llmir.models, {"name": "qwen3"}),
+    "devices": (llmir.devices, {"name": "h100-sxm"}),
+    "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),
+    "CostModel": (lambda price: llmir.analyze(PROGRAM, "h100", cost=Priced(price)).time_s, {"price": len}),
+    "CostModel times": (
+        lambda seconds: llmir.analyze(PROGRAM, "h100", batch=[1, 2], cost=Priced(lambda _: seconds)).time_s,
+        {"seconds": 1e-6},
+    ),
+    "Pass": (lambda given: llmir.run(PROGRAM, giving(given)), {"given": PROGRAM}),
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
     "diff of requests": (
         lambda prompt, generate: llmir.diff(PROGRAM, PROGRAM, "h100", prompt=prompt, generate=generate),
@@ -137,9 +171,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (
-        lambda file, **named: llmir.validate(file, **named),  # noqa: PLW0108 (files have no name)
+        lambda files, **named: llmir.validate(files, **named),  # noqa: PLW0108 (they have no name)
         {
-            "file": "x.csv",
+            "files": "x.csv",
             "program": None,
             "hw": None,
             "batch": 1,
@@ -183,6 +217,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "print_program": (llmir.print_program, {"program": PROGRAM}),
     "Graph": (Graph, {"name": "g", "nodes": PROGRAM["main"].nodes, "outputs": ()}),
     "Graph.type": (PROGRAM["main"].type, {"value": NODE.values[0]}),
+    "Graph.origin": (PROGRAM["main"].origin, {"value": NODE.values[0]}),
+    "Graph.operand_types": (PROGRAM["main"].operand_types, {"node": NODE}),
     "Graph[]": (PROGRAM["main"].__getitem__, {"name": NODE.name}),
     "Program": (
         Program,
@@ -193,8 +229,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "mesh": Mesh(),
             "facts": {},
             "notes": (),
+            "micro_batches": 1,
         },
     ),
+    "Program.depth": (PROGRAM.depth, {"name": "main"}),
     "Program.replace": (PROGRAM.replace, {"micro_batches": 1, "entries": ("main",)}),
     "Program[]": (PROGRAM.__getitem__, {"name": "main"}),
     "analyze a program": (
@@ -226,7 +264,18 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Builder.insert": (lambda x: built("insert", x), {"x": NODE}),
     "hw.load": (hw.load, {"device": "h100-sxm"}),
     "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
-    "hw.engine": (hw.engine, {"name": "vllm"}),
+    "hw.engine": (hw.engine, {"name": "vllm", "kernels": ()}),
+}
+# Of what is public, what the walk below cannot read from a signature, and why.
+GIVEN_BACK = {
+    "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
+    "Pass": {"given"},  # is inherited from, likewise
+    "save": {
+        "result",
+        "path",
+        "format",
+    },  # `**options` are those of an exporter, whose signature refuses others
+    "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]
 
@@ -260,7 +309,23 @@ def survives(call: Callable[[], Any]) -> None:
 def passed_over(name: str, argument: str, value: object) -> bool:
     """Where a file would be written, or a caller's own function is run, which may raise what it will."""
     written = (name, argument) in (("draw to", "path"), ("save", "path")) and isinstance(value, (str, Path))
-    return written or (callable(value) and (name.startswith("run") or argument == "weights"))
+    own = name.startswith("run") or argument in ("weights", "price")
+    return written or (callable(value) and own)
+
+
+def public() -> Iterator[tuple[str, set[str]]]:
+    """What callers can call, and the names of its arguments; of `hw` its functions."""
+    things = {name: getattr(llmir, name) for name in llmir.__all__}
+    things |= {f"hw.{name}": thing for name in hw.__all__ if inspect.isfunction(thing := getattr(hw, name))}
+    for name, thing in things.items():
+        if callable(thing):
+            yield name, GIVEN_BACK[name] if name in GIVEN_BACK else {*inspect.signature(thing).parameters}
+
+
+@pytest.mark.parametrize(("name", "arguments"), public())
+def test_every_argument_of_everything_public_is_tried(name: str, arguments: set[str]) -> None:
+    tried = {a for call, (_, usual) in CALLS.items() if call.split()[0] == name for a in usual}
+    assert arguments <= tried
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -290,12 +355,13 @@ def test_each_argument_and_each_wrong_value(name: str, argument: str) -> None:
             raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
 
 
+@pytest.mark.parametrize("program", [PROGRAM, EXPERTS], ids=["dense", "experts"])
 @pytest.mark.parametrize(("kind", "name"), OPTIONS, ids=[f"{k.name}-{n}" for k, n in OPTIONS])
-def test_each_option_of_a_pass_and_each_wrong_value(kind: type[Pass], name: str) -> None:
+def test_each_option_of_a_pass_and_each_wrong_value(kind: type[Pass], name: str, program: Program) -> None:
     for value in fresh():
-        survives(lambda value=value: llmir.run(PROGRAM, kind(**{name: value})))  # type: ignore[misc]
+        survives(lambda value=value: llmir.run(program, kind(**{name: value})))  # type: ignore[misc]
         shown = convert.shown(value)
-        survives(lambda shown=shown: llmir.run(PROGRAM, f"{kind.name}{{{name}={shown}}}"))  # type: ignore[misc]
+        survives(lambda shown=shown: llmir.run(program, f"{kind.name}{{{name}={shown}}}"))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("opcode", sorted(OPS))
