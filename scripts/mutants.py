@@ -47,7 +47,12 @@ class Target:
 TARGETS = (
     Target("dim", ("llmir/dim",), ("tests/test_dim.py", "tests/test_bindings.py")),
     Target("equation", ("llmir/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
-    Target("shard", ("passes/shard.py",), ("tests/test_shard.py",), 15),
+    Target(
+        "shard",
+        ("passes/shard.py",),
+        ("tests/test_shard_patterns.py", "tests/test_idle_options.py", "tests/test_shard.py"),
+        15,
+    ),
     Target("liveness", ("backends/analysis/liveness.py",), ("tests/test_liveness.py",)),
     Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
 )

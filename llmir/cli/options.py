@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number, Shares, Skew, Stages
+from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -75,22 +75,32 @@ lowering = _stack(
 )
 
 parallel = _stack(
-    click.option("--tp", type=Count(), default=1, help="Tensor-parallel ranks.  [default: 1]"),
+    click.option("--tp", type=of_pass("shard", "tp"), default=1, help="Tensor-parallel ranks.  [default: 1]"),
     click.option(
         "--pp",
-        type=Stages(),
+        type=of_pass("stages", "pp", Stages, "N[,N…]"),
         default="1",
         help="Pipeline stages, or the layers of each, such as 30,32,32,32.  [default: 1]",
     ),
     click.option(
-        "--micro-batches", type=Count(), default=1, help="Equal parts of --batch that go through the stages."
+        "--micro-batches",
+        type=of_pass("stages", "micro_batches"),
+        default=1,
+        help="Equal parts of --batch that go through the stages.",
     ),
-    click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
-    click.option("--ep", type=Count(), default=1, help="Expert-parallel ranks; divides dp·tp."),
+    click.option(
+        "--dp",
+        type=of_pass("shard", "dp"),
+        default=1,
+        help="Data-parallel ranks; --batch is over all of them.",
+    ),
+    click.option(
+        "--ep", type=of_pass("shard", "ep"), default=1, help="Expert-parallel ranks; divides dp·tp."
+    ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing-skew",
-        type=Skew(),
+        type=of_pass("route", "skew", shown="S"),
         help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, all "
         "are as popular]",
     ),
@@ -99,12 +109,22 @@ parallel = _stack(
 workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
-    click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences in a step."),
     click.option(
-        "--prompt", type=Count(), default=2048, show_default=True, help="Prompt tokens of each sequence."
+        "--batch", type=of_workload("batch"), default=1, show_default=True, help="Sequences in a step."
     ),
     click.option(
-        "--generate", type=Count(), default=128, show_default=True, help="Generated tokens of each sequence."
+        "--prompt",
+        type=of_workload("prompt"),
+        default=2048,
+        show_default=True,
+        help="Prompt tokens of each sequence.",
+    ),
+    click.option(
+        "--generate",
+        type=of_workload("generate"),
+        default=128,
+        show_default=True,
+        help="Generated tokens of each sequence.",
     ),
     click.option(
         "--cost",
@@ -125,14 +145,14 @@ workload = _stack(
 memory = _stack(
     click.option(
         "--memory-utilization",
-        type=Number("SHARE", 1),
+        type=of_workload("memory_utilization", shown="SHARE"),
         default=0.9,
         show_default=True,
         help="Share of the device's memory that may be used.",
     ),
     click.option(
         "--reserve",
-        type=Bytes(),
+        type=of_workload("reserve_bytes", Bytes, "SIZE"),
         default=0,
         help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
     ),
