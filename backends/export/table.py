@@ -216,7 +216,7 @@ def ops(report: Report) -> Table:
 
     def put(line: OpLine, style: str = "") -> None:
         if len(line.name) > NAME:
-            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            cut = max(line.name.rfind(end, 0, NAME) for end in "_.") + 1 or NAME
             add(table, [line.name[:cut]], style)
             indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
             put(line._replace(name=indent + line.name[cut:]), style)
