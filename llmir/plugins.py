@@ -139,9 +139,8 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name:
-        from .convert import refuse  # here: it needs numpy, which the command line's help does not
-
-        refuse("plugin", plugin, "the name of a module, or a file .py", PluginError)
+        got = f"a {type(plugin).__name__}" if name is None else plain(str(name))
+        raise PluginError(f"a plugin is the name of a module, or a file .py; got {got!r}")
     shown = plain(name)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))
