@@ -12,7 +12,9 @@ from .errors import InputError
 from .graph import Program
 
 if TYPE_CHECKING:
-    from .backends.silicon.validate import Layout, Overheads, Validation
+    from .backends.silicon.calibrate import Overheads
+    from .backends.silicon.validate import Layout, Validation
+    from .hw import Device
 
 
 def validate(
@@ -21,6 +23,7 @@ def validate(
     hw: Any = None,
     batch: int = 1,
     engine: str | None = None,
+    unit: str = "",
     cost: str = "calibrated",
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
@@ -28,8 +31,9 @@ def validate(
 
     The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
-    `batch`. `cost` is the cost model: `calibrated`, by the kernels of each row's engine, or `ideal`. `tell`
-    hears of progress: file, rows done, rows in all. InputError for a file that is none of these.
+    `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
+    `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of progress: file, rows done,
+    rows in all. InputError for a file that is none of these.
     """
     from .backends.cost import model
     from .backends.silicon.validate import Chat, priced_by
@@ -47,15 +51,20 @@ def validate(
         raise InputError(f"validate: engine {engine!r} is of chat logs; other tables name their own")
     if engine:
         model(device(hw), cost, engine)  # or an error
-    on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch)
+    on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch, unit)
     return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
 
 
-def overheads(path: str | os.PathLike[str]) -> list[Overheads]:
-    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine."""
-    from .backends.silicon.validate import overheads
+def overheads(
+    path: str | os.PathLike[str], known: Callable[[Device], Device] = lambda device: device
+) -> list[Overheads]:
+    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine.
 
-    return overheads(convert.path("path", path), _built)
+    `known` gives a device with another calibration than its own.
+    """
+    from .backends.silicon.calibrate import overheads
+
+    return overheads(convert.path("path", path), _built, known)
 
 
 def _built(layout: Layout) -> Program:

@@ -16,7 +16,8 @@ import llmir
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import AttentionShape
-from llmir.backends.silicon.validate import Judged, Validation, bounds
+from llmir.backends.silicon import bounds
+from llmir.backends.silicon.validate import Judged, Validation
 
 H100, B200 = hw.load("h100-sxm"), hw.load("b200")
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
@@ -61,7 +62,7 @@ def test_a_gemm_takes_the_longer_of_its_flops_and_its_bytes(judge: Any, m: int, 
     moved = 2 * (m * k + k * n + m * n)
     expected = max(2 * m * n * k / H100.matrix_flops["bf16"], moved / H100.memory_Bps)
     assert wide.predicted_s == wide.ideal_s == pytest.approx(expected, rel=1e-12)
-    moved = m * k + k * n + 4 * (m + n) + 2 * m * n  # with a scale a token and a channel
+    moved = 2 * m * k + k * n + 4 * n + 2 * m * n  # x is narrowed in the call; with a scale a channel
     expected = max(2 * m * n * k / H100.matrix_flops["fp8"], moved / H100.memory_Bps)
     assert narrow.ideal_s == pytest.approx(expected, rel=1e-12)
 
@@ -98,8 +99,8 @@ def test_a_window_leaves_the_pairs_of_its_band(judge: Any, new: int, seen: int, 
 
 def test_experts_are_read_where_they_are_touched_and_rows_are_shared_over_ranks(judge: Any) -> None:
     row = only(judge(MOE + "h100_sxm,bfloat16,4,2048,768,8,128,1,2,9999,x\n"))
-    # Each rank has two tokens' share of rows, for as many experts: loads are even where nothing is said.
-    moved = 2 * 8 * 3 * 2048 * 768 * 2 + 2 * (2 * 2048 * 2)
+    # Each rank has all tokens and half of their rows, of as many experts: loads are even by default.
+    moved = 2 * 8 * 3 * 2048 * 768 * 2 + 2 * (4 * 2048 * 2) + 2 * (4 * 8 * 4)
     assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-6)
 
 
@@ -124,7 +125,9 @@ def test_rows_faster_than_the_roofline_get_the_rule_that_explains_them(judge: An
         (l2 * 100, 0.9, bounds.MEMORY),
         (l2 * 100, 1.1, ""),
     ]
-    lines = (f"h100_sxm,fp16,add,1,1,{n},{share * n / H100.memory_Bps * 1e6},x\n" for n, share, _ in cases)
+    lines = (  # as many bytes read as written
+        f"h100_sxm,fp16,gelu,1,{n // 4},{n},{share * n / H100.memory_Bps * 1e6},x\n" for n, share, _ in cases
+    )
     found = judge(MOVED + "".join(lines))
     assert [r.exceeds for r in found.rows] == [rule for _, _, rule in cases]
     flops = 2 * 8192**3 / H100.matrix_flops["bf16"]
@@ -288,6 +291,33 @@ def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> No
     assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
 
 
+def test_a_column_without_a_unit_needs_one_said(judge: Any) -> None:
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    log = logged([(64, 8)], "input_tokens,output_tokens,TTFT", ",80")
+    with pytest.raises(
+        llmir.LlmirError, match="TTFT states no unit; call it TTFT_s or TTFT_ms or TTFT_us, or say"
+    ):
+        judge(log, program=program, hw="rtx3090")
+    with pytest.raises(llmir.LlmirError, match="unit: expected s, ms, us, got 'min'"):
+        judge(log, program=program, hw="rtx3090", unit="min")
+    found = judge(log, program=program, hw="rtx3090", unit="ms")
+    assert [(r.metric, r.measured_s) for r in found.measured] == [("ttft", pytest.approx(0.08))]
+    assert not found.questions
+
+
+@pytest.mark.parametrize(
+    ("unit", "how"), [("s", "times as long as predicted"), ("us", "shorter than any machine")]
+)
+def test_times_that_no_machine_has_are_asked_about(judge: Any, unit: str, how: str) -> None:
+    """Milliseconds taken for something else, as in a log whose header says nothing."""
+    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    lines = [(64, 8, 80, 20), (300, 40, 120, 21), (900, 4, 300, 22)]
+    text = "input_tokens,output_tokens,ttft,tpot\n" + "".join(f"{a},{b},{c},{d}\n" for a, b, c, d in lines)
+    found = judge(text, program=program, hw="rtx3090", unit=unit)
+    assert [how in question for question in found.questions] == [True, True]
+    assert not judge(text, program=program, hw="rtx3090", unit="ms").questions
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -298,7 +328,7 @@ def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> No
         MOE + "h100_sxm,bfloat16,{},4096,1536,8,128,1,1,100,vllm-1\n",
         MOE + "h100_sxm,int8_wo,{},4096,1536,8,128,1,1,100,vllm-1\n",
         MOVED + "a100_sxm,float16,rms_norm,{0},4096,{0}0000,100,vidur\n",
-        MOVED + "a100_sxm,float16,another,{0},4096,{0}0000,100,vidur\n",
+        MOVED + "a100_sxm,float16,layernorm,{0},4096,{0}0000,100,vidur\n",
         SENT + "h100_sxm,all_reduce,half,8,{}000,100,nccl-2,\n",
     ],
 )

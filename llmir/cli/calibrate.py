@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from llmir.errors import InputError
 
 from . import fitting, hosts, measuring, options, output
 from .command import command
+
+if TYPE_CHECKING:
+    from llmir.backends.silicon.calibrate import Case
+    from llmir.backends.silicon.machines import Machines
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")
@@ -21,7 +27,8 @@ from .command import command
 @click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
 @options.form("table", "json", "csv", "md")
 @options.output(
-    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine; with --run, a folder."
+    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
+    "that was fitted, laid out as llmir/hw; with --run, of the times too."
 )
 def calibrate(
     folder: str | None,
@@ -44,11 +51,12 @@ def calibrate(
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
     llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
+    llmir calibrate --from measured -o llmir/hw
     llmir calibrate --run --quick -o here
     """
     from pathlib import Path
 
-    from llmir.backends.silicon import calibrate
+    from llmir.backends.silicon.machines import Machines
 
     if run:
         given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}
@@ -61,27 +69,62 @@ def calibrate(
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
     if not Path(folder).is_dir():
         raise InputError(f"--from: no folder {folder!r}")
-    if output_file:
+    alone = output_file is not None and Path(output_file).suffix != ""
+    if alone:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
     if host:
         if device or family:
             raise InputError("--host: is of an engine on all devices; leave --device and --family out")
         return hosts.fit(folder, engine, form or "table", output_file)
-    families, machines = calibrate.families(family), calibrate.Machines(Path(folder))
-    only = machines(device) if device else None
-    found = [c for c in fitting.cases(families, Path(folder), machines) if only in (None, c.device)]
-    found = [c for c in found if engine in (None, c.engine)]
+    machines, whole = Machines(Path(folder)), not (device or engine or family)
+    only, known = machines(device) if device else None, _known(family)
+
+    def wanted(format: str, case: Case) -> bool:
+        of = only in (None, case.device) and engine in (None, case.engine)
+        return of and (family is None or family in known & {format, *case.families})
+
+    found = fitting.fit(Path(folder), machines, form or "table", wanted)
     if not found:
-        wanted = ", ".join(filter(None, (device, engine, family))) or "any known device"
-        raise InputError(f"{folder}: no rows of {wanted}")
-    devices = list(dict.fromkeys(c.device for c in found))
-    if output_file and len(devices) > 1:
+        asked = ", ".join(filter(None, (device, engine, family))) or "any known device"
+        raise InputError(f"{folder}: no rows of {asked}")
+    if output_file and alone:
+        _write(found, output_file, machines, device)
+    elif output_file:
+        _write_all(found, folder, output_file, form or "table", whole=whole)
+
+
+def _write_all(found: list[Case], folder: str, target: str, form: str, *, whole: bool) -> None:
+    """A file for each device and engine, and for each engine's host where all is fitted."""
+    from pathlib import Path
+
+    from llmir.backends.silicon import calibrate
+
+    for name, text in calibrate.files(found, whole=whole).items():
+        path = Path(target) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        output.emit(text, str(path))
+    if whole and (Path(folder) / hosts.TABLE).exists():
+        hosts.fit(folder, None, form, target, calibrate.with_fits(found))
+
+
+def _known(family: str | None) -> set[str]:
+    """Families of kernels and kinds of tables; InputError for one that is neither."""
+    from llmir.backends.cost.kernels import KERNELS
+    from llmir.backends.silicon.tables import FORMATS, Kernels
+
+    known = [*(name for name, format in FORMATS.items() if isinstance(format, Kernels)), *KERNELS]
+    if family is not None and family not in known:
+        raise InputError(f"unknown family {family!r}, known are {', '.join(known)}")
+    return {*known}
+
+
+def _write(found: list[Case], target: str, machines: Machines, device: str | None) -> None:
+    """A file of one device."""
+    from llmir.backends.silicon import calibrate
+
+    devices = list(dict.fromkeys(case.device for case in found))
+    if len(devices) > 1:
         names = ", ".join(d.name for d in devices)
-        raise InputError(f"{output_file}: a file is of one device, say which with --device: {names}")
-    base = machines.base(devices[0], device or devices[0].name, output_file) if output_file else ""
-    judged = fitting.judge(found, form or "table")
-    if output_file:
-        best = calibrate.kept(judged)
-        for case in (c for c, e in judged if (c, e) not in best):
-            output.note(f"{case.engine} {case.family.name}: {case.origin} is left out, another has more rows")
-        output.emit(calibrate.device_file(base, judged), output_file)
+        raise InputError(f"{target}: a file is of one device, say which with --device: {names}")
+    base = machines.base(devices[0], device or devices[0].name, target)
+    output.emit(calibrate.device_file(base, found), target)

@@ -2,64 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-from llmir.errors import InputError
 
 from . import output
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from llmir.backends.silicon.calibrate import Case, Errors, Family, Machines
+    from llmir.backends.silicon.calibrate import Case
+    from llmir.backends.silicon.machines import Machines
 
 
-def cases(families: Sequence[Family], folder: Path, machines: Machines) -> list[Case]:
-    """The cases of these families, as far as the folder has their files; bad rows become notes."""
+def fit(
+    folder: Path,
+    machines: Machines,
+    form: str,
+    wanted: Callable[[str, Case], bool] = lambda format, case: True,
+) -> list[Case]:
+    """The cases of a folder's tables, with their errors printed; what cannot be used becomes notes."""
     from llmir.backends.silicon import calibrate
+    from llmir.backends.silicon.tables import load_all
 
-    found = []
-    files = dict.fromkeys(family.file for family in families)
-    if not any((folder / file).exists() for file in files):
-        raise InputError(f"{folder}: has none of {', '.join(files)}")
-    for family in families:
-        if (folder / family.file).exists():
-            some, problems = calibrate.cases(family, folder, machines)
-            output.note(*problems)
-            found += some
-    for file in files:
-        if (folder / file).exists():
-            output.note(*calibrate.unfitted(file, folder))
+    found = calibrate.fitted(load_all(folder, output.note), machines, wanted, output.note)
+    if found:
+        lines = [_row(case) for case in found]
+        output.emit_rows(lines, form, None, _shown(lines))
     return found
 
 
-def judge(found: Sequence[Case], form: str) -> list[tuple[Case, Errors]]:
-    """The cases with their errors on shapes left out of the fit, which are printed."""
-    judged = [(c, c.errors()) for c in found]
-    rows = [_row(c, e) for c, e in judged]
-    output.emit_rows(rows, form, None, _shown(rows))
-    return judged
-
-
-def _row(case: Case, errors: Errors) -> dict[str, Any]:
+def _row(case: Case) -> dict[str, Any]:
+    errors = case.errors
     return {
         "device": case.device.name,
         "engine": case.engine,
-        "family": case.family.name,
+        "family": case.name,
         "parameters": case.parameters,
         "n": errors.n,
         "groups": len(set(case.groups)),
-        "set_apart": len(case.hot),
+        "set_apart": case.hot,
         "mape": errors.mape,
         "median": errors.median,
         "bias": errors.bias,
         "p90": errors.p90,
-        "ideal_mape": case.ideal_errors().mape,
+        "ideal_mape": case.ideal_errors.mape,
     }
 
 
-def _shown(rows: list[dict[str, Any]]) -> Any:
+def _shown(rows: Sequence[dict[str, Any]]) -> Any:
     from rich.console import Group
 
     from llmir.backends.export import table

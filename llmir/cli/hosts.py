@@ -10,25 +10,35 @@ from llmir.errors import InputError
 from . import output
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.validate import Overheads
+    from collections.abc import Callable
+
+    from llmir.backends.silicon.calibrate import Overheads
+    from llmir.hw import Device
 
 TABLE = "e2e.csv"
 
 
-def fit(folder: str, engine: str | None, form: str, target: str | None) -> None:
+def fit(
+    folder: str,
+    engine: str | None,
+    form: str,
+    target: str | None,
+    known: Callable[[Device], Device] = lambda device: device,
+) -> None:
     """Fit the hosts of all engines, or of one, whose file is then written."""
     from llmir import measured
 
-    found = [o for o in measured.overheads(Path(folder) / TABLE) if engine in (None, o.engine)]
+    found = [o for o in measured.overheads(Path(folder) / TABLE, known) if engine in (None, o.engine)]
     if not found:
         raise InputError(f"{folder}: no runs of {engine} in {TABLE}")
-    if target and len(found) > 1:
+    folder_of_all = bool(target) and not Path(str(target)).suffix
+    if target and len(found) > 1 and not folder_of_all:
         names = ", ".join(o.engine for o in found)
         raise InputError(f"{target}: a file is of one engine, say which with --engine: {names}")
     rows = [_row(o) for o in found]
     output.emit_rows(rows, form, None, _shown(rows))
-    if target:
-        output.emit(_yaml(found[0]), target)
+    for one in found if target else ():
+        output.emit(_yaml(one), f"{target}/engines/{one.engine}.yaml" if folder_of_all else target)
 
 
 def _row(o: Overheads) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def measure(folder: str | None, device: str | None, form: str, seconds: float | 
         raise InputError("--run: -o must name the folder that the measured times go to")
     from llmir import hw
     from llmir.backends.silicon import calibrate
+    from llmir.backends.silicon.machines import Machines
     from llmir.backends.silicon.measure import Eager, device_text, write
 
     budget = seconds or (QUICK if quick else SECONDS)
@@ -46,12 +47,13 @@ def measure(folder: str | None, device: str | None, form: str, seconds: float | 
     file = target / f"{name}.yaml"
     output.emit(base, str(file))
 
-    machines = calibrate.Machines(target)
-    judged = fitting.judge(fitting.cases(calibrate.families(), target, machines), form)
-    output.emit(base + calibrate.block(judged), str(file))
+    found = fitting.fit(target, Machines(target), form)
+    if not found:
+        raise InputError("--run: too little was measured to fit anything; give it more --seconds")
+    output.emit(base + calibrate.block(found), str(file))
     hosts = _hosts(machine, target, name, hw.load(file))
     if hosts:
-        output.emit(base + calibrate.block(judged, hosts), str(file))
+        output.emit(base + calibrate.block(found, hosts), str(file))
 
 
 def _folder(name: str) -> Path:

@@ -35,6 +35,7 @@ _SAID = 5  # unreadable rows that are named one by one
 @click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
 @click.option("--engine", metavar="NAME", help="Of chat logs: which engine.  [default: the device's first]")
 @click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
+@click.option("--unit", type=click.Choice(["s", "ms", "us"]), help="Of chat logs: of times that name none.")
 @click.option(
     "--cost",
     type=click.Choice(["calibrated", "ideal"]),
@@ -91,7 +92,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
     if given["model"]:
         if not given["hw"]:
             raise InputError("--model: chat logs also need --hw, the device that they ran on")
-        own = {name: given[name] for name in ("hw", "batch", "engine")}
+        own = {name: given[name] for name in ("hw", "batch", "engine")} | {"unit": given["unit"] or ""}
         return {"program": inputs.lowered(given), **own}
     for name in ctx.params:
         if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(
@@ -158,7 +159,7 @@ def _shown(found: Validation, by: list[str]) -> Any:
 
 def _notes(found: Validation) -> None:
     """Rows that could not be read: the first few, then how many more."""
-    output.note(*found.problems[:_SAID])
+    output.note(*found.questions, *found.problems[:_SAID])
     for file, more in groupby(found.problems[_SAID:], key=lambda problem: problem.partition(": row ")[0]):
         numbers = [int(problem.partition(": row ")[2].partition(":")[0]) for problem in more]
         output.note(f"{file}: {len(numbers):,} more rows could not be read: {spans(numbers, 12)}")

@@ -43,7 +43,7 @@ class CpuGemm(Kernel):
     launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of one call, as the roofline at least."""
+        """Time of one call."""
         x, w, y = (size / device.memory_Bps for size in shape.bytes)
         begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
         tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
@@ -51,11 +51,7 @@ class CpuGemm(Kernel):
         many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
         alone = w / self.bandwidth
         busy = begin + np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
-        return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
-
-    def multiply(self, device: Device, shape: GemmShape) -> Number:
-        """The same: nothing narrows x."""
-        return self.seconds(device, shape)
+        return self.launch_us * 1e-6 + busy
 
 
 @families(
@@ -76,7 +72,7 @@ class CpuAttention(Kernel):
     launch_us: float = parameter(8, 0.5, 100, "µs", "of a call that has nothing to do")
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of cores."""
+        """Time of one call; HardwareError for no number of cores."""
         cores = multiprocessors(device)
         rows = np.select([shape.new >= least for least, _ in QUERIES], [tile for _, tile in QUERIES])
         tiles = np.ceil(shape.new / rows)
@@ -93,7 +89,7 @@ class CpuAttention(Kernel):
         waves = np.ceil(heads * tiles / cores) / tiles
         moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
         memory = moved / (device.memory_Bps * self.bandwidth)
-        return np.maximum(self.launch_us * 1e-6 + waves * head + memory, shape.roofline(device))
+        return self.launch_us * 1e-6 + waves * head + memory
 
 
 @families("cpu_host")

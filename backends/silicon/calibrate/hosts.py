@@ -16,16 +16,18 @@ from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
 from llmir.backends.serving import loop
-from llmir.backends.silicon.calibrate import Errors, Machines, errors, fit, group_folds
-from llmir.backends.silicon.calibrate import engine as engine_of
+from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.machines import engine as engine_of
+from llmir.backends.silicon.tables import load
+from llmir.backends.silicon.validate.pricing import IDEAL
+from llmir.backends.silicon.validate.requests import Layout, Request, request
 from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from .pricing import IDEAL
-from .requests import Layout, Request, request
-from .tables import table
+from .fit import fit
 
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
 
@@ -50,9 +52,14 @@ class Overheads:
     errors: Errors
 
 
-def overheads(path: Path, build: Callable[[Layout], Program]) -> list[Overheads]:
-    """The hosts of all engines in a table of whole models; InputError if no row can be used."""
-    runs = list(_runs(path, build))
+def overheads(
+    path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device] = lambda device: device
+) -> list[Overheads]:
+    """The hosts of all engines in a table of whole models; InputError if no row can be used.
+
+    `known` gives a device with another calibration than its own.
+    """
+    runs = list(_runs(path, build, known))
     if not runs:
         raise InputError(f"{path.name}: no run of a known model on a calibrated device")
     engines = dict.fromkeys(run.engine for run in runs)
@@ -73,7 +80,11 @@ def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
 
 def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
     # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
-    return fit(Host, device, shape, seconds, starts=6, prior=0.001)
+    kinds = {"host": Host}
+    found = fit(kinds, lambda h: np.asarray(h["host"].seconds(device, shape)), seconds, starts=6, prior=0.001)
+    host = found["host"]
+    assert isinstance(host, Host)
+    return host
 
 
 def _stacked(shapes: Sequence[Any]) -> Any:
@@ -85,16 +96,17 @@ def _stacked(shapes: Sequence[Any]) -> Any:
     return type(shapes[0])(**made)
 
 
-def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
-    form, t = table(path)
-    if form != "model":
-        raise InputError(f"{path.name}: engines are fitted to a table of whole models, this is one of {form}")
+def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device]) -> Iterator[Run]:
+    format, t = load(path)
+    if format.name != "model":
+        of = f"this is one of {format.name}"
+        raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
     build, machines = cache(build), Machines(path.parent)
     for i in range(len(t)):
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), machines(t["gpu"][i])
+            asked, device = request(t, i), known(machines(t["gpu"][i]))
             if not _calibrated(device):
                 continue
             engine, program = engine_of(t["framework"][i]), build(asked.layout)
