@@ -8,6 +8,7 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
+from llmir.ops.attention import FlashAttention
 
 from .base import Array, Shape
 from .call import bits
@@ -72,13 +73,14 @@ FLASH = ("flash_attention", "causal_flash_attention")
 
 def shape(row: Row) -> AttentionShape:
     """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
+    op = row.node.op
+    assert isinstance(op, FlashAttention)
     q, k, *_ = row.operands
     batch, new, groups, group, head = q.shape
-    causal = getattr(row.node.op, "causal", True)
     return AttentionShape(
         batch=batch,
         new=new,
-        cached=k.shape[1] - new * causal,
+        cached=k.shape[1] - new * op.causal,
         kv_heads=groups,
         group=group,
         head=head,
@@ -86,6 +88,6 @@ def shape(row: Row) -> AttentionShape:
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        window=getattr(row.node.op, "window", 0) or np.inf,
-        causal=int(causal),
+        window=op.window or np.inf,
+        causal=int(op.causal),
     )
