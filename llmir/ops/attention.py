@@ -6,6 +6,7 @@ each of them, `d` head size, `e` head size of the values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -103,6 +104,11 @@ class FlashAttention(Op):
         """`to`, or that of q."""
         return (named(self.to) if self.to else operands[0].dtype,)
 
+    @property
+    def most(self) -> float:
+        """Keys that a query sees at most."""
+        return math.inf
+
     def pairs(self, t: Size, c: Size) -> Size:
         """Twice the query-key pairs of one head (twice, so that half a square stays whole)."""
         return 2 * t * c
@@ -147,6 +153,11 @@ class CausalFlashAttention(FlashAttention):
     causal = True
 
     window: int = 0
+
+    @property
+    def most(self) -> float:
+        """Keys that a query sees at most."""
+        return self.window or math.inf
 
     def pairs(self, t: Size, c: Size) -> Size:
         """2·(T·(c−T) + T·(T+1)/2) = 2·T·c − T² + T without a window.

@@ -88,6 +88,6 @@ def shape(row: Row) -> AttentionShape:
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        window=op.window or np.inf,
+        window=op.most,
         causal=int(op.causal),
     )
