@@ -51,12 +51,21 @@ def main(before: str, after: str, by: str = BY) -> None:
             left[group][now["refused"] if now else "not read"] += 1
         elif now and judged(now):
             more[group].append(error(now))
-    print("|", " | ".join([*keys, "rows", "before, %", "after, %", "new rows", "their error, %", "left out"]), "|")
-    print("|" + "---|" * (len(keys) + 6))
+    headings = [*keys, "rows", "before, %", "after, %", "new rows", "their error, %", "left out"]
+    print("|", " | ".join(headings), "|")
+    print("|" + "---|" * len(headings))
     for group in sorted({*both, *left, *more}):
         was, now = ([pair[i] for pair in both[group]] for i in (0, 1))
         out = "; ".join(f"{n} {why}" for why, n in left[group].items())
-        cells = [*group, f"{len(was):,}", mean(was), mean(now), f"{len(more[group]):,}", mean(more[group]), out]
+        cells = [
+            *group,
+            f"{len(was):,}",
+            mean(was),
+            mean(now),
+            f"{len(more[group]):,}",
+            mean(more[group]),
+            out,
+        ]
         print("|", " | ".join(cells), "|")
 
 

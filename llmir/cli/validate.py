@@ -55,8 +55,8 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
 
     A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
     log (input_tokens, output_tokens), which needs --model and --hw. Rows that cannot be priced are
-    counted with the reason; files say the mean that counts each as 100%. Keys of --by are kind, metric, device,
-    framework, engine, model, dtype, size, file.
+    counted with the reason; files say the mean that counts each as 100%. Keys of --by are kind, metric,
+    device, framework, engine, model, dtype, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv
@@ -164,7 +164,9 @@ def _sections(headings: list[str], lines: list[list[str]], keys: int) -> list[An
     shared, parts = max(keys - 2, 0), []
     headings = headings[shared:]
     cells = [headings, *(line[shared:] for line in lines)]
-    widths = [max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)]
+    widths = [
+        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
+    ]
     for title, some in groupby(lines, key=lambda line: line[:shared]):
         shown = table.columns(headings, headings[keys - shared :], headings[: keys - shared])
         for column, width in zip(shown.columns, widths, strict=True):
