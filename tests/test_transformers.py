@@ -19,7 +19,7 @@ from llmir.tensor import Tensor
 
 from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter
 
-TRUTH = json.loads(FILE.read_text())
+TRUTH = json.loads(FILE.read_text("utf-8"))
 
 
 class Checkpoint:
