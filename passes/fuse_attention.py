@@ -88,7 +88,8 @@ class FuseAttention(Pass):
     q: str = ""
 
     def __post_init__(self) -> None:
-        convert.choice("fuse-attention: q", self.q or "fp8", ("fp8",), error=PassError)
+        if convert.text("fuse-attention: q", self.q, error=PassError):
+            convert.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""
