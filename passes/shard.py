@@ -163,7 +163,7 @@ class _Walk:
         self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
     ) -> Tensor:
         partial = type.partial if i in op.linear else ()
-        if type.partial and not partial:
+        if not partial:
             # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
             batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])
             placements = ((*placements[0], *batch), *placements[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import fields
 
 import numpy as np
@@ -285,12 +286,28 @@ def test_numbers_of_numpy_are_numbers(size: Size) -> None:
         B + 1.5  # type: ignore[operator]
 
 
-BAD = ["", "1 +", "B.x", "f(B, 2)", "max(B)", "B**2", "True", '"x"', "ceildiv(B, 0)", "(", "B T", "1.5"]
+BAD = [
+    "",
+    "1 +",
+    "B.x",
+    "f(B, 2)",
+    "max(B)",
+    "B**2",
+    "True",
+    '"x"',
+    "ceildiv(B, 0)",
+    "(",
+    "B T",
+    "1.5",
+    "1and B",
+    '"\\d"',
+]
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_bad_text_is_one_line(text: str) -> None:
-    with pytest.raises(ParseError) as error:
+    with warnings.catch_warnings(), pytest.raises(ParseError) as error:
+        warnings.simplefilter("error")
         parse(text)
     assert repr(text) in str(error.value)
     assert "\n" not in str(error.value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import llmir
-from llmir.graph import Program
+from llmir.build import Builder
+from llmir.graph import Program, Value
 
 from .commands import TINY
 
@@ -72,6 +74,12 @@ def test_a_layer_sends_what_the_designs_send_and_computes_the_same(
     sharded = llmir.run(program, f"shard{{{how}}}")
     layer = next(name for name in sharded.graphs if name.endswith("layer"))
     assert sent(sharded, layer) == expected
+    # Around the layers: a sum over the vocabulary's parts, and a gather of logits; the batch stays split.
+    ends = ["reduce_scatter", "all_gather", "all_gather"] if "sp=1" in how else ["all_reduce", "all_gather"]
+    atoms = ".".join(sharded.mesh.atoms("tp"))
+    assert sent(sharded, "main") == ([f"{opcode} {atoms}" for opcode in ends] if atoms else [])
+    [logits] = (sharded["main"].type(v) for v in sharded["main"].outputs)
+    assert logits.placements == (sharded.mesh.atoms("dp"), ())
     assert llmir.equivalent(program, sharded, batch=4, new=3)
     assert llmir.check(sharded, program).agrees
 
@@ -90,3 +98,41 @@ def test_a_pass_twice_is_degrees_multiplied() -> None:
     assert llmir.equivalent(program, twice, batch=4, new=4)
     assert str(twice.parallelism) == "tp 2, ep 4, dp 2, sp"
     assert llmir.run(program, "shard{}") == program
+
+
+def activations(mix: Callable[[Builder, Value, Value], Value]) -> Program:
+    """Two linears side by side, split by tp along their results, and what is made of these."""
+    b = Builder()
+    x = b.input("bf16[B, T, 8]", name="x", axes=("batch", "seq", "embed"))
+    wide = [b.weight("bf16[8, 12]", name=f"w{i}", axes=("embed", "mlp"), param=f"w{i}") for i in range(2)]
+    one, other = (b.linear(x, w, einsum="b t h, h f -> b t f") for w in wide)
+    b.output(mix(b, one, other))
+    return Program("mix", {"main": b.graph()})
+
+
+MIXES: dict[str, tuple[Callable[[Builder, Value, Value], Value], list[str]]] = {
+    # Two axes that lie over one mesh axis: one of them must be gathered, and then the result.
+    "outer": (lambda b, u, v: b.linear(u, v, einsum="b t f, b t g -> b f g"), ["all_gather tp0"] * 2),
+    # An axis that must stay whole.
+    "softmax": (lambda b, u, v: b.softmax(b.mul(u, v)), ["all_gather tp0"]),
+    # A first axis of the result that is not the batch.
+    "turned": (lambda b, u, v: b.linear(u, v, einsum="b t f, b t f -> f b"), ["all_gather tp0"]),
+    "sum": (lambda b, u, v: b.linear(u, v, einsum="b t f, b t f -> b t"), ["all_reduce tp0"]),
+    # A sum twice used is added up once.
+    "twice": (
+        lambda b, u, v: b.silu(b.add(s := b.linear(u, v, einsum="b t f, b s f -> b t s"), b.softmax(s))),
+        ["all_reduce tp0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_what_no_rank_can_do_alone_is_gathered_first(mix: str) -> None:
+    how, expected = MIXES[mix]
+    program = activations(how)
+    for degrees in ("tp=2", "dp=2, tp=2", "tp=4"):
+        sharded = llmir.run(program, f"shard{{{degrees}}}")
+        assert llmir.equivalent(program, sharded, batch=4, new=3)
+        atoms = ".".join(sharded.mesh.atoms("tp"))
+        over_tp = [x for x in sent(sharded, "main") if "tp" in x]
+        assert over_tp == [x.replace("tp0", atoms) for x in expected]
