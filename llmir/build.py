@@ -73,9 +73,11 @@ class Builder(OpMethods):
         """A value that the caller passes."""
         return self._source("input", type, name, axes=axes)
 
-    def weight(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
-        """A parameter, called `param` in an HF checkpoint."""
-        return self._source("weight", type, name, axes=axes, param=param)
+    def weight(
+        self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "", turns: int = 0
+    ) -> Value:
+        """A parameter, called `param` in an HF checkpoint; a benchmark's, one of `turns` used in turn."""
+        return self._source("weight", type, name, axes=axes, param=param, turns=turns)
 
     def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
         """What earlier steps left behind."""

@@ -106,13 +106,25 @@ class OpMethods:
         return self._op("cast", (x,), name, block, to=to)
 
     def causal_flash_attention(
-        self, q: Value, k: Value, v: Value, /, *, scale: float = 1.0, name: str = "", block: str | None = None
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        to: str = "",
+        window: int = 0,
+        name: str = "",
+        block: str | None = None,
     ) -> Value:
         """FlashAttention in which the i-th new token sees the cache and new tokens up to itself.
 
+        Of these it sees the last `window` keys, itself included; 0 is no window.
+
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op("causal_flash_attention", (q, k, v), name, block, scale=scale)
+        return self._op("causal_flash_attention", (q, k, v), name, block, scale=scale, to=to, window=window)
 
     def causal_mask(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Scores with −∞ where a key is later than the query; 1 FLOP an element, as eager code adds it.
@@ -193,15 +205,25 @@ class OpMethods:
         return self._op("embedding", (table, ids), name, block, to=to)
 
     def flash_attention(
-        self, q: Value, k: Value, v: Value, /, *, scale: float = 1.0, name: str = "", block: str | None = None
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        to: str = "",
+        name: str = "",
+        block: str | None = None,
     ) -> Value:
         """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135).
 
-        Reads q, k and v once and writes the output once. Every query sees every key.
+        Reads q, k and v once and writes the output once, in the type `to` or else q's. Every query sees
+        all keys.
 
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op("flash_attention", (q, k, v), name, block, scale=scale)
+        return self._op("flash_attention", (q, k, v), name, block, scale=scale, to=to)
 
     def grouped_linear(
         self,
@@ -241,6 +263,25 @@ class OpMethods:
         """
         return self._op("last_token", (x,), name, block)
 
+    def layer_norm(
+        self,
+        x: Value,
+        weight: Value,
+        bias: Value,
+        /,
+        *,
+        eps: float = 1e-05,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
+
+        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias.
+
+        `* h!, h!, h! -> * h!`
+        """
+        return self._op("layer_norm", (x, weight, bias), name, block, eps=eps)
+
     def linear(
         self, x: Value, *weights: Value, einsum: str, to: str = "", name: str = "", block: str | None = None
     ) -> Any:
@@ -259,13 +300,18 @@ class OpMethods:
         """
         return self._op("mul", (x, y), name, block)
 
-    def quantize(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
+    def quantize(
+        self, x: Value, /, *, to: str, static: bool = False, name: str = "", block: str | None = None
+    ) -> Value:
         """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum,
         scaling).
 
+        `static` scales were found before, by calibration: a kernel that looks for none does 1 (scaling).
+        The interpreter takes the scales that fit x best in either case.
+
         `* -> *`
         """
-        return self._op("quantize", (x,), name, block, to=to)
+        return self._op("quantize", (x,), name, block, to=to, static=static)
 
     def recv(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`.

@@ -96,6 +96,12 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
     return p.causal_flash_attention(rotated, keys, values, label="flash")
 
 
+def _rope_append_narrow(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
+    rotated = p.quantize(p.rope(q, label="rope"), label="narrow")
+    keys = p.append(k_cache, p.rope(k, label="rope_k"))
+    return p.causal_flash_attention(rotated, keys, p.append(v_cache, v), label="flash")
+
+
 def _fused_rope_append(
     b: Builder, match: Match, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value
 ) -> Any:
@@ -105,6 +111,9 @@ def _fused_rope_append(
         return None  # one kernel rotates both alike
     how = {"theta": rope.theta, "scaling": rope.scaling, "factors": rope.factors, "block": rope.block}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
+    if "narrow" in match.labels:
+        narrow = match["narrow"]
+        rotated = b.apply(narrow.op, rotated, name=narrow.name)[0]
     return b.apply(flash.op, rotated, keys, values, name=flash.name)[0]
 
 
@@ -136,6 +145,7 @@ RULES = (
     Rule("mul-silu", _mul_silu, _fused_silu_mul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
+    Rule("rope-append-narrow", _rope_append_narrow, _fused_rope_append),
 )
 
 

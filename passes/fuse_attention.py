@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from llmir import convert
 from llmir.build import Builder
+from llmir.errors import PassError
 from llmir.graph import Program, Value
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule, rewrite
@@ -50,15 +52,53 @@ RULES = (
 )
 
 
+def _flash_of(opcode: str) -> Any:
+    def pattern(p: Any, q: Value, k: Value, v: Value) -> Any:
+        return getattr(p, opcode)(q, k, v, label="flash")
+
+    return pattern
+
+
+def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
+    flash: Any = match["flash"]
+    wide, cache = b.type(q).dtype, b.type(k).dtype
+    if wide.low or not cache.low or cache.kind != "float":
+        return None
+    narrow = b.quantize(q, to=cache.plain.name, static=True, block=flash.op.block, name=f"quantize_{q.node}")
+    return b.apply(replace(flash.op, to=wide.name), narrow, k, v, name=flash.name)[0]
+
+
+# Kernels that multiply in 8 bits take q as narrow as the cache; its scale was found before, as the cache's.
+NARROW_Q = tuple(
+    Rule(f"narrow-q-{opcode}", _flash_of(opcode), _narrows_q)
+    for opcode in ("causal_flash_attention", "flash_attention")
+)
+
+
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Attention without its scores in memory: reads q, k, v once, and does only the causal half."""
+    """Attention without its scores in memory: reads q, k, v once, and does only the causal half.
+
+    With `q=fp8` its products are in fp8 too: q is narrowed, by a scale that is known, where the cache is in
+    fp8. Engines do so with FlashAttention-3 and TensorRT-LLM's kernels.
+    """
 
     name: ClassVar[str] = "fuse-attention"
 
+    q: str = ""
+
+    def __post_init__(self) -> None:
+        if convert.text("fuse-attention: q", self.q, error=PassError):
+            convert.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
+
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""
-        return rewrite_graphs(program, RULES)
+        fused = rewrite_graphs(program, RULES)
+        found = rewrite_graphs(fused, NARROW_Q) if self.q else fused
+        if self.q and found is fused:
+            nothing = f"no fused attention of program {program.name!r} reads a cache in fp8"
+            raise PassError(f"fuse-attention: q={self.q}, but {nothing}; quantize{{kv=fp8}} before it")
+        return found
 
 
 def rewrite_graphs(program: Program, rules: tuple[Rule, ...]) -> Program:

@@ -1,4 +1,4 @@
-"""Times of attention and of experts: above the roofline, never falling, and what closed forms say."""
+"""Times of attention and of experts: never falling, and what closed forms say."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.cost.kernels import AttentionShape, Decode, GroupedShape, Kernel, Moe, MoeShape, Prefill
+from llmir.backends.cost.kernels import (
+    AttentionShape,
+    Decode,
+    GroupedShape,
+    Kernel,
+    Moe,
+    Prefill,
+    RoutedShape,
+)
 from llmir.backends.cost.kernels.attention import seen
 from llmir.errors import HardwareError
 from llmir.routing import Even, PowerLaw
 
+from .measured import cases_of, fitted
 from .test_kernels import GPUS, kernels
 from .test_laws import shares
 
@@ -33,23 +42,23 @@ def attentions(draw: st.DrawFn) -> AttentionShape:
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> MoeShape:
-    experts, top_k, ranks = draw(st.sampled_from([(128, 8, 1), (128, 8, 16), (16, 1, 4), (256, 8, 32)]))
-    tokens = draw(st.integers(1, 1 << 15))
-    hidden, inter = draw(st.sampled_from([(2048, 768), (7168, 2048), (5120, 1024)]))
+def grouped(draw: st.DrawFn) -> tuple[int, int, GroupedShape]:
+    """Tokens, how many experts each chooses, and the product of the rows of a rank."""
+    tokens, top_k, experts, ranks = draw(st.integers(1, 1 << 15)), draw(st.integers(1, 8)), 128, 8
+    n, k = draw(st.sampled_from([(1536, 2048), (4096, 7168), (2048, 5120)]))
     x, w, dtype = draw(st.sampled_from([(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.25, "bf16")]))
     rows, touched = shares(Even(), tokens, top_k, experts, ranks)
-    return MoeShape(tokens, top_k, rows, touched, hidden, inter, x, w, dtype)
+    return tokens, top_k, GroupedShape(rows, touched, n, k, tokens * top_k - rows, x, w, dtype=dtype)
 
 
 # --- counts, by brute force ----------------------------------------------------------------------
 
 
 @given(st.integers(1, 60), st.integers(0, 80), st.sampled_from([1, 3, 17, 64, np.inf]))
-def test_pairs_are_those_that_a_loop_counts(new: int, cached: int, window: float) -> None:
+def test_keys_are_those_that_a_loop_counts(new: int, cached: int, window: float) -> None:
     shape = AttentionShape(1, new, cached, 1, 1, 64, window)
     visible = [[k for k in range(cached + new) if q - window < k <= q] for q in range(cached, cached + new)]
-    assert float(shape.pairs) == sum(map(len, visible))
+    assert float(seen(new, cached, window, 1)) == sum(map(len, visible))
     assert float(shape.keys) == len(set().union(*visible))
 
 
@@ -60,19 +69,6 @@ def test_what_rows_see_is_the_sum_over_them(rows: int, before: float, most: floa
 
 
 # --- attention -----------------------------------------------------------------------------------
-
-
-@given(st.data(), st.sampled_from(GPUS), st.sampled_from([Prefill, Decode]), attentions())
-def test_attention_takes_the_roofline_at_least(
-    data: Any, device: hw.Device, kind: type[Kernel], shape: AttentionShape
-) -> None:
-    heads = shape.batch * shape.kv_heads
-    flops = 4 * heads * shape.group * shape.head * float(shape.pairs)
-    keys = min(shape.cached + shape.new, shape.window + shape.new - 1)
-    rows = shape.new * shape.group * shape.head * (shape.q_bits + shape.out_bits)
-    moved = heads * (rows + 2 * keys * shape.head * shape.kv_bits) / 8
-    ideal = max(flops / device.matrix_peak(shape.dtype)[0], moved / device.memory_Bps)
-    assert data.draw(kernels(kind)).seconds(device, shape) >= ideal * (1 - 1e-12)
 
 
 @given(
@@ -168,57 +164,43 @@ def test_a_group_too_large_to_pack_reads_its_keys_once_a_head() -> None:
 # --- experts -------------------------------------------------------------------------------------
 
 
-@given(st.data(), st.sampled_from(GPUS), layers())
-def test_a_layer_of_experts_is_the_sum_of_its_kernels_each_above_its_roofline(
-    data: Any, device: hw.Device, shape: MoeShape
-) -> None:
-    kernel = data.draw(kernels(Moe))
-    up, down = shape.products
-    streams = {
-        kernel.dispatch: (shape.tokens + shape.rows) * shape.hidden * shape.x_bits / 8,
-        kernel.activation: 3 * shape.rows * shape.inter * 2,
-        kernel.combine: (shape.tokens + shape.rows) * shape.hidden * 2,
-    }
-    parts = [kernel.product(device, p) for p in (up, down)] + [k(device, shape) for k in streams]
-    assert kernel.seconds(device, shape) == pytest.approx(sum(parts), rel=1e-12)
-    for product in (up, down):
-        flops = 2 * product.rows * product.n * product.k
-        moved = (
-            product.rows * (product.k * product.x_bits + product.n * 16)
-            + product.experts * product.n * product.k * product.w_bits
-        ) / 8
-        ideal = max(flops / device.matrix_peak(product.dtype)[0], moved / device.memory_Bps)
-        assert kernel.product(device, product) >= ideal * (1 - 1e-12)
-    for stream, moved in streams.items():
-        assert stream(device, shape) >= moved / device.memory_Bps
-
-
-@given(st.data(), st.sampled_from(GPUS), layers(), st.integers(1, 5000))
+@given(st.data(), st.sampled_from(GPUS), grouped(), st.integers(1, 5000))
 def test_more_tokens_to_experts_take_no_less(
-    data: Any, device: hw.Device, shape: MoeShape, more: int
+    data: Any, device: hw.Device, shape: tuple[int, int, GroupedShape], more: int
 ) -> None:
     kernel = data.draw(kernels(Moe))
+    tokens, top_k, product = shape
     for law in (Even(), PowerLaw(1.2)):
         few, many = (
-            replace(shape, tokens=t, rows=rows, experts=touched)
-            for t in (shape.tokens, shape.tokens + more)
-            for rows, touched in (shares(law, t, shape.top_k, 128, 8),)
+            replace(product, rows=rows, experts=touched, away=t * top_k - rows)
+            for t in (tokens, tokens + more)
+            for rows, touched in (shares(law, t, top_k, 128, 8),)
         )
         assert kernel.seconds(device, many) >= kernel.seconds(device, few) * (1 - 1e-9)
+
+
+def test_rows_between_products_go_through_memory() -> None:
+    # By hand: 4096 tokens copied 8 times, 2048 values of 2 bytes, half of the rows foreign and half as dear.
+    kernel = Moe(between=0.5, launch_us=3, foreign=0.5)
+    shape = RoutedShape(4096, 16384, 2048, away=16384)
+    moved = (4096 + 16384 + 8192) * 2048 * 2
+    assert kernel.dispatch(H100, shape) == pytest.approx(3e-6 + moved / (0.5 * 3350e9))
+    assert kernel.combine(H100, shape) == pytest.approx(3e-6 + (moved + 24576 * 4) / (0.5 * 3350e9))
+    assert kernel.activation(H100, shape) == pytest.approx(3e-6 + 3 * 24576 * 2048 * 2 / (0.5 * 3350e9))
 
 
 def test_few_rows_read_weights_and_many_multiply() -> None:
     # By hand: 16 touched experts of 4096×3072 in bf16 at 0.9 of the bandwidth; full tiles at 0.6 of the peak.
     kernel = Moe(matrix=0.6, bandwidth=0.9, exposed=0.01, walk=0.01, fill=1, launch_us=0.3)
-    few = kernel.product(H100, GroupedShape(16, 16, 3072, 4096))
+    few = kernel.seconds(H100, GroupedShape(16, 16, 3072, 4096))
     assert few == pytest.approx(16 * 3072 * 4096 * 2 / (0.9 * 3350e9), rel=0.05)
-    many = kernel.product(H100, GroupedShape(16 * 8192, 16, 3072, 4096))
+    many = kernel.seconds(H100, GroupedShape(16 * 8192, 16, 3072, 4096))
     assert many == pytest.approx(2 * 16 * 8192 * 3072 * 4096 / (0.6 * 989.4e12), rel=0.05)
 
 
 def test_an_expert_with_one_row_more_than_a_tile_multiplies_two() -> None:
     kernel = Moe(matrix=0.1, tile_rows=128, exposed=0.01)
-    one, two = kernel.product(H100, GroupedShape(np.array([128.0, 129.0]) * 64, 64, 2048, 2048))
+    one, two = kernel.seconds(H100, GroupedShape(np.array([128.0, 129.0]) * 64, 64, 2048, 2048))
     assert two / one == pytest.approx(2, rel=0.1)
 
 
@@ -250,26 +232,24 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
         ),
         (
             Moe(matrix=0.4, bandwidth=0.7, launch_us=7, tile_rows=64),
-            MoeShape(*drawn(3, (0, 15), (3, 4), (3, 17), (0, 4), (11, 13), (8, 12))),
+            GroupedShape(*drawn(3, (3, 17), (0, 3), (6, 13), (7, 13))),
             ("matrix", "bandwidth", "launch_us", "tile_rows"),
         ),
     ],
 )
 def test_a_fit_finds_what_made_noisy_times(made: Kernel, shape: Any, found_again: tuple[str, ...]) -> None:
     pytest.importorskip("scipy")
-    from llmir.backends.silicon.calibrate import errors, fit
+    from llmir.backends.silicon.folds import errors
 
     noise = np.random.default_rng(5).lognormal(0, 0.03, 400)
     times = np.asarray(made.seconds(H100, shape))
-    found = fit(type(made), H100, shape, times * noise, starts=2)
+    found = fitted(type(made), H100, shape, times * noise, starts=2)
     assert errors(np.asarray(found.seconds(H100, shape)), times).mape < 0.03
     for name in found_again:
         assert getattr(found, name) == pytest.approx(getattr(made, name), rel=0.15), name
 
 
 def test_rows_of_attention_and_experts_are_read(tmp_path: Any) -> None:
-    from llmir.backends.silicon.calibrate import FAMILIES, cases
-
     header = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,"
     row = "h100_sxm,bfloat16,fp8,2,1,{},{},8,128,{},99,vllm-0.24.0,vllm_{},test\n"
     sizes = (
@@ -283,24 +263,29 @@ def test_rows_of_attention_and_experts_are_read(tmp_path: Any) -> None:
     lines = [row.format(*v) for v in sizes]
     path = tmp_path / "attention_decode.csv"
     path.write_text(header + "framework,kernel,source\n" + "".join(lines))
-    found, problems = cases(FAMILIES["attention_decode_kv8"], tmp_path)
-    assert [(c.engine, len(c.rows)) for c in found] == [("vllm", 3), ("vllm-b", 2)]
+    found, problems = cases_of(path, "attention_decode_kv8")
+    assert [(c.engine, len(c.seconds)) for c in found] == [("vllm", 3), ("vllm-b", 2)]
     assert "row 6: context must be" in problems[0]
-    shape = found[0].family.shape(found[0].rows)
+    [term] = found[0].clock.terms
+    shape = term.call.shape
     assert isinstance(shape, AttentionShape)
-    assert (shape.cached.tolist(), shape.window.tolist()) == ([99, 8, 8], [np.inf, 4, np.inf])
-    assert shape.group.tolist() == [4, 8, 8]
+    order = np.argsort(term.rows)
+    read = zip(shape.cached[order], shape.window[order], shape.group[order], strict=True)
+    assert sorted(read) == [(8, 4, 8), (8, np.inf, 8), (99, np.inf, 4)]
 
     header = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,distribution,latency_us,op,"
     row = "h100_sxm,bfloat16,{},{},768,8,128,1,8,{},99,moe_layer,vllm-0.24.0,vllm_a,test\n"
     sizes = (1, 2048, "balanced"), (64, 4096, "power_law_1.2"), (64, 2048, "uniform")
     lines = [row.format(*v) for v in sizes]
     (tmp_path / "moe.csv").write_text(header + "framework,kernel,source\n" + "".join(lines))
-    [case], problems = cases(FAMILIES["moe_bf16"], tmp_path)
-    moe = case.family.shape(case.rows)
-    assert isinstance(moe, MoeShape)
-    assert (moe.rows[0], moe.experts.tolist()) == (1, [1, 16])
-    assert moe.rows[1] > 64
-    assert problems == (
+    [case], problems = cases_of(tmp_path / "moe.csv", "moe_bf16")
+    products = [term.call.shape for term in case.clock.terms if isinstance(term.call.shape, GroupedShape)]
+    rows = {
+        (float(r), float(e)) for shape in products for r, e in zip(shape.rows, shape.experts, strict=True)
+    }
+    (one, touched), (many, all_held) = sorted(rows)
+    assert (one, touched, all_held) == (1, 1, 16)
+    assert many > 64
+    assert problems == [
         "moe.csv: row 3: distribution must be balanced or power_law_ and its exponent, got 'uniform'",
-    )
+    ]

@@ -16,8 +16,8 @@ from llmir.backends.cost.kernels import (
     CpuAttention,
     CpuGemm,
     Decode,
-    DynamicGemm,
     Exchange,
+    Gemm,
     Moe,
     Prefill,
     Stream,
@@ -51,7 +51,7 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    gpu = (DynamicGemm, Stream, Prefill, Decode, Moe, AllReduce, Exchange)
+    gpu = (Gemm, Stream, Prefill, Decode, Moe, AllReduce, Exchange)
     kernels = (*gpu, CpuGemm, CpuAttention)
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 

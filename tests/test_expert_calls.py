@@ -8,17 +8,17 @@ import pytest
 
 import llmir
 from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import Call, GroupedShape, MoeShape, calls
+from llmir.backends.cost.kernels import Call, GroupedShape, RoutedShape, calls
 from llmir.dim import Binding
 from llmir.graph import Program
 
-PARTS = ("dispatch", "product", "activation", "combine")
+PARTS = ("dispatch", "seconds", "activation", "combine")
 
 
 def of_experts(program: Program) -> Iterator[Call]:
     for row in rows(program):
         for call in calls(row):
-            if isinstance(call.shape, GroupedShape | MoeShape):
+            if isinstance(call.shape, GroupedShape | RoutedShape):
                 yield call
 
 
@@ -31,7 +31,7 @@ def test_rows_of_others_pass_where_ranks_slice_and_not_where_they_exchange(law: 
         assert {call.part for call in found} == {*PARTS}
         for call in found:
             shape = call.at(at)
-            assert isinstance(shape, GroupedShape | MoeShape)
+            assert isinstance(shape, GroupedShape | RoutedShape)
             assert shape.away == max(tokens * 8 - shape.rows, 0)
 
 
@@ -58,7 +58,7 @@ def test_narrow_weights_are_read_by_kernels_for_them_before_an_engine_s_own() ->
     """Of 8-bit rows and 4-bit weights TensorRT-LLM's kernel is measured, SGLang's with 8-bit weights too."""
     from llmir import hw
     from llmir.backends.cost import Calibrated
-    from llmir.backends.silicon.validate.kernels import moe_program
+    from llmir.backends.silicon.tables.moe import layer as moe_program
 
     program = moe_program("w4a8_mxfp4_mxfp8", 128, 1, 8)
     prices = [Calibrated(hw.load("b200"), "sglang").price(row) for row in rows(program) if row.kind == "moe"]

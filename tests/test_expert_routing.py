@@ -3,48 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import llmir
 from llmir import hw
-from llmir.backends.cost.kernels import GroupedShape, Moe, MoeShape
-from llmir.backends.silicon.calibrate import FAMILIES, Table
+from llmir.backends.cost import rows
+from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
 from llmir.routing import Even, Groups
 
+from .measured import points_of
 from .test_laws import shares
 
 
-def layer(framework: str, kernel: str, ranks: int, source: str = "aic", **sizes: int) -> MoeShape:
-    named: dict[str, Any] = {"framework": framework, "kernel": kernel, "source": source}
+class Given(NamedTuple):
+    """Tokens, rows of a rank, experts that they touch, and rows of other ranks."""
+
+    tokens: float
+    rows: float
+    experts: float
+    away: float
+
+
+def layer(path: Path, framework: str, kernel: str, ranks: int, source: str = "aic", **sizes: int) -> Given:
+    """What the kernels of a measured row are given."""
     numbers = {"num_tokens": 4096, "hidden": 7168, "inter": 2048, "topk": 8, "num_experts": 256} | sizes
-    numbers |= {"moe_tp": 1, "moe_ep": ranks, "distribution": 0}
-    columns = {name: np.array([float(value)]) for name, value in numbers.items()}
-    words = {name: np.array([value], dtype=object) for name, value in named.items()}
-    shape = FAMILIES["moe_bf16"].shape(Table(columns | words))
-    assert isinstance(shape, MoeShape)
-    return shape
+    cells = {"gpu": "h100", "framework": framework, "kernel": kernel, "source": source, "dtype": "bfloat16"}
+    cells |= {name: str(n) for name, n in numbers.items()} | {"moe_tp": "1", "moe_ep": str(ranks)}
+    cells |= {"distribution": "balanced", "latency_us": "99"}
+    (path / "moe.csv").write_text(f"{','.join(cells)}\n{','.join(cells.values())}\n")
+    [points] = points_of(path / "moe.csv")
+    shapes = [call.at(points.at) for row in rows(points.program) for call in calls(row)]
+    [product, *_] = [shape for shape in shapes if isinstance(shape, GroupedShape)]
+    others = [shape for shape in shapes if isinstance(shape, RoutedShape)]
+    tokens = others[0].tokens.item() if others else float(numbers["num_tokens"])
+    return Given(tokens, *(np.asarray(n).item() for n in (product.rows, product.experts, product.away)))
 
 
-def test_rows_are_what_their_benchmark_ran() -> None:
-    plain = layer("trtllm-1.3.0rc20", "deepgemm", 8)
+def test_rows_are_what_their_benchmark_ran(tmp_path: Path) -> None:
+    plain = layer(tmp_path, "trtllm-1.3.0rc20", "deepgemm", 8)
     assert (plain.tokens, plain.rows, plain.experts) == (4096, *shares(Even(), 4096, 8, 256, 8))
-    half = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8)
+    half = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8)
     assert (half.tokens, half.rows, half.experts) == (4096, *shares(Groups(), 4096, 8, 256, 8))
-    mine = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, source="mine")
+    mine = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, source="mine")
     assert (mine.rows, mine.experts) == (plain.rows, plain.experts)
-    other = layer("vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, hidden=4096)
+    other = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, hidden=4096)
     assert (other.rows, other.experts) == (plain.rows, plain.experts)
-    arrived = layer("sglang-0.5.10", "sglang_fused_moe_triton", 32)
+    arrived = layer(tmp_path, "sglang-0.5.10", "sglang_fused_moe_triton", 32)
     assert (arrived.tokens, arrived.rows, arrived.away) == (1024, 8192, 0)
-    alone = layer("sglang-0.5.10", "sglang_fused_moe_triton", 1)
+    alone = layer(tmp_path, "sglang-0.5.10", "sglang_fused_moe_triton", 1)
     assert (alone.tokens, alone.rows) == (4096, 4096 * 8)
 
 
-def test_a_router_of_random_scores_is_chance() -> None:
-    drawn = layer("aiter", "aiter_ck", 1, source="aiter", num_tokens=16)
+def test_a_router_of_random_scores_is_chance(tmp_path: Path) -> None:
+    drawn = layer(tmp_path, "aiter", "aiter_ck", 1, source="aiter", num_tokens=16)
     assert drawn.experts == pytest.approx(256 * (1 - (1 - 8 / 256) ** 16))
     assert drawn.rows == 16 * 8
 
@@ -62,11 +76,11 @@ def test_tiles_are_low_where_experts_have_few_rows_by_all_tokens() -> None:
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:
     """All 256 of them, or the half that a router of groups keeps to; the calibrated time is never below."""
     sizes = "num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep"
-    rows = "".join(f"b200,fp8,64,7168,2048,8,256,1,1,999,{by},aic\n" for by in ("x", "vllm-0.24.0"))
+    lines = "".join(f"b200,fp8,64,7168,2048,8,256,1,1,999,{by},aic\n" for by in ("x", "vllm-0.24.0"))
     path = tmp_path / "moe.csv"
-    path.write_text(f"gpu,dtype,{sizes},latency_us,framework,source\n{rows}")
+    path.write_text(f"gpu,dtype,{sizes},latency_us,framework,source\n{lines}")
     weights = 3 * 7168 * 2048 / hw.load("b200").memory_Bps
     bounds, found = (llmir.validate(path, cost=cost).rows for cost in ("ideal", "calibrated"))
     for touched, bound, one in zip((256, 128), bounds, found, strict=True):
-        assert touched * weights <= bound.predicted_s == one.ideal_s <= one.predicted_s
+        assert touched * weights <= bound.ideal_s == one.ideal_s <= bound.predicted_s <= one.predicted_s
         assert bound.predicted_s < 1.01 * touched * weights

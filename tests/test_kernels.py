@@ -1,4 +1,4 @@
-"""What the kernels' times must be whatever their parameters: above the roofline, and never falling."""
+"""What the kernels' times must be whatever their parameters: never falling."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from llmir.backends.cost.calibration import basis, engine_yaml, to_yaml
 from llmir.backends.cost.kernels import (
     KERNELS,
     AllReduce,
-    DynamicGemm,
+    Call,
+    CollectiveShape,
     Gemm,
     GemmShape,
     Kernel,
     Stream,
     StreamShape,
-    SumShape,
 )
 from llmir.backends.cost.kernels import parameters as parameters_of
+from llmir.backends.cost.kernels.gemm import BlockGemm
+from llmir.dim import Binding
 from llmir.errors import HardwareError
 
 GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
@@ -51,32 +53,30 @@ def products(draw: st.DrawFn) -> GemmShape:
     return GemmShape(**sizes, batch=draw(st.integers(1, 9)), x_bits=x, w_bits=w, dtype=dtype, turns=turns)
 
 
-@given(st.data(), st.sampled_from(GPUS), products())
-def test_a_product_takes_the_roofline_at_least(data: Any, device: hw.Device, shape: GemmShape) -> None:
-    x = shape.m * shape.k * shape.x_bits / 8
-    moved = shape.batch * (x + (shape.k * shape.n * shape.w_bits + shape.m * shape.n * shape.y_bits) / 8)
-    flops = 2 * shape.batch * shape.m * shape.n * shape.k
-    ideal = max(moved / device.memory_Bps, flops / device.matrix_peak(shape.dtype)[0])
-    for kind in (Gemm, DynamicGemm):
-        assert data.draw(kernels(kind)).seconds(device, shape) >= ideal * (1 - 1e-12)
+@given(st.data(), st.sampled_from(GPUS), products(), st.floats(0, 1))
+def test_a_call_takes_the_roofline_at_least(
+    data: Any, device: hw.Device, shape: GemmShape, least: float
+) -> None:
+    kernel = data.draw(kernels(data.draw(st.sampled_from([Gemm, BlockGemm]))))
+    alone = float(kernel.seconds(device, shape))
+    assert Call(("gemm_bf16",), shape).seconds(kernel, device, Binding(), least) == max(alone, least)
 
 
 @given(st.data(), st.sampled_from(GPUS), products(), st.sampled_from(["m", "n", "k", "batch"]), SIZES)
 def test_a_larger_product_takes_no_less(
     data: Any, device: hw.Device, shape: GemmShape, axis: str, more: int
 ) -> None:
-    kernel = data.draw(kernels(data.draw(st.sampled_from([Gemm, DynamicGemm]))))
+    kernel = data.draw(kernels(data.draw(st.sampled_from([Gemm, BlockGemm]))))
     larger = replace(shape, **{axis: getattr(shape, axis) + more})
     assert kernel.seconds(device, larger) >= kernel.seconds(device, shape) * (1 - 1e-9)
 
 
 @given(st.data(), st.sampled_from(GPUS), SIZES, SIZES, SIZES, SIZES)
-def test_a_stream_takes_the_roofline_at_least_and_more_for_more(
+def test_a_stream_takes_more_for_more(
     data: Any, device: hw.Device, rows: int, width: int, more: int, wider: int
 ) -> None:
     kernel = data.draw(kernels(Stream))
     time = kernel.seconds(device, StreamShape(rows, rows * width))
-    assert time >= rows * width / device.memory_Bps * (1 - 1e-12)
     assert kernel.seconds(device, StreamShape(rows + more, (rows + more) * (width + wider))) >= time
 
 
@@ -172,11 +172,9 @@ def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
 def test_a_link_is_that_of_each_rows_ranks() -> None:
     """Bridges join two; more ranks go another way, whatever else is asked at once."""
     device = hw.load("a100-80-pcie")
-    both = SumShape(1e8, np.array([2, 4])).roofline(device)
-    assert list(np.asarray(both)) == [SumShape(1e8, n).roofline(device) for n in (2, 4)]
     kernel = AllReduce()
-    together = kernel.seconds(device, SumShape(1e8, np.array([2, 4])))
-    alone = [float(kernel.seconds(device, SumShape(1e8, n))) for n in (2, 4)]
+    together = kernel.seconds(device, CollectiveShape(1e8, np.array([2, 4])))
+    alone = [float(kernel.seconds(device, CollectiveShape(1e8, n))) for n in (2, 4)]
     assert np.asarray(together).tolist() == pytest.approx(alone)
 
 

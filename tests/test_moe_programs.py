@@ -9,9 +9,10 @@ import pytest
 
 import llmir
 from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import GroupedShape, MoeShape, calls
-from llmir.backends.silicon.calibrate import FAMILIES, Table
-from llmir.backends.silicon.validate.kernels import PRODUCTS, moe_products, moe_program
+from llmir.backends.cost.kernels import GroupedShape, calls
+from llmir.backends.silicon.tables.gemm import PRODUCTS
+from llmir.backends.silicon.tables.moe import layer as moe_program
+from llmir.backends.silicon.tables.moe import products as moe_products
 from llmir.dim import Binding
 from llmir.graph import Program
 from llmir.text import print_program
@@ -52,8 +53,8 @@ def test_even_loads_are_dealt_cards_for_every_op(dtype: str, experts: int, top_k
             assert (shape.n, shape.k) == sizes
             assert shape.experts == pytest.approx(touched)
     for name in ("dispatch", "combine"):
-        assert (found[name].tokens, found[name].hidden) == (pytest.approx(TOKENS), HIDDEN)
-    assert found["activation"].inter == INTER
+        assert (found[name].tokens, found[name].width) == (pytest.approx(TOKENS), HIDDEN)
+    assert found["activation"].width == INTER
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
@@ -81,36 +82,6 @@ def test_of_tokens_that_arrived_all_copies_are_multiplied(ranks: int) -> None:
         for shape in found.values():
             assert (shape.rows, shape.away) == (local.size, 0)
         assert found["grouped_linear"].experts == len(np.unique(local))
-
-
-def table(framework: str, exponent: float, experts: int, top_k: int, ranks: int) -> Table:
-    sizes = {"hidden": 7168, "inter": 2048, "topk": top_k, "num_experts": experts, "moe_ep": ranks}
-    numbers = {**sizes, "moe_tp": 1, "distribution": exponent, "latency_us": 1}
-    words = {"framework": framework, "kernel": "x", "source": "aic", "gpu": "h100_sxm"}
-    columns: dict[str, Any] = {c: np.full(len(TOKENS), float(v)) for c, v in numbers.items()}
-    columns |= {c: np.full(len(TOKENS), v, dtype=object) for c, v in words.items()}
-    return Table({**columns, "num_tokens": TOKENS, "line": TOKENS})
-
-
-@pytest.mark.parametrize("exponent", [0, 1.01, 1.2])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(("experts", "top_k", "ranks"), ROUTERS)
-def test_the_rows_of_a_table_are_those_programs(
-    framework: str, exponent: float, experts: int, top_k: int, ranks: int
-) -> None:
-    from llmir.backends.silicon.calibrate.families import laws
-
-    t = table(FRAMEWORKS[framework], exponent, experts, top_k, ranks)
-    (law,) = {str(x) for x in laws(t)}
-    expected = FAMILIES["moe_bf16"].shape(t)
-    assert isinstance(expected, MoeShape)
-    found = given(moe_program("bfloat16", experts, ranks, top_k, law))
-    for name in ("dispatch", "combine"):
-        assert found[name].tokens == pytest.approx(expected.tokens)
-    for shape in found.values():
-        assert shape.rows == pytest.approx(expected.rows)
-        assert shape.away == pytest.approx(expected.away)
-    assert found["grouped_linear"].experts == pytest.approx(expected.experts)
 
 
 @pytest.mark.parametrize("dtype", [d for d in PRODUCTS if d != "float32"])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmir.dim import Binding, Size
 from llmir.mesh import ONE_DEVICE
-from llmir.op import KINDS, infer, work
+from llmir.op import KINDS, Place, infer, work
 from llmir.ops import OPS, make
+from llmir.ops.attention import CausalFlashAttention
 from llmir.tensor import Tensor, parse_tensor
 
 AT = Binding(B=3, T=5, C=7)
@@ -32,6 +35,14 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
     "cast": ({"to": "fp32"}, ("bf16[B, T]",), 0, 0, 2 * TOKENS, 4 * TOKENS),
     "rms_norm": ({}, ("bf16[B, T, 8]", "bf16[8]"), 0, 4 * TOKENS * 8, 2 * (TOKENS * 8 + 8), 2 * TOKENS * 8),
+    "layer_norm": (
+        {},
+        ("bf16[B, T, 8]", "bf16[8]", "bf16[8]"),
+        0,
+        7 * TOKENS * 8,
+        2 * (TOKENS * 8 + 16),
+        2 * TOKENS * 8,
+    ),
     "add_rms_norm": (
         {},
         ("bf16[B, T, 8]", "bf16[B, T, 8]", "bf16[8]"),
@@ -197,3 +208,32 @@ def test_scales_are_part_of_the_bytes() -> None:
     assert Tensor((64,), parse_tensor("mxfp4[1]").dtype).bytes == 32 + 2
     assert Tensor((64,), parse_tensor("nvfp4[1]").dtype).bytes == 32 + 4
     assert Tensor((3,), parse_tensor("int4[1]").dtype).bytes == 2
+
+
+def test_static_scales_need_no_maximum() -> None:
+    x = (parse_tensor("bf16[B, T, 8]"),)
+    op = make("quantize", to="fp8_e4m3_t", static=True)
+    assert AT(work(op, x, infer(op, x), ONE_DEVICE).vector) == TOKENS * 8
+
+
+@given(new=st.integers(1, 9), cached=st.integers(0, 12), window=st.integers(1, 30))
+def test_a_window_leaves_the_last_keys_of_each_query(new: int, cached: int, window: int) -> None:
+    """By the mask itself: pairs, keys that some query sees, and what comes out."""
+    op = make("causal_flash_attention", window=window, to="bf16")
+    q, kv = "bf16[b, t, 1, 2, 4]", "bf16[b, c, 1, 4]"
+    operands = tuple(map(parse_tensor, (q, kv, kv)))
+    assert isinstance(op, CausalFlashAttention)
+    at = Binding(b=3, t=new, c=new + cached)
+    done = work(op, operands, infer(op, operands), ONE_DEVICE)
+    mask = op.seen(new, new + cached, Place(cached=cached))
+    expected = [
+        [max(0, cached + i - window + 1) <= j <= cached + i for j in range(new + cached)] for i in range(new)
+    ]
+    assert mask.tolist() == expected
+    assert at(done.matrix) == 3 * 2 * mask.sum() * 2 * (4 + 4)
+    assert at(done.vector) == 3 * 2 * mask.sum() * 5
+    assert at(done.reads[1]) == at(done.reads[2]) == 3 * mask.any(axis=0).sum() * 4 * 2
+    wide = make("causal_flash_attention")
+    assert window < new + cached or at(work(wide, operands, infer(wide, operands), ONE_DEVICE).matrix) == at(
+        done.matrix
+    )

@@ -197,3 +197,25 @@ def test_a_builder_names_what_is_wrong(build_it: object, says: str) -> None:
         build_it(b, x)  # type: ignore[operator]
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_queries_are_narrowed_where_the_cache_is_in_fp8() -> None:
+    model = llmir.load("llama3.1-8b")
+    narrow = llmir.run(model, "quantize{kv=fp8},fuse-attention{q=fp8},fuse")
+    plain = llmir.run(model, "quantize{kv=fp8},fuse-attention,fuse")
+    times = {}
+    for name, program in (("narrow", narrow), ("plain", plain)):
+        step = llmir.analyze(program, "h100-sxm", batch=4, new=2048, engine="trtllm")
+        times[name] = {op.name: op for op in step.ops if op.block == "attention_core"}
+        assert any(op.name.startswith("layer.rope_append") for op in step.ops)
+        last = step.plan.program.graphs["layer"]["flash_attention"].results[0]
+        assert last.dtype.name == "bf16"
+    assert times["narrow"].keys() == times["plain"].keys() | {"layer.quantize_rope_q"}
+    both = [times[name]["layer.flash_attention"] for name in ("narrow", "plain")]
+    assert both[0].time_s < both[1].time_s
+    assert both[0].flops == both[1].flops
+    for pipeline in ("fuse-attention{q=fp8}", "quantize{kv=int8},fuse-attention{q=fp8}"):
+        with pytest.raises(PassError, match=r"no fused attention of program .* reads a cache in fp8"):
+            llmir.run(model, pipeline)
+    with pytest.raises(PassError, match="q: expected fp8, got 'fp4'"):
+        llmir.run(model, "fuse-attention{q=fp4}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Dim, Mixed, Number, maximum
+from llmir.dim import Binding, Mixed, Number, maximum
 from llmir.hw import Device
 
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
@@ -66,7 +66,11 @@ class Measured:
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's."""
         least = self.roofline.time(at)
-        return maximum(self.call.seconds(self.fit.kernel, self.device, at), least), least
+        return self.call.seconds(self.fit.kernel, self.device, at, least), least
+
+    def takes(self, at: Binding) -> Any:
+        """Whether the kernel can do the call there."""
+        return self.fit.kernel.takes(self.call.at(at))
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
@@ -112,33 +116,34 @@ class Crossing(Measured):
 
 
 @dataclass(frozen=True)
-class Phases:
-    """The price of attention: one kernel for one new token of each sequence, another for more.
+class Choice:
+    """The price of an op that several kernels do, as of attention: that of the first which takes the shape.
 
-    `new` are the tokens. Sequences of several kinds in one step are taken one kind after another.
+    Sequences of several kinds in one step are taken one kind after another.
     """
 
-    new: Dim | int
-    prefill: Price
-    decode: Price
+    prices: tuple[Measured, ...]
 
     @property
     def basis(self) -> Basis:
-        """That of decode, if the two differ."""
-        return self.decode.basis
+        """That of the first, if they differ."""
+        return self.prices[0].basis
 
     @property
     def error(self) -> float | None:
-        """The larger of the two."""
-        known = [e for e in (self.prefill.error, self.decode.error) if e is not None]
-        return max(known, default=None)
+        """The largest."""
+        return max((price.error for price in self.prices if price.error is not None), default=None)
+
+    def _which(self, at: Binding) -> Any:
+        """The number of the price that holds, at each point."""
+        return np.argmax([np.broadcast_to(price.takes(at), at.shape) for price in self.prices], axis=0)
 
     def of(self, at: Binding) -> Price:
-        """The one that holds; both where it is now one and now the other."""
+        """The one that holds; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
-        one = np.asarray(at(self.new)) == 1
-        return self.decode if one.all() else self if one.any() else self.prefill
+        which = np.unique(self._which(at))
+        return self.prices[int(which[0])] if len(which) == 1 else self
 
     def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
         if isinstance(at, Mixed):
@@ -146,8 +151,9 @@ class Phases:
             return tuple(sum(each[1:], start=each[0]) for each in values)
         if (price := self.of(at)) is not self:
             return value(price, at)
-        both = zip(value(self.decode, at), value(self.prefill, at), strict=True)
-        return tuple(np.where(at(self.new) == 1, one, more) for one, more in both)
+        each = zip(*(value(price, at) for price in self.prices), strict=True)
+        which = self._which(at)
+        return tuple(np.choose(which, [np.broadcast_to(v, at.shape) for v in values]) for values in each)
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
@@ -161,17 +167,14 @@ class Phases:
 
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline."""
-        return self.decode.least(at)
+        return self.prices[0].least(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """Seconds, and what those of the kernel that holds are due to."""
         if isinstance(at, Mixed):
-            return self.time(at), self.prefill.due(at)[1]
-        if (price := self.of(at)) is not self:
-            return price.due(at)
-        one = np.broadcast_to(np.asarray(at(self.new)) == 1, at.shape)
-        bounds = np.where(one, self.decode.due(at)[1], self.prefill.due(at)[1])
-        return np.broadcast_to(self.time(at), at.shape), bounds
+            return self.time(at), self.prices[-1].due(at)[1]
+        time, bound = self._each(at, lambda price, point: price.due(point))
+        return time, bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +204,8 @@ class Calibrated:
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
-        if len(known) == 2:
-            decode, prefill = known
-            return Phases(row.operands[0].shape[1], prefill, decode)
+        if len(known) > 1:
+            return Choice(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
         node = self.device.node
         if node and split(self.device, row.work.group)[1] > 1:

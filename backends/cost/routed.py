@@ -27,11 +27,11 @@ class Experts:
 
 
 def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
-    """Of an op from `dispatch` to `combine`; None for all others."""
+    """Of an op from what `dispatch` takes to `combine`; None for all others."""
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
     product = next((n for n in before if _multiplies(n)), None)
-    if product is None and first:
+    if product is None and (first or any(graph[user].op.copies for user in graph.nx.successors(node.name))):
         product = _after(graph, node)
     if product is None:
         return None

@@ -36,6 +36,7 @@ class Row:
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
     experts: Experts | None = None
+    turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
     def kind(self) -> str:
@@ -91,6 +92,7 @@ def _row(program: Program, at: Instance) -> Row:
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
         tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
         experts(graph, node, mesh),
+        max((getattr(graph.origin(v).op, "turns", 0) for v in node.operands), default=0),
     )
 
 

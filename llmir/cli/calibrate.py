@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from llmir.errors import InputError
 
-from . import fitting, hosts, measuring, options, output
+from . import fits, options, output
 from .command import command
+from .ending import line
+
+if TYPE_CHECKING:
+    pass
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")
@@ -21,7 +28,8 @@ from .command import command
 @click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
 @options.form("table", "json", "csv", "md")
 @options.output(
-    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine; with --run, a folder."
+    "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
+    "that was fitted, laid out as llmir/hw; with --run, of the times too."
 )
 def calibrate(
     folder: str | None,
@@ -44,44 +52,39 @@ def calibrate(
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
     llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
+    llmir calibrate --from measured -o llmir/hw
     llmir calibrate --run --quick -o here
     """
-    from pathlib import Path
-
-    from llmir.backends.silicon import calibrate
+    from llmir import measured
 
     if run:
         given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}
         if wrong := next((name for name, value in given.items() if value), None):
             raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
-        return measuring.measure(output_file, device, form or "table", seconds, quick=quick)
+        if output_file is None:
+            raise InputError("--run: -o must name the folder that the measured times go to")
+        with fits.bar() as progress:
+            about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
+            found = measured.measure(output_file, tell=output.note, **about)
+        fits.show(found, form or "table")
+        line("wrote", output_file)
+        return
     if quick or seconds:
         raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
     if folder is None:
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
     if not Path(folder).is_dir():
         raise InputError(f"--from: no folder {folder!r}")
-    if output_file:
+    if output_file is not None and Path(output_file).suffix:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
-    if host:
-        if device or family:
-            raise InputError("--host: is of an engine on all devices; leave --device and --family out")
-        return hosts.fit(folder, engine, form or "table", output_file)
-    families, machines = calibrate.families(family), calibrate.Machines(Path(folder))
-    only = machines(device) if device else None
-    found = [c for c in fitting.cases(families, Path(folder), machines) if only in (None, c.device)]
-    found = [c for c in found if engine in (None, c.engine)]
-    if not found:
-        wanted = ", ".join(filter(None, (device, engine, family))) or "any known device"
-        raise InputError(f"{folder}: no rows of {wanted}")
-    devices = list(dict.fromkeys(c.device for c in found))
-    if output_file and len(devices) > 1:
-        names = ", ".join(d.name for d in devices)
-        raise InputError(f"{output_file}: a file is of one device, say which with --device: {names}")
-    base = machines.base(devices[0], device or devices[0].name, output_file) if output_file else ""
-    judged = fitting.judge(found, form or "table")
-    if output_file:
-        best = calibrate.kept(judged)
-        for case in (c for c, e in judged if (c, e) not in best):
-            output.note(f"{case.engine} {case.family.name}: {case.origin} is left out, another has more rows")
-        output.emit(calibrate.device_file(base, judged), output_file)
+    asked: dict[str, Any] = {"hw": device, "engine": engine, "family": family, "host": host}
+    found = measured.calibrate(folder, tell=output.note, **asked)
+    texts = found.files(output_file) if output_file else {}
+    fits.show(found, form or "table")
+    _write(texts)
+
+
+def _write(texts: dict[str, str]) -> None:
+    for path, text in texts.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        output.emit(text, path)

@@ -6,13 +6,17 @@ each of them, `d` head size, `e` head size of the values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
-from ..dim import Size, ceildiv
+from ..dim import Max, Min, Size, ceildiv
+from ..dtype import DType
+from ..dtype import dtype as named
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 from .norm import softmax
@@ -83,7 +87,7 @@ class AttentionMix(Op):
 class FlashAttention(Op):
     """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135).
 
-    Reads q, k and v once and writes the output once. Every query sees every key.
+    Reads q, k and v once and writes the output once, in the type `to` or else q's. Every query sees all keys.
     """
 
     opcode = "flash_attention"
@@ -91,8 +95,19 @@ class FlashAttention(Op):
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
     takes = ("q", "k", "v")
     widens = frozenset({1, 2})
+    causal: ClassVar[bool] = False
 
     scale: float = 1.0
+    to: str = ""
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """`to`, or that of q."""
+        return (named(self.to) if self.to else operands[0].dtype,)
+
+    @property
+    def most(self) -> float:
+        """Keys that a query sees at most."""
+        return math.inf
 
     def pairs(self, t: Size, c: Size) -> Size:
         """Twice the query-key pairs of one head (twice, so that half a square stays whole)."""
@@ -129,14 +144,44 @@ class FlashAttention(Op):
 
 @dataclass(frozen=True)
 class CausalFlashAttention(FlashAttention):
-    """FlashAttention in which the i-th new token sees the cache and new tokens up to itself."""
+    """FlashAttention in which the i-th new token sees the cache and new tokens up to itself.
+
+    Of these it sees the last `window` keys, itself included; 0 is no window.
+    """
 
     opcode = "causal_flash_attention"
+    causal = True
+
+    window: int = 0
+
+    @property
+    def most(self) -> float:
+        """Keys that a query sees at most."""
+        return self.window or math.inf
 
     def pairs(self, t: Size, c: Size) -> Size:
-        """2·(T·(c−T) + T·(T+1)/2) = 2·T·c − T² + T."""
-        return 2 * t * c - t * t + t
+        """2·(T·(c−T) + T·(T+1)/2) = 2·T·c − T² + T without a window.
+
+        With one of W, the first g = W − (c−T) queries, as far as there are, see one key more each, and all
+        others W.
+        """
+        if not self.window:
+            return 2 * t * c - t * t + t
+        growing = Max.of(0, Min.of(t, self.window + t - c))
+        return 2 * growing * (c - t) + growing * growing + growing + 2 * (t - growing) * self.window
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Of keys and values, those that some query sees."""
+        if not self.window:
+            return super().reads(operands, results)
+        n = self.equation(operands).sizes(operands)
+        seen = Min.of(n["c"], n["t"] + self.window - 1)
+        return (operands[0].bytes, *(x.resized(1, seen).bytes for x in operands[1:]))
 
     def seen(self, queries: int, keys: int, at: Place) -> Array:
-        """Keys up to the query's own."""
-        return visible(queries, keys, at)
+        """Keys up to the query's own, and from the first in its window on."""
+        causal = visible(queries, keys, at)
+        if not self.window:
+            return causal
+        result: Array = causal & ~visible(queries, keys, replace(at, cached=at.cached - self.window))
+        return result

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..dim import Size, ceildiv
-from ..dtype import DType, dtype
+from ..dtype import INT8, DType, dtype
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..mesh import Mesh
@@ -132,8 +132,8 @@ class AllReduce(Collective):
     share = "2(n−1)/n"
 
     def moved(self, x: Tensor) -> Tensor:
-        """A whole sum on every rank."""
-        if x.dtype.low:
+        """A whole sum on every rank; of whole numbers without a scale, as NCCL adds them, whatever fits."""
+        if x.dtype.low and x.dtype != INT8:
             raise VerifyError(f"{x} is too narrow to add in")
         return x.laid(x.placements, summed(x, self.over), x.tokens)
 
@@ -162,7 +162,7 @@ class ReduceScatter(Collective):
 
     def moved(self, x: Tensor) -> Tensor:
         """Each rank has the sum of its piece."""
-        if x.dtype.low and not self.to:
+        if x.dtype.low and x.dtype != INT8 and not self.to:
             raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
         y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
         return y.to(dtype(self.to)) if self.to else y

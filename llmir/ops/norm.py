@@ -62,6 +62,29 @@ class AddRmsNorm(Op):
 
 
 @dataclass(frozen=True)
+class LayerNorm(Op):
+    """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
+
+    Those of a sum, a difference, a square and its sum, a scale, the weight and the bias.
+    """
+
+    opcode = "layer_norm"
+    kind = "norm"
+    rule = "* h!, h!, h! -> * h!"
+    takes = ("x", "weight", "bias")
+    vector_flops = 7
+
+    eps: float = 1e-5
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        x, weight, bias = operands
+        centred = x - np.mean(x, axis=-1, keepdims=True)
+        deviation = np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
+        return (centred / deviation * weight + bias,)
+
+
+@dataclass(frozen=True)
 class Softmax(Op):
     """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide)."""
 

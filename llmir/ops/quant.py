@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..op import Array, Op, Place
@@ -14,7 +15,11 @@ from .rounding import rounded
 
 @dataclass(frozen=True)
 class Quantize(Op):
-    """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum, scaling)."""
+    """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum, scaling).
+
+    `static` scales were found before, by calibration: a kernel that looks for none does 1 (scaling). The
+    interpreter takes the scales that fit x best in either case.
+    """
 
     opcode = "quantize"
     kind = "elementwise"
@@ -23,6 +28,7 @@ class Quantize(Op):
     vector_flops = 2
 
     to: str
+    static: bool = False
 
     def giving(self, to: DType, x: DType) -> Op:
         """Into that type."""
@@ -31,6 +37,10 @@ class Quantize(Op):
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """The narrow type."""
         return (named(self.to),)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Scaling, and a maximum where the scale is not known."""
+        return (1 if self.static else 2) * results[0].elements
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """What is left of x."""

@@ -56,7 +56,9 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`.
+    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`. `turns` is how many
+    weights like it a benchmark multiplies by one after another, so that some may still lie in a cache; 0 is
+    as in a model, of whose step all other weights come between.
     """
 
     opcode = "weight"
@@ -64,6 +66,7 @@ class Weight(Source):
     role = "weight"
 
     param: str = ""
+    turns: int = 0
 
     def numbered(self, layer: int) -> Op:
         """Under the name of that layer's tensor."""

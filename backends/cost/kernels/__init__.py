@@ -5,12 +5,12 @@ from llmir.plugins import import_all
 from .attention import AttentionShape
 from .base import KERNELS, Kernel, Parameter, Shape, parameter, parameters
 from .call import Call, calls
-from .collective import AllReduce, CollectiveShape, Exchange, SumShape
+from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
-from .gemm import DynamicGemm, Gemm, GemmShape
+from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape
-from .moe import GroupedShape, Moe, MoeShape
+from .moe import GroupedShape, Moe, RoutedShape
 from .prefill import Prefill
 from .stream import Stream, StreamShape
 
@@ -26,7 +26,6 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
-    "DynamicGemm",
     "Exchange",
     "Gemm",
     "GemmShape",
@@ -34,15 +33,14 @@ __all__ = [
     "Host",
     "Kernel",
     "Moe",
-    "MoeShape",
     "Parameter",
     "Prefill",
+    "RoutedShape",
     "RunShape",
     "Shape",
     "StepShape",
     "Stream",
     "StreamShape",
-    "SumShape",
     "calls",
     "parameter",
     "parameters",

@@ -8,18 +8,19 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
-from llmir.hw import Device
+from llmir.ops.attention import FlashAttention
 
-from .base import Array, Shape, roofline
+from .base import Array, Shape
 from .call import bits
 
 
 @dataclass(frozen=True)
 class AttentionShape(Shape):
-    """`new` tokens of each of `batch` sequences after `cached` ones, causal, on one rank.
+    """`new` tokens of each of `batch` sequences after `cached` ones, on one rank.
 
     `kv_heads` heads of keys and values, `group` query heads for each of them, all of size `head`. A query
-    sees `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
+    sees what is cached, new tokens up to itself if it is `causal` (else 0, and all keys count as cached), and
+    `window` keys at most, itself included. Bits an element of q, of keys and values, of the output.
     """
 
     batch: Number
@@ -33,16 +34,12 @@ class AttentionShape(Shape):
     kv_bits: float = 16
     out_bits: float = 16
     dtype: str = "bf16"
+    causal: Number = 1
 
     @property
     def keys(self) -> Number:
         """Keys of one sequence that some query sees."""
-        return np.minimum(self.cached + self.new, self.window + self.new - 1)
-
-    @property
-    def pairs(self) -> Number:
-        """Pairs of a query and a key that it sees, of one sequence and head."""
-        return seen(self.new, self.cached, self.window, 1.0)
+        return np.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     @property
     def rows_bytes(self) -> Number:
@@ -55,10 +52,8 @@ class AttentionShape(Shape):
         """Elements of keys and values that some query sees."""
         return 2 * self.batch * self.kv_heads * self.keys * self.head
 
-    def roofline(self, device: Device) -> Number:
-        """4·head FLOPs for each pair at the peak, or q, keys, values and output once through the memory."""
-        flops = 4.0 * self.batch * self.kv_heads * self.group * self.head * self.pairs
-        return roofline(device, self.dtype, flops, self.rows_bytes + self.kv_elements * self.kv_bits / 8)
+
+TINY = 1e-300  # in place of a step of 0, where all rows see as much
 
 
 def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
@@ -67,7 +62,7 @@ def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
     >>> int(seen(4, 0, np.inf, 1)), int(seen(4, 10, np.inf, 1)), int(seen(4, 0, 2, 1))
     (10, 50, 7)
     """
-    growing = np.clip(np.floor((most - before) / step), 0, rows)
+    growing = np.clip(np.floor((most - before) / np.maximum(step, TINY)), 0, rows)
     full = np.where(growing < rows, rows - growing, 0)
     capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
     return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)
@@ -78,12 +73,14 @@ FLASH = ("flash_attention", "causal_flash_attention")
 
 def shape(row: Row) -> AttentionShape:
     """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
+    op = row.node.op
+    assert isinstance(op, FlashAttention)
     q, k, *_ = row.operands
     batch, new, groups, group, head = q.shape
     return AttentionShape(
         batch=batch,
         new=new,
-        cached=k.shape[1] - new,
+        cached=k.shape[1] - new * op.causal,
         kv_heads=groups,
         group=group,
         head=head,
@@ -91,4 +88,6 @@ def shape(row: Row) -> AttentionShape:
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
+        window=op.most,
+        causal=int(op.causal),
     )

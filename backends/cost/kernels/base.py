@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -63,14 +63,10 @@ class Shape:
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
 
-    def roofline(self, device: Device) -> Number:
-        """Seconds that the `ideal` model gives; what is measured below it lay in the L2."""
-        return 0.0
-
-
-def roofline(device: Device, dtype: str, flops: Number, moved: Number) -> Number:
-    """The longer of matrix FLOPs at the peak of `dtype` and bytes at full memory bandwidth, in seconds."""
-    return np.maximum(flops / device.matrix_peak(dtype)[0], moved / device.memory_Bps)
+    def spread(self: S, count: int) -> S:
+        """The same with each number as an array of so many."""
+        numbers = {f.name: v for f in fields(self) if not isinstance(v := getattr(self, f.name), str)}
+        return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
 
 
 def longer(first: Number, *others: Number) -> Number:
@@ -95,11 +91,17 @@ def multiprocessors(device: Device) -> int:
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A family of kernels on one device; its fields are its parameters."""
+    """A family of kernels on one device; its fields are its parameters.
+
+    A fit to its rows begins from so many `starts`, and passes over outliers by `loss` (`silicon.calibrate`).
+    """
+
+    starts: ClassVar[int] = 3
+    loss: ClassVar[str] = "soft_l1"
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:
-        """Time of one call, of the shape of what `shape` holds; never below the device's roofline."""
+        """Time of one call, of the shape of what `shape` holds; a price is never below the op's roofline."""
 
     @staticmethod
     def takes(shape: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Dim, Number, product
+from llmir.dim import Binding, Dim, Number, maximum, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.tensor import Tensor
@@ -39,14 +39,14 @@ class Call:
         """The shape with numbers put in."""
         return bound(self.shape, binding)
 
-    def seconds(self, kernel: Kernel, device: Device, at: Binding) -> Number:
-        """Time of the call by a kernel."""
+    def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
+        """Time of the call by a kernel, and never less than the roofline's."""
         time = getattr(kernel, self.part)(device, self.at(at))
-        return time if np.ndim(time) else float(time)
+        return maximum(time if np.ndim(time) else float(time), least)
 
 
 Maker = Callable[[Row], "Call | None"]
-_MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
+MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
 
 
 def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
@@ -57,7 +57,7 @@ def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 
     def register(maker: Maker) -> Maker:
         for op in ops:
-            _MAKERS.setdefault((op, block), []).append(maker)
+            MAKERS.setdefault((op, block), []).append(maker)
         return maker
 
     return register
@@ -66,7 +66,7 @@ def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 def calls(row: Row) -> tuple[Call, ...]:
     """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
-    makers = next((_MAKERS[key] for key in keys if key in _MAKERS), [])
+    makers = next((MAKERS[key] for key in keys if key in MAKERS), [])
     known = [call for make in makers if (call := make(row))]
     return tuple(sorted(known, key=lambda call: KERNELS.get(call.families[0], Kernel).takes is Kernel.takes))
 

@@ -46,20 +46,6 @@ class CollectiveShape(Shape):
         """(n−1)/n of the payload: what each rank sends to scatter it, or to gather it."""
         return self.payload * (self.ranks - 1) / self.ranks
 
-    def roofline(self, device: Device) -> Number:
-        """What each rank sends, at the link's bandwidth."""
-        return self.pieces / self.bandwidth(device)
-
-
-@dataclass(frozen=True)
-class SumShape(CollectiveShape):
-    """The same of a sum on all ranks."""
-
-    def roofline(self, device: Device) -> Number:
-        """The payload once where switches add up, else its pieces out and back."""
-        sums = self.of_link(device, lambda link: link.reduces)
-        return np.where(sums, self.payload, 2 * self.pieces) / self.bandwidth(device)
-
 
 @families("all_reduce", "all_reduce_eager")
 @dataclass(frozen=True)
@@ -81,8 +67,8 @@ class AllReduce(Kernel):
         0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
     )
 
-    def seconds(self, device: Device, shape: SumShape) -> Number:
-        """Time of one call; never below the payload once over the link."""
+    def seconds(self, device: Device, shape: CollectiveShape) -> Number:
+        """Time of one call."""
         bandwidth, others = shape.bandwidth(device), shape.ranks - 1
         crowd = (shape.ranks / 2) ** self.shared
 
@@ -100,7 +86,7 @@ class AllReduce(Kernel):
         if sums.any():
             sent = shape.payload * (shape.ranks + 1) / shape.ranks
             time = np.where(sums, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
-        return np.maximum(np.maximum(time, self.issue_us * 1e-6), shape.roofline(device))
+        return np.maximum(time, self.issue_us * 1e-6)
 
 
 @families("all_gather", "reduce_scatter", "all_to_all")
@@ -118,13 +104,13 @@ class Exchange(Kernel):
     )
 
     def seconds(self, device: Device, shape: CollectiveShape) -> Number:
-        """Time of one call; never below what is sent over the link."""
-        least = shape.roofline(device)
+        """Time of one call."""
+        sent = shape.pieces / shape.bandwidth(device)
         wait_us = self.rank_us * (shape.ranks - 1)
         crowd = (shape.ranks / 2) ** self.shared
-        small = (self.small_us + wait_us) * 1e-6 + crowd * least / self.small
-        large = (self.large_us + wait_us) * 1e-6 + crowd * least / self.large
-        return np.maximum(np.minimum(small, large), least)
+        small = (self.small_us + wait_us) * 1e-6 + crowd * sent / self.small
+        large = (self.large_us + wait_us) * 1e-6 + crowd * sent / self.large
+        return np.minimum(small, large)
 
 
 @prices("collective")
@@ -133,5 +119,5 @@ def collective(row: Row) -> Call | None:
     if not row.work.wire:
         return None
     pattern = row.work.pattern or row.node.op.opcode
-    shape = SumShape if pattern == "all_reduce" else CollectiveShape
-    return Call((pattern,), shape(row.work.payload, row.work.ranks, adds=row.shape.dtype.bits >= 16))
+    adds = row.shape.dtype.bits >= 16
+    return Call((pattern,), CollectiveShape(row.work.payload, row.work.ranks, adds=adds))

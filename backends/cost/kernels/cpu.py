@@ -40,10 +40,10 @@ class CpuGemm(Kernel):
     packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
     results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
     tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
-    launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of one call, as the roofline at least."""
+        """Time of one call."""
         x, w, y = (size / device.memory_Bps for size in shape.bytes)
         begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
         tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
@@ -51,11 +51,7 @@ class CpuGemm(Kernel):
         many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
         alone = w / self.bandwidth
         busy = begin + np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
-        return np.maximum(self.launch_us * 1e-6 + busy, shape.roofline(device))
-
-    def multiply(self, device: Device, shape: GemmShape) -> Number:
-        """The same: nothing narrows x."""
-        return self.seconds(device, shape)
+        return self.launch_us * 1e-6 + busy
 
 
 @families(
@@ -73,10 +69,10 @@ class CpuAttention(Kernel):
     )
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that keys and values reach")
     block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
-    launch_us: float = parameter(8, 0.5, 100, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(8, 0.5, 100, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of cores."""
+        """Time of one call; HardwareError for no number of cores."""
         cores = multiprocessors(device)
         rows = np.select([shape.new >= least for least, _ in QUERIES], [tile for _, tile in QUERIES])
         tiles = np.ceil(shape.new / rows)
@@ -93,7 +89,7 @@ class CpuAttention(Kernel):
         waves = np.ceil(heads * tiles / cores) / tiles
         moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
         memory = moved / (device.memory_Bps * self.bandwidth)
-        return np.maximum(self.launch_us * 1e-6 + waves * head + memory, shape.roofline(device))
+        return self.launch_us * 1e-6 + waves * head + memory
 
 
 @families("cpu_host")

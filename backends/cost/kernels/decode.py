@@ -42,7 +42,7 @@ class Decode(Kernel):
     )
     combine_us: float = parameter(2, 0.01, 30, "µs", "to combine pieces")
     pieces: float = parameter(16, 2, 256, "", "pieces at most")
-    launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(8, 0.5, 40, "µs", "of an empty call")
     lone: float = parameter(
         1, 0.05, 10, "", "time to begin and end a block of one head, to that of a group's"
     )
@@ -57,16 +57,16 @@ class Decode(Kernel):
 
     @staticmethod
     def takes(shape: AttentionShape) -> Any:
-        """One new token of each sequence."""
-        return np.asarray(shape.new) == 1
+        """One new token of each sequence, after others: a prompt of one token is read like any other."""
+        return (np.asarray(shape.new) == 1) & (np.asarray(shape.cached) > 0)
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = np.where(shape.group <= self.packs, shape.group, 1)
         single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
         heads = shape.batch * shape.kv_heads * shape.group / together
-        keys = shape.keys + self.planned * (shape.cached + shape.new - shape.keys)
+        keys = shape.keys + self.planned * (shape.cached + shape.new * shape.causal - shape.keys)
         possible = np.maximum(np.minimum(keys / PIECE_KEYS, self.pieces), 1)
         pieces = np.clip(1 / (share * heads), 1, possible)
         blocks, reading = heads * pieces, heads * np.maximum(pieces * shape.keys / keys, 1)
@@ -81,7 +81,7 @@ class Decode(Kernel):
         busy = np.maximum(longest, long + self.exposed * short)
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
-        return np.maximum(launch + busy + combine, shape.roofline(device))
+        return launch + busy + combine
 
 
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache

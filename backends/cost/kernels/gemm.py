@@ -10,6 +10,7 @@ of times that rise with m, n and k, so does it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from llmir.dim import Number
 from llmir.dtype import DType
 from llmir.hw import Device
 
-from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -63,12 +64,11 @@ class GemmShape(Shape):
         )
         return x, w, y
 
-    def roofline(self, device: Device) -> Number:
-        """2·m·n·k at the peak, or x, w and y once through the memory."""
-        return roofline(device, self.dtype, 2.0 * self.m * self.n * self.k * self.batch, sum(self.bytes))
 
-
-@families("gemm_bf16", "gemm_fp32", "gemm_int8_weights", "gemm_int4_weights")
+@families(
+    *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_nvfp4", "gemm_int8"),
+    *("gemm_int8_weights", "gemm_int4_weights"),
+)
 @dataclass(frozen=True)
 class Gemm(Kernel):
     """A matrix product on a GPU."""
@@ -80,26 +80,25 @@ class Gemm(Kernel):
     tail: float = parameter(0.2, 0, 1, "", "share of the last wave's empty places that is lost")
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
-    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of an empty call")
     step_ns: float = parameter(20, 1, 500, "ns", "of a tile for each 64 elements of k, at least")
 
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = TILES
+    splits: ClassVar[tuple[int, ...]] = SPLITS
+
     def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
-        return np.maximum(busy * slowed + self.launch_us * 1e-6, shape.roofline(device))
-
-    def multiply(self, device: Device, shape: GemmShape) -> Number:
-        """Time of the product alone, of an x that is as narrow as it is multiplied."""
-        return Gemm.seconds(self, device, shape)
+        return busy * slowed + self.launch_us * 1e-6
 
     def busy(self, device: Device, shape: GemmShape) -> Array:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
         share = 1 / multiprocessors(device)
         m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
         rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns = np.array(TILES, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
-        split = np.array(SPLITS, dtype=float).reshape(-1, *(1,) * rank)
+        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
+        split = np.array(self.splits, dtype=float).reshape(-1, *(1,) * rank)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
         high, wide = np.minimum(rows, m), np.minimum(columns, n)
@@ -123,20 +122,19 @@ class Gemm(Kernel):
         return moved / (device.memory_Bps * self.bandwidth)
 
 
-@families("gemm_fp8", "gemm_fp8_block", "gemm_nvfp4", "gemm_int8")
+@families("gemm_fp8_block")
 @dataclass(frozen=True)
-class DynamicGemm(Gemm):
-    """A product whose x another kernel narrows first, from 16 bits, with a scale a row."""
+class BlockGemm(Gemm):
+    """A product with a scale for each 128 elements of k, as DeepGEMM does it (csrc/jit_kernels/heuristics).
 
-    narrowing: float = parameter(0.6, 0.05, 1, "", "share of the memory bandwidth that narrowing reaches")
-    row_ns: float = parameter(1, 0.05, 30, "ns", "to narrow a row, however short")
+    Its tiles get as narrow as 16 columns where there are few, and k is never cut.
+    """
 
-    def seconds(self, device: Device, shape: GemmShape) -> Number:
-        """Time of both calls."""
-        moved = shape.m * shape.k * shape.batch * (16 + shape.x_bits) / 8
-        memory = moved / (device.memory_Bps * self.narrowing)
-        rows = shape.m * shape.batch * self.row_ns * 1e-9
-        return self.launch_us * 1e-6 + np.maximum(rows, memory) + super().seconds(device, shape)
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = (
+        *((64, 16), (64, 32), (64, 64), (64, 128)),
+        *((128, 64), (128, 128)),
+    )
+    splits: ClassVar[tuple[int, ...]] = (1,)
 
 
 @prices("attention_scores", "attention_mix", "gemm")
@@ -153,9 +151,9 @@ def product(row: Row) -> Call:
         w_bits=bits(w),
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
+        turns=row.turns or np.inf,
     )
-    # A program narrows x by an op of its own.
-    return Call(_families(row.work.dtype, w), shape, "multiply")
+    return Call(_families(row.work.dtype, w), shape)
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:

@@ -11,14 +11,22 @@ rows cost kernels that walk over all rows something as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
-from llmir.dim import Number
+from llmir.backends.cost.routed import Experts
+from llmir.backends.cost.rows import Row
+from llmir.dim import Number, Size, product
+from llmir.dtype import DType
 from llmir.hw import Device
+from llmir.ops.moe import GroupedLinear
+from llmir.tensor import Tensor
 
-from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter, roofline
+from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .call import Call, bits, prices, rows_of
+from .stream import StreamShape
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
 LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
@@ -48,53 +56,19 @@ class GroupedShape(Shape):
         rows = self.rows * (self.k * self.x_bits + self.n * self.y_bits)
         return (rows + self.experts * self.n * self.k * self.w_bits) / 8
 
-    def roofline(self, device: Device) -> Number:
-        """2·rows·n·k at the peak, or everything once through the memory."""
-        return roofline(device, self.dtype, 2.0 * self.rows * self.n * self.k, self.bytes)
-
 
 @dataclass(frozen=True)
-class MoeShape(Shape):
-    """`tokens` before they are copied `top_k` times; of the copies, `rows` touch `experts` of this rank.
+class RoutedShape(Shape):
+    """`rows` of `width` values that go through memory beside the `tokens` that they are copies of.
 
-    Experts have `hidden` inputs and `inter` (of this rank) inner values, gated. Bits as of `GroupedShape`.
+    `away` rows belong to experts of other ranks. Bits a value, where it may be narrow.
     """
 
     tokens: Number
-    top_k: Number
     rows: Number
-    experts: Number
-    hidden: Number
-    inter: Number
-    x_bits: float = 16
-    w_bits: float = 16
-    dtype: str = "bf16"
-
-    @property
-    def away(self) -> Number:
-        """Rows that belong to experts of other ranks."""
-        return np.maximum(self.tokens * self.top_k - self.rows, 0)
-
-    @property
-    def products(self) -> tuple[GroupedShape, GroupedShape]:
-        """Gate and up, and down."""
-        up, down = (
-            GroupedShape(self.rows, self.experts, n, k, self.away, self.x_bits, self.w_bits, dtype=self.dtype)
-            for n, k in ((2 * self.inter, self.hidden), (self.inter * 0 + self.hidden, self.inter))
-        )
-        return up, down
-
-    @property
-    def least(self) -> tuple[Number, Number]:
-        """FLOPs, and bytes that one kernel for all could not do without: weights, and a token's rows once."""
-        weights = self.experts * 3 * self.hidden * self.inter * self.w_bits / 8
-        tokens = self.rows / self.top_k * self.hidden * (self.x_bits / 8 + 2)
-        return 6.0 * self.rows * self.hidden * self.inter, weights + tokens
-
-    def roofline(self, device: Device) -> Number:
-        """That of the two products: the rest lies in the L2 if it is fused into them."""
-        up, down = self.products
-        return up.roofline(device) + down.roofline(device)
+    width: Number
+    away: Number = 0
+    bits: float = 16
 
 
 @families(
@@ -103,7 +77,11 @@ class MoeShape(Shape):
 )
 @dataclass(frozen=True)
 class Moe(Kernel):
-    """The kernels of a layer's experts: each op of a program has its time, and `seconds` is their sum."""
+    """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
+
+    # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
+    starts: ClassVar[int] = 5
+    loss: ClassVar[str] = "cauchy"
 
     matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
     fill: float = parameter(100, 1, 3000, "k", "elements of k in whose time a tile begins and ends")
@@ -118,19 +96,8 @@ class Moe(Kernel):
     few: float = choice(16, (16, 8, 64), "rows", "of an expert up to which tiles are low")
     tile_rows: float = choice(128, (128, 64, 256), "", "rows of a high tile")
 
-    def seconds(self, device: Device, shape: MoeShape) -> Number:
-        """Time of a layer from gathering to summing, without its router."""
-        up, down = shape.products
-        return (
-            self.dispatch(device, shape)
-            + self.product(device, up)
-            + self.activation(device, shape)
-            + self.product(device, down)
-            + self.combine(device, shape)
-        )
-
-    def product(self, device: Device, shape: GroupedShape) -> Number:
-        """Time of one grouped product, as the roofline at least."""
+    def seconds(self, device: Device, shape: GroupedShape) -> Number:
+        """Time of one grouped product."""
         rows = self.padded(shape) + self.strays * shape.away
         wide = np.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
@@ -139,7 +106,7 @@ class Moe(Kernel):
         read = shape.bytes / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
-        return np.maximum(busy + self.launch_us * 1e-6, shape.roofline(device))
+        return busy + self.launch_us * 1e-6
 
     def padded(self, shape: GroupedShape) -> Array:
         """Rows in whose time those of a product are multiplied, the empty ones of their tiles included.
@@ -150,24 +117,105 @@ class Moe(Kernel):
         high, low = (np.ceil(each / rows) * longer(rows, self.fetch) for rows in (self.tile_rows, LOW))
         return np.asarray(np.where(seen <= self.few, np.minimum(low, high), high) * shape.experts)
 
-    def dispatch(self, device: Device, shape: MoeShape) -> Number:
+    def narrow(self, device: Device, shape: StreamShape) -> Number:
+        """Time to narrow rows, before they are sorted or between the products."""
+        return self.streamed(device, shape.moved)
+
+    def dispatch(self, device: Device, shape: RoutedShape) -> Number:
         """Time to sort rows by expert and copy them together."""
-        moved = (shape.tokens + self.walked(shape)) * shape.hidden * shape.x_bits / 8
-        return self.streamed(device, moved)
+        return self.streamed(device, (shape.tokens + self.walked(shape)) * shape.width * shape.bits / 8)
 
-    def activation(self, device: Device, shape: MoeShape) -> Number:
+    def activation(self, device: Device, shape: RoutedShape) -> Number:
         """Time of silu(gate)·up."""
-        return self.streamed(device, self.walked(shape) * 3 * shape.inter * 2)
+        return self.streamed(device, self.walked(shape) * 3 * shape.width * shape.bits / 8)
 
-    def combine(self, device: Device, shape: MoeShape) -> Number:
+    def combine(self, device: Device, shape: RoutedShape) -> Number:
         """Time to add up each token's rows, each times its weight."""
         rows = self.walked(shape)
-        return self.streamed(device, (shape.tokens + rows) * shape.hidden * 2 + rows * FP32)
+        moved = (shape.tokens + rows) * shape.width * shape.bits / 8
+        return self.streamed(device, moved + rows * FP32)
 
-    def walked(self, shape: MoeShape) -> Number:
+    def walked(self, shape: RoutedShape) -> Number:
         """Rows that cost something between the products."""
         return shape.rows + self.foreign * shape.away
 
     def streamed(self, device: Device, moved: Number) -> Number:
         """Time of a kernel that moves so many bytes of rows."""
         return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
+
+
+@prices("grouped_linear")
+def grouped(row: Row) -> Call | None:
+    """A grouped product, of several results as one wider one."""
+    first, *others = row.work.gemms
+    x, w = row.operands[:2]
+    op = row.node.op
+    if not isinstance(op, GroupedLinear):
+        return None
+    shape = GroupedShape(
+        rows=x.shape[0],
+        experts=op.touched(x, w),
+        n=sum((g.n for g in others), start=first.n),
+        k=first.k,
+        away=row.experts.away if row.experts else 0,
+        x_bits=bits(x.dtype),
+        w_bits=bits(w.dtype),
+        y_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    return Call(_families(x.dtype, w.dtype), shape)
+
+
+@prices("dispatch")
+def dispatch(row: Row) -> Call:
+    """Rows gathered by expert."""
+    x, rows = row.operands[0], row.shape
+    return _part(row, "dispatch", RoutedShape(_tokens(x), rows.shape[0], x.shape[-1], bits=bits(x.dtype)))
+
+
+@prices("combine")
+def combine(row: Row) -> Call:
+    """Each token's rows added up."""
+    rows, y = row.operands[0], row.shape
+    return _part(row, "combine", RoutedShape(_tokens(y), rows.shape[0], y.shape[-1], bits=bits(y.dtype)))
+
+
+@prices("silu_mul", block="routed_experts")
+def activation(row: Row) -> Call:
+    """Between grouped products."""
+    rows, width = row.shape.shape
+    return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
+
+
+@prices("quantize", block="routed_experts")
+def narrow(row: Row) -> Call:
+    """What narrows rows of experts is often fused with what comes before."""
+    return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
+
+
+def _tokens(x: Tensor) -> Size:
+    return product(x.shape[:-1])
+
+
+def _part(row: Row, part: str, shape: RoutedShape | StreamShape) -> Call:
+    """What is done to rows before, between and after grouped products, by a kernel of the layer's family."""
+    x = row.operands[0].dtype
+    layer = row.experts or Experts(x, x, 0)
+    shape = replace(shape, away=layer.away) if isinstance(shape, RoutedShape) else shape
+    return Call(_families(layer.rows, layer.weights), shape, part)
+
+
+def _families(x: DType, weights: DType) -> tuple[str, ...]:
+    """Kernels of a layer whose products are of rows and weights of these types."""
+    narrow: tuple[str, ...] = ()
+    if x.bits == 4:
+        narrow = ("moe_nvfp4",)
+    elif x.bits == 8:
+        blocks = x.block[1] > 0
+        narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
+        if weights.bits == 4:  # rather another engine's than its own that reads twice the bytes
+            narrow = ("moe_mxfp4",)
+    elif weights.bits == 4:
+        # An engine's own kernels for mxfp4 are further from int4's than another engine's for int4 are.
+        narrow = ("moe_int4_weights",) if weights.kind == "int" else ("moe_mxfp4_weights", "moe_int4_weights")
+    return (*narrow, "moe_bf16")

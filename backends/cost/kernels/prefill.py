@@ -24,7 +24,13 @@ TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded
 SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 
 
-@families("attention_prefill", "attention_prefill_fp32", "attention_prefill_kv8", "attention_prefill_fp8")
+@families(
+    "attention_prefill",
+    "attention_encoder",
+    "attention_prefill_fp32",
+    "attention_prefill_kv8",
+    "attention_prefill_fp8",
+)
 @dataclass(frozen=True)
 class Prefill(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
@@ -36,7 +42,7 @@ class Prefill(Kernel):
     alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
     widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(8, 0.5, 40, "µs", "of an empty call")
     tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile", usual=True)
     packs: float = choice(
         0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
@@ -46,13 +52,13 @@ class Prefill(Kernel):
     )
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
-        """Time of one call, as the roofline at least; HardwareError for no number of multiprocessors."""
+        """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
         positions = np.maximum(self.tile_rows / together, 1)
         fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
         tiles = np.ceil(shape.new / positions)
-        steps = positions / TILE_KEYS
+        steps = positions / TILE_KEYS * shape.causal
         window = np.where(self.masks, np.inf, shape.window)
         before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
@@ -70,13 +76,21 @@ class Prefill(Kernel):
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
         moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
-        return np.maximum(self.launch_us * 1e-6 + busy + memory, shape.roofline(device))
+        return self.launch_us * 1e-6 + busy + memory
 
 
-NARROW = {8: ("attention_prefill_kv8",), 32: ("attention_prefill_fp32",)}  # by bits of the cache
+# By bits of q and of the cache, those for other types.
+NARROW = {
+    (8, 8): ("attention_prefill_fp8", "attention_prefill_kv8"),
+    (16, 8): ("attention_prefill_kv8",),
+    (32, 32): ("attention_prefill_fp32",),
+}
 
 
 @prices(*FLASH)
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
-    return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_prefill"), shape(row))
+    q, k, *_ = (t.dtype.bits for t in row.operands)
+    given = shape(row)
+    own = NARROW.get((q, k), ()) if given.causal else ("attention_encoder",)
+    return Call((*own, "attention_prefill"), given)

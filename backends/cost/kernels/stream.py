@@ -26,12 +26,8 @@ class StreamShape(Shape):
     moved: Number
     shared: Number = 0
 
-    def roofline(self, device: Device) -> Number:
-        """All bytes once through the memory."""
-        return self.moved / device.memory_Bps
 
-
-@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope", "quantize", "scale")
+@families("rms_norm", "layer_norm", "softmax", "add", "activation", "rope")
 @dataclass(frozen=True)
 class Stream(Kernel):
     """An elementwise op or a norm on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
@@ -41,18 +37,17 @@ class Stream(Kernel):
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     row_ns: float = parameter(0.3, 0.001, 30, "ns", "a row, however short")
     spread: float = parameter(10, 0.5, 200, "", "multiprocessors that share a row")
-    launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: StreamShape) -> Number:
-        """Time of one call, as the roofline at least."""
+        """Time of one call."""
         missing = missed(np.maximum(shape.moved, 1), self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         many = device.multiprocessors or device.cores or 1
         fewest = many / self.spread  # rows that keep all of them busy
         own = (shape.moved - shape.shared) * np.maximum(1, fewest / shape.rows)
         memory = slowness * (own + shape.shared)
-        time = self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
-        return np.maximum(time, shape.roofline(device))
+        return self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
 
 
 # The family of an op; of others, by kind, that of the nearest.
@@ -60,10 +55,8 @@ FAMILIES = {
     "softmax": "softmax",
     "silu": "activation",
     "silu_mul": "activation",
-    "rope": "rope",
-    "rope_append": "rope",
-    "quantize": "quantize",
-    "dequantize": "quantize",
+    "dequantize": "quantize_static",
+    "layer_norm": "layer_norm",
 }
 BY_KIND = {"norm": "rms_norm", "elementwise": "add", "moe": "add", "gather": "add"}
 
@@ -74,7 +67,14 @@ def stream(row: Row) -> Call:
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)
     shape = StreamShape(rows_of(row.shape), row.read + row.write, shared)
     family = FAMILIES.get(row.node.op.opcode) or BY_KIND[row.kind]
-    return Call((family, "add", "rms_norm"), shape)
+    return Call(tuple(dict.fromkeys((family, "add", "rms_norm"))), shape)
+
+
+@prices("rope", "rope_append")
+def rope(row: Row) -> Call:
+    """All heads of a token are a row."""
+    batch, tokens, *_ = row.shape.shape
+    return Call(("rope", "add", "rms_norm"), StreamShape(batch * tokens, row.read + row.write))
 
 
 @prices("append")

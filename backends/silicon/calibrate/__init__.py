@@ -1,32 +1,19 @@
-"""From measured times to the parameters of a device's kernels."""
+"""From measured times to the parameters of kernels, and of what engines add to them."""
 
-from .families import FAMILIES, PEAKS, Family, families
+from .cases import Case, cases
 from .fit import fit
-from .folds import Errors, errors, group_folds
-from .judge import Case, block, cases, device_file, kept, unfitted
-from .machines import Machines, engine, machine, named
-from .rows import Column, Table, read
+from .hosts import TABLE, Overheads, overheads
+from .refit import Refit, block, fitted, with_fits
 
 __all__ = [
-    "FAMILIES",
-    "PEAKS",
+    "TABLE",
     "Case",
-    "Column",
-    "Errors",
-    "Family",
-    "Machines",
-    "Table",
+    "Overheads",
+    "Refit",
     "block",
     "cases",
-    "device_file",
-    "engine",
-    "errors",
-    "families",
     "fit",
-    "group_folds",
-    "kept",
-    "machine",
-    "named",
-    "read",
-    "unfitted",
+    "fitted",
+    "overheads",
+    "with_fits",
 ]

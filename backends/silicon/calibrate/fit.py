@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.kernels import Kernel, Shape, parameters
+from llmir.backends.cost.kernels import Kernel, parameters
+from llmir.backends.silicon.rows import Array
 from llmir.errors import InputError
-from llmir.hw import Device
-
-from .rows import Array
-
-K = TypeVar("K", bound=Kernel)
 
 # Residuals beyond a tenth count by their size, not its square: engines differ by 8% on the same product.
 SOFT = 0.1
@@ -22,19 +19,20 @@ SOFT = 0.1
 # choice whose default is the usual one: another must be worth as much.
 PRIOR = 0.1
 
+Kernels = Mapping[str, Kernel]
+
 
 def fit(
-    kernel: type[K],
-    device: Device,
-    shape: Shape,
+    kinds: Mapping[str, type[Kernel]],
+    time: Callable[[Kernels], Array],
     seconds: Array,
     *,
     starts: int = 3,
     seed: int = 0,
     prior: float = PRIOR,
     loss: str = "soft_l1",
-) -> K:
-    """The parameters whose times are nearest to `seconds`; InputError without scipy or without rows.
+) -> Kernels:
+    """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
 
     Positive parameters move on a logarithmic scale. The first start is the defaults, others lie around it.
     Parameters that are one of a few numbers are tried in all combinations, from the first start. `loss` is
@@ -45,29 +43,32 @@ def fit(
     except ImportError:
         raise InputError("fitting needs scipy: pip install 'llmir[calibrate]'") from None
     if not len(seconds):
-        raise InputError(f"{device.name}: no rows to fit {kernel.__name__} to")
-    every = parameters(kernel)
-    known = tuple(p for p in every if not p.choices)
-    built = tuple(p for p in every if p.choices)
-    combinations = tuple(product(*(p.choices for p in built)))
-    logarithmic = np.array([p.low > 0 for p in known])
+        raise InputError(f"no rows to fit {', '.join(kinds)} to")
+    every = [(family, p) for family, kind in kinds.items() for p in parameters(kind)]
+    known = [(f, p) for f, p in every if not p.choices]
+    built = [(f, p) for f, p in every if p.choices]
+    combinations = tuple(product(*(p.choices for _, p in built)))
+    logarithmic = np.array([p.low > 0 for _, p in known])
 
     def scaled(values: Any) -> Array:
         v = np.asarray(values, dtype=float)
         return np.where(logarithmic, np.log(np.where(logarithmic, v, 1)), v)
 
-    def made(x: Array, picked: tuple[float, ...]) -> K:
+    def made(x: Array, picked: tuple[float, ...]) -> Kernels:
         moved = map(float, np.where(logarithmic, np.exp(np.where(logarithmic, x, 0)), x))
-        return kernel(**dict(zip([p.name for p in (*known, *built)], (*moved, *picked), strict=True)))
+        values: dict[str, dict[str, float]] = {family: {} for family in kinds}
+        for (family, p), value in zip((*known, *built), (*moved, *picked), strict=True):
+            values[family][p.name] = value
+        return {family: kind(**values[family]) for family, kind in kinds.items()}
 
-    low, high = scaled([p.low for p in known]), scaled([p.high for p in known])
-    usual = scaled([p.default for p in known])
+    low, high = scaled([p.low for _, p in known]), scaled([p.high for _, p in known])
+    usual = scaled([p.default for _, p in known])
     measured = np.log(seconds)
     weight = prior * np.sqrt(len(measured))
 
     def residuals(x: Array, picked: tuple[float, ...]) -> Array:
-        times = np.asarray(made(x, picked).seconds(device, shape))
-        unusual = [p.usual and c != p.default for c, p in zip(picked, built, strict=True)]
+        times = time(made(x, picked))
+        unusual = [p.usual and c != p.default for c, (_, p) in zip(picked, built, strict=True)]
         return np.concatenate([np.log(times) - measured, weight * (x - usual), weight * np.array(unusual)])
 
     margin = 1e-6 * (high - low)  # a start lies inside its bounds

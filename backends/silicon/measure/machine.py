@@ -79,6 +79,10 @@ def stream(op: str, dtype: str, rows: int, cols: int) -> Point:
     )
 
 
+# Elementwise ops that show what a memory can do, and are fitted to nothing.
+PEAKS = ("copy", "read")
+
+
 class Machine(Protocol):
     """What can time a point."""
 

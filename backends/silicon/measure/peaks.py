@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from llmir.backends.silicon.calibrate import PEAKS
-
-from .machine import Point
+from .machine import PEAKS, Point
 from .plan import Facts
 
 UNITS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

@@ -9,9 +9,7 @@ from itertools import product as each
 
 import numpy as np
 
-from llmir.backends.silicon.calibrate import PEAKS
-
-from .machine import BYTES, Point, attention, product, stream
+from .machine import BYTES, PEAKS, Point, attention, product, stream
 
 # (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
 WEIGHTS = (

@@ -12,7 +12,7 @@ import numpy as np
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.kernels import CpuHost, Host
-from llmir.backends.silicon.calibrate import Errors, errors, group_folds
+from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.dim import Binding
 from llmir.graph import Program
 from llmir.hw import Device

@@ -2,7 +2,6 @@
 
 from .chat import Chat
 from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
-from .overheads import Overheads, overheads
 from .pricing import IDEAL, Pricing, priced_by
 from .requests import Layout
 from .run import validate
@@ -16,11 +15,9 @@ __all__ = [
     "Group",
     "Judged",
     "Layout",
-    "Overheads",
     "Pricing",
     "Refused",
     "Validation",
-    "overheads",
     "priced_by",
     "validate",
 ]

@@ -11,26 +11,29 @@ import numpy as np
 
 from llmir import strict_csv
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.silicon.calibrate import Table
+from llmir.backends.silicon.bounds import MODEL
+from llmir.backends.silicon.rows import Array, Table
+from llmir.backends.silicon.tables import header
+from llmir.backends.silicon.tables.chat import UNITS, timed
+from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from .bounds import MODEL
 from .judged import Findings, Judged, Refused
-from .pricing import IDEAL, Pricing
-from .tables import chat_columns, header
+from .pricing import IDEAL, Pricing, of_step
 
-Array = np.ndarray[Any, np.dtype[Any]]
+FAR = 30  # times as long as predicted: units that are mistaken for others are 1000 times off
 
 
 @dataclass(frozen=True)
 class Chat:
-    """What a log's requests ran on: each in a batch of `batch` like it."""
+    """What a log's requests ran on: each in a batch of `batch` like it; `unit` is of times without one."""
 
     program: Program
     device: Device
     engine: str = ""
     batch: int = 1
+    unit: str = ""
 
     def fits(self, prompt: int, generate: int) -> bool:
         """Whether a batch of such requests stays within the memory that may be used."""
@@ -39,12 +42,19 @@ class Chat:
 
 def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
     """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
+    if on.unit not in ("", *UNITS):
+        raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
+    measured = measurements(path.name, t, header(path), on.unit)
     predicted = figures(t, on, pricing)
-    measured = measurements(t, header(path))
     least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
     prompts, answers = (t[c].astype(int).tolist() for c in ("input_tokens", "output_tokens"))
     all_fit = not prompts or on.fits(max(prompts), max(answers))
     at = (on.device.name, on.engine, on.engine, on.program.name, "")
+    middle = int(np.median(prompts)) if prompts else 1
+    sure = {
+        metric: of_step(pricing.step(on.program, on.device, on.engine, on.batch, *step))
+        for metric, step in {"ttft": (middle, 0), "tpot": (1, middle), "e2e": (1, middle)}.items()
+    }
     for i, line in enumerate(t["line"]):
         if not all_fit and not on.fits(prompts[i], answers[i]):
             reason = f"does not fit on {on.program.devices} × {on.device.name}"
@@ -55,10 +65,10 @@ def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> N
                 continue
             was = float(measured[metric][i]) if metric in measured else np.nan
             bound = float(least[metric][i])
+            where = path.name, int(line), "chat", metric, *at
             rule = MODEL if bound > was else ""
-            found.rows.append(
-                Judged(path.name, int(line), "chat", metric, *at, was, float(seconds[i]), bound, rule)
-            )
+            found.rows.append(Judged(*where, was, float(seconds[i]), bound, *sure[metric], rule))
+    found.questions += _questions(path.name, measured, predicted, least)
 
 
 def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:
@@ -85,11 +95,36 @@ def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:
     }
 
 
-def measurements(t: Table, names: Sequence[str]) -> dict[str, Array]:
-    """Measured seconds by metric; of two columns of a figure the first counts."""
+def measurements(file: str, t: Table, names: Sequence[str], unit: str) -> dict[str, Array]:
+    """Measured seconds by metric; of two columns of a figure the first counts. InputError without a unit."""
     found: dict[str, Array] = {}
-    for column, metric, scale in chat_columns(names):
+    for column, metric, scale in timed(names, unit):
+        if not scale:
+            units = " or ".join(f"{column}_{name}" for name in UNITS)
+            raise InputError(f"{file}: {column} states no unit; call it {units}, or say --unit")
         found.setdefault(metric, t[column] * scale)
+    return found
+
+
+def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array]) -> list[str]:
+    """What no machine does, of figures that are so for most requests: one line for each."""
+    found = []
+    predicted, least = priced
+    for metric, seconds in measured.items():
+        known = ~np.isnan(seconds) & ~np.isnan(predicted[metric])
+        if not known.any():
+            continue
+        times = float(np.median(seconds[known] / predicted[metric][known]))
+        below = float(np.mean(seconds[known] < least[metric][known]))
+        if times > FAR or below > 0.5:
+            how = (
+                f"{times:,.0f} times as long as predicted"
+                if times > FAR
+                else "shorter than any machine can be"
+            )
+            found.append(
+                f"{file}: {metric} is {how} in the middle; is it in the unit that it is said to be in?"
+            )
     return found
 
 
@@ -100,6 +135,7 @@ def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
         if r.file == path.name:
             own = priced.setdefault(r.row, {})
             own |= {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
+            own |= {"basis": r.basis, "band": r.band}
     with strict_csv.table(path, "more") as reader:
         logged = list(reader)
     empty = {f"{which}_{m}_s": None for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal")}

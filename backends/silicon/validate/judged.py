@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.silicon.calibrate import errors
+from llmir.backends.silicon.folds import errors
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.names import suggest
@@ -40,8 +40,9 @@ class Where(NamedTuple):
 class Judged(NamedTuple):
     """A figure that was measured, in seconds, and its prediction; `measured_s` is NaN in a log without it.
 
-    `ideal_s` is the roofline's lower bound. `exceeds` is empty, or the rule that explains why the bound is
-    above the measurement.
+    `ideal_s` is the roofline's lower bound. `basis` says what the prediction rests on, `band` its mean
+    relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above
+    the measurement.
     """
 
     file: str
@@ -56,7 +57,14 @@ class Judged(NamedTuple):
     measured_s: float
     predicted_s: float
     ideal_s: float
+    basis: str = ""
+    band: float = math.nan
     exceeds: str = ""
+
+    @property
+    def within(self) -> bool:
+        """Whether the error is not above the band."""
+        return abs(self.error) <= self.band
 
     @property
     def error(self) -> float:
@@ -115,16 +123,21 @@ class Findings:
     rows: list[Judged] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Validation(Figures):
-    """What was judged and what was not; `problems` are rows whose cells make no sense."""
+    """What was judged and what was not; `problems` are rows whose cells make no sense.
+
+    `questions` are of files whose times no machine can have.
+    """
 
     cost_model: str
     rows: Sequence[Judged] = ()
     refused: Sequence[Refused] = ()
     problems: Sequence[str] = ()
+    questions: Sequence[str] = ()
 
     @property
     def measured(self) -> tuple[Judged, ...]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.silicon.calibrate import Table, engine
+from llmir.backends.silicon.machines import engine
+from llmir.backends.silicon.rows import Table
 from llmir.errors import InputError
 
 from . import spelling

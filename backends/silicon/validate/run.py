@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.serving import loop
-from llmir.backends.silicon.calibrate import Machines, Table, named
-from llmir.backends.silicon.calibrate import engine as engine_of
+from llmir.backends.silicon import bounds
+from llmir.backends.silicon.machines import Machines, engine, named
+from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from . import bounds, kernels
 from .chat import Chat, chat
 from .judged import Findings, Judged, Refused, Validation, Where
-from .pricing import IDEAL, Pricing, bound
+from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
-from .tables import table
 
 Build = Callable[[Layout], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
@@ -45,18 +45,20 @@ def validate(
     found = Findings()
     build = _once(build)
     for path in paths:
-        form, rows = table(path)
-        if (form == "chat") != (on is not None):
-            apart = f"a table of {form} rows says on what it ran: leave out --model"
+        format, rows = load(path)
+        if (format.name == "chat") != (on is not None):
+            apart = f"a table of {format.name} rows says on what it ran: leave out --model"
             raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
         found.problems += rows.problems
         if on:
             chat(found, path, rows, on, pricing)
-        elif form == "model":
-            _models(found, _File(path.name, rows, Machines(path.parent)), build, pricing, tell)
+            continue
+        file = _File(path.name, rows, Machines(path.parent))
+        if isinstance(format, Kernels):
+            _kernels(found, file, format, pricing, tell)
         else:
-            _kernels(found, _File(path.name, rows, Machines(path.parent)), form, pricing, tell)
-    return Validation(pricing.name, found.rows, found.refused, found.problems)
+            _models(found, file, build, pricing, tell)
+    return Validation(pricing.name, **vars(found))
 
 
 def _reason(error: LlmirError) -> str:
@@ -91,53 +93,52 @@ class _File:
         device, framework = self.device(word("gpu")), word("framework")
         gpu = word("gpu") if isinstance(device, str) else device.name
         dtype, line = word("dtype") or word("weight_dtype"), int(self.rows["line"][i])
-        return Where(
-            self.name, line, kind, metric, gpu, framework, engine_of(framework), word("model"), dtype
-        )
+        return Where(self.name, line, kind, metric, gpu, framework, engine(framework), word("model"), dtype)
 
 
-def _kernels(found: Findings, file: _File, form: str, pricing: Pricing, tell: Tell) -> None:
-    t = file.rows
-    engines = [engine_of(f) for f in t["framework"]]
-    by = list(zip(t["gpu"], engines, map(named, t["framework"], t["kernel"]), strict=True))
-    done = 0
-    for rows, call, kind in kernels.calls(form, t):
-        tell(file.name, done := done + len(rows), len(t))
-        if isinstance(call, str):
-            found.refused += [Refused(*file.where(i, kind), call) for i in rows]
+def _kernels(found: Findings, file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> None:
+    t, done = file.rows, 0
+    for (gpu, framework, kernel, variant), at in t.alike("gpu", "framework", "kernel", "variant").items():
+        tell(file.name, done := done + len(at), len(t))
+        device = file.device(gpu)
+        if isinstance(device, str):
+            kinds = format.kinds(t.take(at))
+            found.refused += [
+                Refused(*file.where(i, kind), device) for i, kind in zip(at, kinds, strict=True)
+            ]
             continue
-        for who in dict.fromkeys(by[i] for i in rows):
-            own = np.array([n for n, i in enumerate(rows) if by[i] == who])
-            gpu, engine, name = who
-            _call(found, file, call.take(own), gpu, engine, name, pricing)
+        own = "" if variant == "main" else variant or kernel
+        for points in format.points(t.take(at), device):
+            _points(found, file, points, at[points.rows], pricing, device, named(framework, own))
 
 
-def _call(
+def _points(
     found: Findings,
     file: _File,
-    call: kernels.Call,
-    gpu: str,
-    engine: str,
-    name: str,
+    points: Points | Refusal,
+    at: Any,
     pricing: Pricing,
+    device: Device,
+    kernels: str,
 ) -> None:
-    """The rows of one program on one device, by the kernel `name` of an engine."""
-    device = file.device(gpu)
+    """The rows `at` of one program, by the kernels of an engine."""
     try:
-        if isinstance(device, str):
-            raise InputError(device)
-        least = bound(call, device)
-        predicted = pricing.kernel(call, device, engine, name)
+        if isinstance(points, Refusal):
+            raise InputError(points.reason)
+        least = bounds.bound(points, device)
+        prices = points.prices(pricing.model(device, kernels))
     except LlmirError as error:
-        found.refused += [Refused(*file.where(i, call.kind), _reason(error)) for i in call.index]
+        found.refused += [Refused(*file.where(i, points.kind), _reason(error)) for i in at]
         return
-    measured = file.rows["latency_us"][call.index] * 1e-6
+    times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
+    held = [price.of(points.at) for price in prices]
+    basis, band = trust(times, [price.basis for price in held], [price.error for price in held])
+    measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
-    for i, was, will, bound_s, rule in zip(
-        call.index, measured, predicted, least.seconds, rules, strict=True
-    ):
-        at = file.where(i, call.kind)
-        found.rows.append(Judged(*at, float(was), float(will), float(bound_s), rule))
+    columns = measured, np.sum(times, axis=0), least.seconds, np.broadcast_to(band, len(at)), rules
+    for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
+        where = file.where(i, points.kind)
+        found.rows.append(Judged(*where, float(was), float(will), float(bound), basis, float(sure), rule))
 
 
 def _once(build: Build) -> Build:
@@ -176,15 +177,16 @@ def _models(found: Findings, file: _File, build: Build, pricing: Pricing, tell: 
             found.refused.append(Refused(*at, _reason(error)))
             continue
         for metric, measured in asked.figures.items():
-            predicted, least = priced[metric]
+            predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
-            found.rows.append(Judged(*at._replace(metric=metric), measured, predicted, least, rule))
+            where = at._replace(metric=metric)
+            found.rows.append(Judged(*where, measured, predicted, least, *sure, rule))
 
 
 def _figure(
     metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
-) -> tuple[float, float]:
-    """Seconds predicted, and the lower bound."""
+) -> tuple[float, float, Trust]:
+    """Seconds predicted, the lower bound, and how sure the step is that most of it is made of."""
     prompt, generate = asked.prompt, asked.generate
 
     def job(by: Pricing) -> Callable[[int], Any]:
@@ -198,9 +200,12 @@ def _figure(
         expected = loop.steady_step(step(pricing), within, prompt, generate)
         least = loop.steady_step(step(IDEAL), most, prompt, generate)
         share = (within, most) if metric == "token" else (1, 1)
-        return expected.expected / share[0], least.bound / share[1]
+        sure = of_step(step(pricing)(within, 1, prompt + generate // 2))
+        return expected.expected / share[0], least.bound / share[1], sure
+    whole = job(pricing)(asked.batch)
+    sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
         within, _ = loop.fitting(job(IDEAL)(1), asked.batch)
-        return loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s
+        return loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s, sure
     name = f"{metric}_s"
-    return getattr(job(pricing)(asked.batch), name), getattr(job(IDEAL)(asked.batch), name)
+    return getattr(whole, name), getattr(job(IDEAL)(asked.batch), name), sure

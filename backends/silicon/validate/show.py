@@ -19,13 +19,28 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
         "schema_version": 1,
         "cost_model": found.cost_model,
         "groups": [group_row(g) for g in found.groups(by)],
+        "within_band": within(found),
         "exceeds": [
             {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
         ],
         "rows": [judged_row(r) for r in found.rows],
         "refused": [r._asdict() for r in found.refused],
         "problems": list(found.problems),
+        "questions": list(found.questions),
     }
+
+
+def within(found: Validation) -> list[dict[str, Any]]:
+    """Of rows whose band is known, how many there are and the share whose error is no larger.
+
+    By the weakest basis of a row's ops: `calibrated`, for whatever engine, `borrowed` or `roofline`.
+    """
+    known: dict[str, list[bool]] = {}
+    for row in found.measured:
+        if not math.isnan(row.band):
+            weakest = next((b for b in ("roofline", "borrowed") if b in row.basis), "calibrated")
+            known.setdefault(weakest, []).append(row.within)
+    return [{"basis": b, "n": len(n), "share": sum(n) / len(n)} for b, n in sorted(known.items())]
 
 
 def group_row(group: Group) -> dict[str, Any]:

@@ -13,20 +13,24 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
-from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.calibration import digits
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
+from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
-from llmir.backends.silicon.calibrate import Errors, Machines, errors, fit, group_folds
-from llmir.backends.silicon.calibrate import engine as engine_of
+from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.machines import engine as engine_of
+from llmir.backends.silicon.tables import load
+from llmir.backends.silicon.validate.pricing import IDEAL
+from llmir.backends.silicon.validate.requests import Layout, Request, request
 from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from .pricing import IDEAL
-from .requests import Layout, Request, request
-from .tables import table
+from .fit import fit
 
+TABLE = "e2e.csv"  # the table of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
 
 
@@ -49,10 +53,28 @@ class Overheads:
     models: int
     errors: Errors
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its errors, as shares of one, and its parameters."""
+        return {"engine": self.engine, "models": self.models, **self.errors._asdict(), **vars(self.host)}
 
-def overheads(path: Path, build: Callable[[Layout], Program]) -> list[Overheads]:
-    """The hosts of all engines in a table of whole models; InputError if no row can be used."""
-    runs = list(_runs(path, build))
+    @property
+    def yaml(self) -> str:
+        """A file of `hw/engines`, three significant digits a parameter."""
+        origin = f"{self.engine} in whole runs of {self.models} models, {TABLE}"
+        values = {"error_percent": 100 * self.errors.mape, **vars(self.host)}
+        said = "".join(f"{name}: {digits(value)}\n" for name, value in values.items())
+        return f'origin: "{origin}"\nrows: {self.rows}\n{said}'
+
+
+def overheads(
+    path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device] = lambda device: device
+) -> list[Overheads]:
+    """The hosts of all engines in a table of whole models; InputError if no row can be used.
+
+    `known` gives a device with another calibration than its own.
+    """
+    runs = list(_runs(path, build, known))
     if not runs:
         raise InputError(f"{path.name}: no run of a known model on a calibrated device")
     engines = dict.fromkeys(run.engine for run in runs)
@@ -73,7 +95,12 @@ def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
 
 def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
     # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
-    return fit(Host, device, shape, seconds, starts=6, prior=0.001)
+    kinds = {"host": Host}
+    time = lambda made: np.asarray(made["host"].seconds(device, shape))  # noqa: E731
+    found = fit(kinds, time, seconds, starts=24, prior=0.001)
+    host = found["host"]
+    assert isinstance(host, Host)
+    return host
 
 
 def _stacked(shapes: Sequence[Any]) -> Any:
@@ -85,16 +112,17 @@ def _stacked(shapes: Sequence[Any]) -> Any:
     return type(shapes[0])(**made)
 
 
-def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
-    form, t = table(path)
-    if form != "model":
-        raise InputError(f"{path.name}: engines are fitted to a table of whole models, this is one of {form}")
+def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device]) -> Iterator[Run]:
+    format, t = load(path)
+    if format.name != "model":
+        of = f"this is one of {format.name}"
+        raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
     build, machines = cache(build), Machines(path.parent)
     for i in range(len(t)):
         if t["kind"][i] not in JUDGED:
             continue
         try:
-            asked, device = request(t, i), machines(t["gpu"][i])
+            asked, device = request(t, i), known(machines(t["gpu"][i]))
             if not _calibrated(device):
                 continue
             engine, program = engine_of(t["framework"][i]), build(asked.layout)
@@ -107,8 +135,8 @@ def _runs(path: Path, build: Callable[[Layout], Program]) -> Iterator[Run]:
 
 def _calibrated(device: Device) -> bool:
     """Whether its kernels rest on its vendor's; what another's leave is more than the host's."""
-    found = basis(device, "gemm_bf16")
-    return found is not None and found.device.vendor == device.vendor
+    found = kernels_of(device)
+    return found is not None and found.vendor == device.vendor
 
 
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:

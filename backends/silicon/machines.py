@@ -10,15 +10,7 @@ from llmir import hw
 from llmir.errors import InputError
 from llmir.hw import Device
 
-# Names of machines in measured tables, beside those that `llmir.hw` knows.
-MACHINES = {
-    # Polaris: nodes of four A100-SXM4-40GB (docs.alcf.anl.gov/polaris); LLM-Inference-Bench ran there.
-    "a100_argonne": "a100-40-sxm",
-    # Azure NDm A100 v4 and NC A100 v4, which Vidur (arXiv:2405.05465) profiled.
-    "a100_dgx": "a100-80-sxm",
-    "a100_pairwise_nvlink": "a100-80-pcie",
-    "a40_pairwise_nvlink": "a40",
-}
+from .sources import known
 
 
 def machine(gpu: str) -> str:
@@ -27,7 +19,7 @@ def machine(gpu: str) -> str:
     >>> machine("a100_argonne"), machine("h100_sxm")
     ('a100-40-sxm', 'h100_sxm')
     """
-    return MACHINES.get(gpu.strip().lower(), gpu.strip())
+    return str(known()["machines"].get(gpu.strip().lower(), gpu.strip()))
 
 
 def engine(framework: str) -> str:

@@ -60,6 +60,13 @@ class Table(Figures):
         """Some of the rows."""
         return Table({name: column[index] for name, column in self.columns.items()})
 
+    def alike(self, *names: str) -> dict[tuple[Any, ...], Array]:
+        """The numbers of the rows that have the same in these columns, by what that is."""
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for i, key in enumerate(zip(*(self[n].tolist() for n in names), strict=True)):
+            found.setdefault(key, []).append(i)
+        return {key: np.array(rows) for key, rows in found.items()}
+
 
 def read(
     path: Path, numbers: Mapping[str, Column], words: Sequence[str], *, where: Words = NO_WORDS

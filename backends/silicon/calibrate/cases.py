@@ -1,0 +1,201 @@
+"""Measured rows by what they calibrate: a device, an engine's kernels, and the families that price them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.cost.calibration import nearest
+from llmir.backends.cost.kernels import KERNELS, Kernel, parameters
+from llmir.backends.silicon.bounds import bound
+from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.backends.silicon.machines import Machines, named
+from llmir.backends.silicon.rows import Array, Table
+from llmir.backends.silicon.tables import Kernels, Points
+from llmir.errors import HardwareError
+from llmir.hw import Device, Fitted
+from llmir.names import plain, spans
+
+from .clock import Clock, clock, families_of
+from .fit import fit
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Rows of one device and engine that kernels of `families` price, beside those of others, which are held.
+
+    Of an engine's several kernels for one thing, that with most rows is `main` and bears the engine's name
+    alone. `hot` rows are set apart by rule: faster than the roofline, so that operands lay in the L2.
+    """
+
+    device: Device
+    engine: str
+    main: bool
+    families: tuple[str, ...]
+    origin: str
+    seconds: Array
+    groups: Sequence[object]
+    clock: Clock
+    held: Mapping[str, Kernel]
+    hot: int
+
+    @property
+    def name(self) -> str:
+        """The families, as one word."""
+        return " + ".join(self.families)
+
+    @property
+    def parameters(self) -> int:
+        """How many are fitted."""
+        return sum(len(parameters(KERNELS[f])) for f in self.families)
+
+    def predicted(self, kernels: Mapping[str, Kernel]) -> Array:
+        """Seconds of all rows by these kernels."""
+        return self.clock.seconds({**self.held, **kernels})
+
+    def take(self, some: Array) -> Case:
+        """Some of the rows."""
+        groups = [self.groups[i] for i in some]
+        return replace(self, seconds=self.seconds[some], groups=groups, clock=self.clock.take(some))
+
+    def fit(self) -> Mapping[str, Kernel]:
+        """The kernels nearest to the rows."""
+        kinds = {family: KERNELS[family] for family in self.families}
+        starts, loss = max((kind.starts, kind.loss) for kind in kinds.values())
+        return fit(kinds, self.predicted, self.seconds, starts=starts, loss=loss)
+
+    @cached_property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Those of all rows."""
+        return self.fit()
+
+    @cached_property
+    def errors(self) -> Errors:
+        """Errors of each row by a fit that saw none of its group."""
+        found = np.empty(len(self.seconds))
+        for seen, judged in group_folds(self.groups):
+            found[judged] = self.take(judged).predicted(self.take(seen).fit())
+        return errors(found, self.seconds)
+
+    @property
+    def ideal_errors(self) -> Errors:
+        """Errors of the roofline."""
+        return errors(self.clock.seconds({}), self.seconds)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What it is of, and its errors, as shares of one."""
+        return {
+            "device": self.device.name,
+            "engine": self.engine,
+            "family": self.name,
+            "parameters": self.parameters,
+            "groups": len(set(self.groups)),
+            "set_apart": self.hot,
+            **self.errors._asdict(),
+            "ideal_mape": self.ideal_errors.mape,
+        }
+
+    @property
+    def fitted(self) -> dict[str, Fitted]:
+        """What a calibration says of each family; one fitted with others has their error."""
+        rows, error = len(self.seconds), self.errors.mape
+        values = {family: {n: float(v) for n, v in vars(k).items()} for family, k in self.kernels.items()}
+        return {family: Fitted(value, self.origin, rows, error) for family, value in values.items()}
+
+
+def cases(
+    file: str,
+    format: Kernels,
+    rows: Table,
+    machines: Machines,
+    known: Callable[[Device], Device] = lambda device: device,
+) -> tuple[list[Case], list[str]]:
+    """The cases of a table, and what of it cannot be used: rows that are refused, of no device, of one group.
+
+    `known` gives a device with the calibration that families of other tables are held at.
+    """
+    found: list[Case] = []
+    alike: dict[tuple[str, str, tuple[str, ...]], list[Case]] = {}  # an engine's kernels for one thing
+    problems: list[str] = []
+    reasons: dict[str, list[int]] = {}
+    by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
+    for (why,), at in rows.alike("unfit").items():
+        if why:
+            reasons[why] = rows["line"][at].astype(int).tolist()
+    rows = rows.take(rows["unfit"] == "")
+    for (gpu, framework, variant, *kernel), at in rows.alike(*by).items():
+        what = f"{file}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
+        try:
+            device = machines(gpu)
+        except HardwareError as error:
+            problems.append(f"{what}: {error}")
+            continue
+        if not named(framework):
+            problems.append(f"{what}: no framework is named")
+            continue
+        engine = named(framework, "" if variant == "main" else variant or "".join(kernel))
+        some = rows.take(at)
+        for families, points in _alike(format, some, device, reasons).items():
+            case = _case(format, some, device, engine, framework, families, points, known(device))
+            if len(set(case.groups)) < 2:
+                few = f"fewer than two groups by {', '.join(format.groups)}, too few to judge"
+                problems.append(f"{what}, {case.name}: {few}")
+            elif variant:
+                found.append(replace(case, main=variant == "main"))
+            else:
+                alike.setdefault((gpu, framework, families), []).append(case)
+    problems += [f"{file}: {plain(why, 200)}: rows {spans(sorted(n), 5)}" for why, n in reasons.items()]
+    for (_, framework, _), kernels in alike.items():
+        first, *others = sorted(kernels, key=lambda case: (-len(case.seconds), case.engine))
+        found += [replace(first, main=True, engine=named(framework)), *others]
+    return found, problems
+
+
+def _alike(
+    format: Kernels, rows: Table, device: Device, reasons: dict[str, list[int]]
+) -> dict[tuple[str, ...], list[Points]]:
+    """Points by the families that a fit to this table is of."""
+    found: dict[tuple[str, ...], list[Points]] = {}
+    for points in format.points(rows, device):
+        if not isinstance(points, Points):
+            reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
+            continue
+        own = tuple(f for f in families_of(points, device) if f.startswith(format.fits))
+        if own:
+            found.setdefault(own, []).append(points)
+    return found
+
+
+def _case(
+    format: Kernels,
+    rows: Table,
+    device: Device,
+    engine: str,
+    framework: str,
+    families: tuple[str, ...],
+    points: Sequence[Points],
+    known: Device,
+) -> Case:
+    """Those of the points that a fit may see."""
+    at = np.concatenate([p.rows for p in points])
+    measured = rows["latency_us"] * 1e-6
+    hot = np.concatenate([bound(p, device).seconds > measured[p.rows] for p in points])
+    place = np.full(len(rows), -1)
+    place[at] = np.arange(len(at))
+    made = clock([replace(p, rows=place[p.rows]) for p in points], device)
+    kept = np.flatnonzero(~hot)
+    terms = {term.family: term.call.families for term in made.terms if term.family not in families}
+    held = {family: b.kernel for family, names in terms.items() if (b := nearest(known, names, engine))}
+    used = rows.take(at[kept])
+    sources = ", ".join(sorted({s for s in used["source"] if s}))
+    origin = f"{framework}, measured by {sources}" if sources else framework
+    groups = format.left_out_together(used)
+    seconds = measured[at[kept]]
+    return Case(
+        device, engine, False, families, origin, seconds, groups, made.take(kept), held, int(hot.sum())
+    )

@@ -1,0 +1,107 @@
+"""The calls that rows of a table make, with numbers put in: what any kernels take for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.cost import Ideal, Row, rows
+from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls
+from llmir.backends.cost.stand_in import stand_in
+from llmir.backends.silicon.rows import Array
+from llmir.backends.silicon.tables import Points
+from llmir.dim import Binding
+from llmir.hw import Device
+
+NUMBERS = Binding()  # of a shape that has its numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One call of many rows: the family that prices it, its shape, the roofline, and the rows."""
+
+    family: str
+    call: Call
+    least: Array
+    rows: Array
+
+    def seconds(self, kernel: Kernel, device: Device) -> Array:
+        """As a report has them."""
+        return np.asarray(self.call.seconds(kernel, device, NUMBERS, self.least))
+
+    def take(self, some: Array) -> Term:
+        """Of some rows, which are numbered anew."""
+        place = np.full(max(self.rows.max(), some.max()) + 1, -1)
+        place[some] = np.arange(len(some))
+        at = place[self.rows] >= 0
+        call = replace(self.call, shape=self.call.shape.take(at))
+        return Term(self.family, call, self.least[at], place[self.rows[at]])
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """What `count` rows take on a device, by kernels of each family."""
+
+    device: Device
+    terms: tuple[Term, ...]
+    count: int
+
+    def seconds(self, kernels: Mapping[str, Kernel]) -> Array:
+        """The calls of each row, added up; of a family without a kernel the roofline."""
+        total = np.zeros(self.count)
+        for term in self.terms:
+            kernel = kernels.get(term.family)
+            seconds = term.seconds(kernel, self.device) if kernel else term.least
+            total += np.bincount(term.rows, seconds, self.count)  # a row may make a call twice
+        return total
+
+    def take(self, some: Array) -> Clock:
+        """Of some rows."""
+        return Clock(self.device, tuple(t.take(some) for t in self.terms), len(some))
+
+
+def clock(points: Sequence[Points], device: Device) -> Clock:
+    """The calls of all rows of these points, those alike as one; `rows` of points number them."""
+    made: dict[Any, list[tuple[Call, Array, Array]]] = {}
+    for group in points:
+        many = len(group.rows)
+        for row, call in _calls(group):
+            least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
+            whole = replace(call, shape=call.shape.spread(many))
+            words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
+            key = own(call.families[0], device), call.part, type(call.shape), words
+            made.setdefault(key, []).append((whole, least, group.rows))
+    terms = (_stacked(key[0], parts) for key, parts in made.items())
+    return Clock(device, tuple(terms), sum(len(group.rows) for group in points))
+
+
+def families_of(points: Points, device: Device) -> tuple[str, ...]:
+    """The families that price the rows, in the order of the ops."""
+    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points)))
+
+
+def _calls(points: Points) -> Iterator[tuple[Row, Call]]:
+    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in."""
+    for row in rows(points.program):
+        if row.name not in points.untimed:
+            bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
+            yield row, next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+
+
+def own(family: str, device: Device) -> str:
+    """The family on this device: a CPU has kernels of its own."""
+    return f"cpu_{family}" if device.cores and f"cpu_{family}" in KERNELS else family
+
+
+def _stacked(family: str, parts: Sequence[tuple[Call, Array, Array]]) -> Term:
+    made, least, at = zip(*parts, strict=True)
+    columns = {
+        f.name: np.concatenate([getattr(call.shape, f.name) for call in made])
+        for f in fields(made[0].shape)
+        if isinstance(getattr(made[0].shape, f.name), np.ndarray)
+    }
+    call = replace(made[0], shape=replace(made[0].shape, **columns))
+    return Term(family, call, np.concatenate(least), np.concatenate(at))

@@ -1,0 +1,188 @@
+"""Every case of a folder of measured tables, fitted; and the files that this makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from llmir.backends.cost.calibration import engine_yaml, to_yaml
+from llmir.backends.cost.kernels import KERNELS
+from llmir.backends.cost.relatives import nearness
+from llmir.backends.silicon.folds import errors
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.tables import Kernels
+from llmir.errors import InputError
+from llmir.frozen import FrozenDict, Immutable
+from llmir.hw import Calibration, Device, Fitted
+from llmir.hw.calibration import rank
+
+from .cases import Case, cases
+from .hosts import Overheads
+
+T = TypeVar("T")
+
+Engines = dict[str, dict[str, Fitted]]
+YAML = (".yaml", ".yml")
+NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
+
+
+class Refit(Immutable):
+    """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
+
+    `device` is the one that was asked for, as it was named; `whole`, whether all there is was fitted.
+    """
+
+    kernels: tuple[Mapping[str, Any], ...]
+    hosts: tuple[Mapping[str, Any], ...]
+    _cases: Sequence[Case]
+    _overheads: Sequence[Overheads]
+    _machines: Machines
+    _device: str | None
+    _whole: bool
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        hosts: Sequence[Overheads],
+        machines: Machines,
+        *,
+        device: str | None = None,
+        whole: bool = False,
+    ) -> None:
+        vars(self).update(_cases=tuple(cases), _overheads=tuple(hosts), _machines=machines)
+        vars(self).update(_device=device, _whole=whole)
+        vars(self)["kernels"] = tuple(FrozenDict(case.row) for case in cases)
+        vars(self)["hosts"] = tuple(FrozenDict(host.row) for host in hosts)
+
+    def files(self, target: str) -> dict[str, str]:
+        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
+
+        InputError where a file would be of several.
+        """
+        if not target.endswith(YAML):
+            made = files(self._cases, whole=self._whole)
+            made |= {f"engines/{host.engine}.yaml": host.yaml for host in self._overheads}
+            return {f"{target}/{name}": text for name, text in made.items()}
+        if not self._cases:
+            (host,) = _alone(self._overheads, target, "engine", [host.engine for host in self._overheads])
+            return {target: host.yaml}
+        devices = list(dict.fromkeys(case.device for case in self._cases))
+        (device,) = _alone(devices, target, "device", [d.name for d in devices])
+        base = self._machines.base(device, self._device or device.name, target)
+        return {target: device_file(base, self._cases)}
+
+
+def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:
+    if len(found) > 1:
+        raise InputError(f"{target}: a file is of one {what}, say which with --{what}: {', '.join(names)}")
+    return found
+
+
+def fitted(
+    tables: Iterable[tuple[str, Kernels, Table]],
+    machines: Machines,
+    wanted: Callable[[str, Case], bool] = lambda format, case: True,
+    tell: Callable[[str], None] = lambda problem: None,
+) -> list[Case]:
+    """The cases of tables, by file, that are `wanted`, one table after another; `tell` hears of the rest.
+
+    Families of other tables are held at what was just fitted on the device, or else at its own.
+    """
+    found: list[Case] = []
+    for file, format, rows in sorted(tables, key=lambda table: (table[1].name, table[0])):
+        some, problems = cases(file, format, rows, machines, with_fits(found))
+        for problem in problems:
+            tell(problem)
+        found += [case for case in some if wanted(format.name, case)]
+    return found
+
+
+def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
+    """What gives a device the calibration that its cases make, or the nearest's of its vendor."""
+    fitted: dict[Device, Calibration] = {}
+    for device in dict.fromkeys(case.device for case in found):
+        if engines := calibration([case for case in found if case.device == device]):
+            fitted[device] = _ranked(engines)
+    whole = [device for device, made in fitted.items() if not made.partial]
+
+    def known(device: Device) -> Device:
+        siblings = [other for other in whole if other.vendor == device.vendor]
+        nearest = min(siblings, key=lambda other: nearness(device, other), default=device)
+        made = fitted.get(device if device in fitted else nearest)
+        return replace(device, own_calibration=made) if made else device
+
+    return known
+
+
+def calibration(found: Sequence[Case]) -> Engines:
+    """What cases of one device say, by engine and family."""
+    engines: Engines = {}
+    for case in sorted(kept(found), key=lambda case: len(case.seconds)):
+        engines.setdefault(case.engine, {}).update(case.fitted)
+    return engines
+
+
+def kept(found: Sequence[Case]) -> list[Case]:
+    """The cases that a calibration is made of: nearer on unseen shapes than what would be there without them.
+
+    Of two versions of an engine's kernel that is the one with more rows; the roofline is what any kernel must
+    beat, and the main kernel of the engine what another one must.
+    """
+    best: dict[tuple[object, ...], Case] = {}
+    for case in found:
+        key = case.device, case.engine, case.families
+        if key not in best or len(case.seconds) > len(best[key].seconds):
+            best[key] = case
+    mains = {(case.device, case.engine, case.families): case for case in best.values() if case.main}
+
+    def pays(case: Case) -> bool:
+        main = mains.get((case.device, case.engine.partition("-")[0], case.families))
+        others = [case.ideal_errors.mape]
+        if main and main is not case:
+            others.append(errors(case.predicted(main.kernels), case.seconds).mape)
+        return case.errors.mape < min(others)
+
+    return [case for case in best.values() if pays(case)]
+
+
+def _ranked(engines: Engines) -> Calibration:
+    ordered = dict(sorted(engines.items(), key=lambda engine: rank(engine[0])))
+    return Calibration(next(iter(ordered)), ordered)
+
+
+def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
+    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
+
+    Where these are not the `whole` of what there is to fit, they are laid over what the device has.
+    """
+    made: dict[str, str] = {}
+    for device in dict.fromkeys(case.device for case in found if case.device.measured_as):
+        engines = calibration([case for case in found if case.device == device])
+        if device.calibration and not whole:
+            for engine, families in device.calibration.engines.items():
+                if engine in engines:
+                    own = {name: fit for name, fit in families.items() if name in KERNELS}
+                    engines[engine] = own | engines[engine]
+        for engine, families in sorted(engines.items()):
+            made[f"calibrations/{device.measured_as}/{engine}.yaml"] = engine_yaml(
+                dict(sorted(families.items()))
+            )
+    return made
+
+
+def device_file(extends: str, found: Sequence[Case]) -> str:
+    """A device file with these cases' calibration."""
+    return f"extend: {extends}\n{block(found)}"
+
+
+def block(found: Sequence[Case], hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:
+    """The `calibration:` of these cases and hosts, by engine; first is the device's, or has most families."""
+    engines = calibration(found)
+    for engine, host in hosts.items():
+        engines.setdefault(engine, {}).update(host)
+    known = found[0].device.calibration
+    first = max(engines, key=lambda e: (known is not None and e == known.engine, len(engines[e])))
+    return to_yaml(Calibration(first, engines))

@@ -1,0 +1,47 @@
+"""What is known of measured rows beside their columns: `sources.yaml`."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmir import strict_yaml
+
+from .rows import Table
+
+FILE = Path(__file__).with_name("sources.yaml")
+# What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
+FACTS: dict[str, object] = {
+    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
+    "turns": nan,
+}
+
+
+@cache
+def known() -> dict[str, Any]:
+    """The file."""
+    found: dict[str, Any] = strict_yaml.load(FILE.read_bytes())
+    return found
+
+
+def facts(table: str, rows: Table) -> Table:
+    """The rows with what is known of them as columns; what their own columns say is kept."""
+    said = {f: np.full(len(rows), usual, float if usual != "" else object) for f, usual in FACTS.items()}
+    for entry in known()["rows"]:
+        if entry["table"] != table:
+            continue
+        fits = np.full(len(rows), fill_value=True)
+        for column, words in entry.items():
+            if column != "table" and column not in FACTS:
+                cells = rows[column]
+                fits &= np.isin(cells if cells.dtype == float else cells.astype(str), words)
+        for fact in FACTS.keys() & entry.keys():
+            said[fact][fits] = entry[fact]
+    for fact in FACTS.keys() & rows.columns.keys():
+        own = rows[fact]
+        said[fact] = np.where((own == "") | (own != own), said[fact], own)  # noqa: PLR0124 (not a number)
+    return Table({**rows.columns, **said}, rows.problems)

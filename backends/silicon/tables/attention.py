@@ -1,0 +1,100 @@
+"""Flash attention of one rank: causal, with a window or without; or of an encoder, where all see all."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.build import Builder
+from llmir.errors import InputError
+from llmir.graph import Program
+
+from .table import MORE, WHOSE, Kernels, columns
+
+TYPES = {
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "float32": "fp32",
+    "fp8": "fp8_e4m3",
+    "int8": "int8",
+}
+HEADS = ("num_heads", "num_kv_heads", "head_dim")
+
+
+@lru_cache(maxsize=256)
+def attention(dtype: str, kv: str, window: float, causal: bool = True) -> Program:
+    """q of `b` sequences with `t` new tokens, `g`·`r` heads of `d`, over caches of `c` tokens."""
+    if dtype not in TYPES or (kv or dtype) not in TYPES:
+        raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
+    q_type, kv_type = TYPES[dtype], TYPES[kv or dtype]
+    b = Builder()
+    q = b.input(f"{q_type}[b, t, g, r, d]", name="q")
+    k, v = (b.cache(f"{kv_type}[b, c, g, d]", name=n) for n in "kv")
+    to = "bf16" if q_type in ("fp8_e4m3", "int8") else ""
+    if causal:
+        b.output(b.causal_flash_attention(q, k, v, window=int(window), to=to, name="o"))
+    else:
+        b.output(b.flash_attention(q, k, v, to=to, name="o"))
+    return Program(f"attention {dtype} {kv}", {"main": b.graph()})
+
+
+class Attention(Kernels):
+    """New tokens of uniform sequences after those that they see; `context` counts both."""
+
+    name = "attention"
+    numbers = columns("batch", "q_len", "context", *HEADS, window=Column(low=0, empty=0))
+    words = (*WHOSE, "dtype")
+    more = ("kv_dtype", *MORE)
+    key = ("dtype", "kv_dtype", "window")
+    groups = HEADS
+    finer = ("batch",)
+    variants = True
+
+    def program(self, *key: Any) -> Program:
+        """One op."""
+        return attention(*key)
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """Query heads in groups, one for each head of keys and values."""
+        names = {"b": "batch", "t": "q_len", "c": "context", "g": "num_kv_heads", "d": "head_dim"}
+        group = rows["num_heads"] / rows["num_kv_heads"]
+        return {**{symbol: rows[column] for symbol, column in names.items()}, "r": group}
+
+    def kinds(self, rows: Table) -> Array:
+        """A step of one token after others is decode; a prompt of one token is read like others."""
+        decodes = (rows["q_len"] == 1) & (rows["context"] > 1)
+        return np.where(decodes, "attention_decode", "attention_prefill").astype(object)
+
+    def reasons(self, rows: Table) -> Array:
+        """Heads that cannot be grouped, and contexts without their new tokens."""
+        found = np.full(len(rows), "", dtype=object)
+        found[rows["num_heads"] % rows["num_kv_heads"] > 0] = "num_kv_heads does not divide num_heads"
+        found[rows["context"] < rows["q_len"]] = "context is past + q_len, so it is not below q_len"
+        return found
+
+
+class Encoder(Kernels):
+    """Sequences in which every token sees every other."""
+
+    name = "attention_encoder"
+    numbers = columns("batch", "q_len", "num_heads", "head_dim")
+    words = (*WHOSE, "dtype")
+    more = MORE
+    key = ("dtype",)
+    groups = ("num_heads", "head_dim")
+    variants = True
+
+    def program(self, *key: Any) -> Program:
+        """One op."""
+        return attention(*key, "", 0, causal=False)
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """All heads have keys of their own."""
+        one = np.ones(len(rows))
+        names = {"b": "batch", "t": "q_len", "c": "q_len", "g": "num_heads", "d": "head_dim"}
+        return {**{symbol: rows[column] for symbol, column in names.items()}, "r": one}

@@ -1,0 +1,48 @@
+"""A chat log: requests by their tokens, and what was measured of them if anything was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nan
+
+from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.silicon.rows import Column
+from llmir.frozen import FrozenDict
+
+from .table import Format
+
+# Of measured times: the figure, by what its column may be called before the unit.
+FIGURES = {
+    "ttft": ("ttft", "time_to_first_token"),
+    "tpot": ("tpot", "itl", "time_per_output_token"),
+    "e2e": ("e2e", "e2e_latency", "latency", "end_to_end"),
+}
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+TIME = Column(1e-9, 1e15, whole=False, empty=nan)
+
+
+def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
+    """Columns of measured times: name, figure, and the seconds in its unit; 0 where no unit is said.
+
+    >>> timed(["input_tokens", "TTFT_ms", "latency", "note"])
+    [('TTFT_ms', 'ttft', 0.001), ('latency', 'e2e', 0.0)]
+    """
+    found = []
+    for name in names:
+        spelled = name.strip().lower().replace(" ", "_").replace("(", "").replace(")", "")
+        for figure, stems in FIGURES.items():
+            for suffix, scale in {"": UNITS.get(unit, 0.0), **{f"_{u}": s for u, s in UNITS.items()}}.items():
+                if spelled in {stem + suffix for stem in stems}:
+                    found.append((name, figure, scale))
+    return found
+
+
+class Chat(Format):
+    """Requests of one model, device and engine, which the table does not say."""
+
+    name = "chat"
+    numbers = FrozenDict(dict.fromkeys(("input_tokens", "output_tokens"), Column(1, LONGEST / 2)))
+
+    def extra(self, names: Sequence[str]) -> dict[str, Column]:
+        """Those of measured times."""
+        return {column: TIME for column, _, _ in timed(names)}

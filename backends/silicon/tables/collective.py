@@ -1,0 +1,95 @@
+"""What ranks of one node exchange."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.silicon.rows import MOST, Array, Column, Table
+from llmir.build import Builder
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.mesh import Mesh
+from llmir.tensor import parse_tensor
+
+from .table import MORE, WHOSE, Kernels, columns
+
+# A table's word -> the op, and its input as it lies, of one byte or two an element.
+OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "all_reduce": ("all_reduce", "{type}[s]+{plus}", {}),
+    "all_gather": ("all_gather", "{type}[s@{at}]", {"dim": 0}),
+    "reduce_scatter": ("reduce_scatter", "{type}[s]+{plus}", {"dim": 0}),
+    "alltoall": ("all_to_all", "{type}[s@{at}, 1]", {"to": "experts"}),
+}
+
+
+def together(note: str) -> float:
+    """How many ranks of a collective share a node, as Vidur's tables note it; all if nothing is said.
+
+    >>> together("devices_per_node=4"), together("nccl-tests") == MOST
+    (4.0, True)
+    """
+    found = re.search(r"devices_per_node=(\d+)", note)
+    return float(found[1]) if found else MOST
+
+
+class Collective(Kernels):
+    """`bytes` as nccl-tests count them, among `num_gpus`."""
+
+    name = "collective"
+    numbers = columns("num_gpus", bytes=Column(high=1e13), note=Column(empty=MOST, reads=together))
+    words = (*WHOSE, "dtype", "op")
+    more = MORE
+    key = ("op", "num_gpus", "dtype")
+    variants = True
+
+    def program(self, *key: Any) -> Program:
+        """One op."""
+        op, ranks, dtype = key
+        return collective(op, int(ranks), dtype == "int8")
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """Elements; of an exchange, the payload is a rank's rows."""
+        whole = np.where(rows["op"] == "alltoall", rows["num_gpus"], 1)
+        return {"s": rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)}
+
+    def reasons(self, rows: Table) -> Array:
+        """What is between nodes, over whatever network."""
+        found = np.full(len(rows), "", dtype=object)
+        found[rows["note"] < rows["num_gpus"]] = "between nodes: the table does not say over which network"
+        found[rows["num_gpus"] < 2] = "a collective takes two ranks at least"
+        return found
+
+    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+        """Sizes of a decade."""
+        return list(zip(np.floor(np.log10(rows["bytes"]))))
+
+
+@lru_cache(maxsize=64)
+def collective(op: str, ranks: int, narrow: bool) -> Program:
+    """The op among so many ranks, of elements of one byte or of two."""
+    if op not in OPS:
+        raise InputError(f"no op is a {op!r}")
+    sizes = list(factors(ranks))
+    atoms = tuple(f"tp{i}" for i in range(len(sizes)))
+    opcode, type, options = OPS[op]
+    b = Builder()
+    one = "int8" if narrow else "bf16"
+    x = b.input(parse_tensor(type.format(type=one, plus="+".join(atoms), at=".".join(atoms))), name="x")
+    b.output(getattr(b, opcode)(x, over=atoms, name="y", **options))
+    mesh = Mesh(tuple(zip(atoms, sizes, strict=True)))
+    return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
+
+
+def factors(n: int) -> list[int]:
+    """The prime factors."""
+    found, p = [], 2
+    while n > 1:
+        while n % p == 0:
+            found.append(p)
+            n //= p
+        p += 1
+    return found

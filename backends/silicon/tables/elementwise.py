@@ -1,0 +1,106 @@
+"""What reads and writes rows: norms, activations, sums, rope, narrowing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.silicon.rows import Array, Table
+from llmir.build import Builder
+from llmir.errors import InputError
+from llmir.graph import Program, Value
+from llmir.hw import Device
+
+from .attention import TYPES
+from .table import MORE, WHOSE, Kernels, columns
+
+FP8 = "fp8_e4m3_t"
+Build = Callable[..., Any]
+
+
+def _row(op: str, operands: int = 1, weights: int = 0, **options: Any) -> Build:
+    """`m` rows of `n` values."""
+
+    def build(b: Builder, type: str) -> Value:
+        x = [b.input(f"{type}[m, n]", name=f"x{i}") for i in range(operands)]
+        w = [b.weight(f"{type}[n]", name=f"w{i}") for i in range(weights)]
+        found = getattr(b, op)(*x, *w, **options)
+        return found if isinstance(found, Value) else found[0]
+
+    return build
+
+
+def _rope(b: Builder, type: str) -> Value:
+    """The query and key heads of `m` tokens, `n` values of each in all."""
+    return b.rope(b.input(f"{type}[1, m, n]", name="x"))
+
+
+def _appended(b: Builder, type: str) -> Value:
+    """The same of `n` queries, keys and values each, which go to the cache."""
+    q = b.input(f"{type}[1, m, 1, 1, n]", name="q")
+    k, v = (b.input(f"{type}[1, m, 1, n]", name=name) for name in "kv")
+    caches = (b.cache(f"{type}[1, p, 1, n]", name=f"{name}_cache") for name in "kv")
+    return b.rope_append(q, k, v, *caches)[0]
+
+
+# A table's word -> what it is. Of a gelu the bytes are those of any activation of one operand.
+OPS: dict[str, Build] = {
+    "add": _row("add", 2),
+    "rms_norm": _row("rms_norm", weights=1),
+    "add_rms_norm": _row("add_rms_norm", 2, 1),
+    "layernorm": _row("layer_norm", weights=2),
+    "input_layernorm": _row("layer_norm", weights=2),
+    "softmax": _row("softmax"),
+    "mlp_act": _row("silu_mul", 2),
+    "gelu": _row("silu"),
+    "attn_rope": _rope,
+    "rope_append": _appended,
+    "scale_matrix": _row("quantize", to=FP8),
+    "static": _row("quantize", to=FP8, static=True),
+}
+
+
+class Elementwise(Kernels):
+    """`cols` values of each of `rows`; all heads of a token are its columns."""
+
+    name = "elementwise"
+    numbers = columns("rows", "cols")
+    words = (*WHOSE, "dtype", "op")
+    more = (*MORE, "timing")
+    key = ("timed", "dtype", "op")
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """What is timed is what the table names unless its source says otherwise."""
+        timed = np.where(rows["timed"] == "", rows["op"], rows["timed"])
+        return Table({**rows.columns, "timed": timed})
+
+    def program(self, *key: Any) -> Program:
+        """Mostly one op."""
+        return elementwise(*key)
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """Rows and columns, a third of these for each of queries, keys and values, after one token."""
+        each = rows["cols"] / np.where(rows["timed"] == "rope_append", 3, 1)
+        return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
+
+    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+        """All of a width; of what has a scale or a sum a row, all of as many rows."""
+        by_rows = np.isin(rows["op"].astype(str), ("rms_norm", "add_rms_norm", "softmax", "add"))
+        by_rows |= np.char.endswith(rows["op"].astype(str), "layernorm")
+        return list(zip(by_rows, np.where(by_rows, rows["rows"], rows["cols"]), strict=True))
+
+
+@lru_cache(maxsize=256)
+def elementwise(timed: str, dtype: str, op: str = "") -> Program:
+    """What is timed, of so many rows and columns; of what is narrowed the table's type is the result's."""
+    if timed not in OPS:
+        raise InputError(f"no op is a {timed!r}")
+    type = "bf16" if op == "scale_matrix" else TYPES.get(dtype, "")
+    if not type:
+        raise InputError(f"dtype {dtype!r} of an elementwise op is not known")
+    b = Builder()
+    b.output(OPS[timed](b, type))
+    return Program(timed, {"main": b.graph()})

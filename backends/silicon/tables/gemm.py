@@ -1,0 +1,102 @@
+"""y[m,n] = x[m,k]·w[k,n], alone or after what narrows x."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.build import Builder
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+from llmir.tensor import Tensor, parse_tensor
+
+from .table import MORE, WHOSE, Kernels, columns
+
+# dtype of a table -> types of activations and of weights, without the letters of their layout
+PRODUCTS = {
+    "bfloat16": ("bf16", "bf16"),
+    "float16": ("fp16", "fp16"),
+    "float32": ("fp32", "fp32"),
+    "fp8": ("fp8_e4m3_c", "fp8_e4m3_c"),
+    "fp8_block": ("fp8_e4m3_b1x128", "fp8_e4m3_b128x128"),
+    "sq": ("int8_c", "int8_c"),
+    "int8_wo": ("bf16", "int8_c"),
+    "int4_wo": ("bf16", "int4_g128"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "mxfp4": ("mxfp4", "mxfp4"),
+    "mxfp8": ("fp8_e4m3_b1x32", "fp8_e4m3_b1x32"),
+    "w4a16_mxfp4": ("bf16", "mxfp4"),
+    "w4a8_mxfp4_mxfp8": ("fp8_e4m3_b1x32", "mxfp4"),
+    "w4a4_mxfp4": ("mxfp4", "mxfp4"),
+}
+WIDE = ("bf16", "fp16", "fp32")
+TIMED = ("product", "quantize+product", "static+product")
+
+
+def tensor(scheme: str, roles: str, *shape: object) -> Tensor:
+    """A type whose scales, if it has any, lie by the roles of its dimensions."""
+    plain = parse_tensor(f"{scheme}[{', '.join(map(str, shape))}]")
+    return plain.to(plain.dtype.laid(roles))
+
+
+def wide_type(dtype: str) -> str:
+    """The type of results, and of x before it is narrowed."""
+    return PRODUCTS[dtype][0] if PRODUCTS[dtype][0] in WIDE else "bf16"
+
+
+class Gemm(Kernels):
+    """Products, with narrow x where the table's dtype is of both sides."""
+
+    name = "gemm"
+    numbers = columns("m", "n", "k", turns=Column(low=0, empty=nan))
+    words = (*WHOSE, "dtype")
+    more = MORE
+    key = ("dtype", "timed", "turns")
+    groups = ("n", "k")
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """What is timed and how many weights are used in turn, as far as the rows and their source say."""
+        narrow = [PRODUCTS.get(d, WIDE)[0] not in WIDE for d in rows["dtype"]]
+        usual = np.where(narrow, "quantize+product", "product")
+        timed = np.where(rows["timed"] == "", usual, rows["timed"])
+        turns = np.nan_to_num(rows["turns"])
+        bits = np.array([_weight_bits(d) for d in rows["dtype"]])
+        filling = np.ceil((device.l2_bytes or inf) * 8 / (rows["n"] * rows["k"] * bits))
+        turns = np.where(rows["fills"] == "L2", np.minimum(turns, filling), turns)
+        return Table({**rows.columns, "timed": timed, "turns": turns})
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def program(*key: Any, m: object = "m", n: object = "n", k: object = "k") -> Program:
+        """The product, of weights that are used in turn."""
+        dtype, timed, turns = key
+        if dtype not in PRODUCTS:
+            raise InputError(f"dtype {dtype!r} of a gemm is not known")
+        if timed not in TIMED:
+            raise InputError(f"timed {timed!r} of a gemm is not known; known are {', '.join(TIMED)}")
+        x_type, w_type = PRODUCTS[dtype]
+        to = wide_type(dtype)
+        b = Builder()
+        narrow = tensor(x_type, "mk", m, k)
+        if timed == "product":
+            x = b.input(narrow, name="x")
+        else:
+            x = b.input(f"{to}[{m}, {k}]", name="x")
+            x = b.quantize(x, to=narrow.dtype.name, static=timed.startswith("static"), name="narrow")
+        weight = tensor(w_type, "kn", k, n)
+        w = b.weight(weight, name="w", turns=int(turns))
+        b.output(b.linear(x, w, einsum="m k, k n -> m n", to=to, name="y"))
+        return Program(f"gemm {dtype}", {"main": b.graph()})
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """By their own names."""
+        return {s: rows[s] for s in "mnk"}
+
+
+def _weight_bits(dtype: str) -> float:
+    return tensor(PRODUCTS[dtype][1], "kn", 1, 1).dtype.bits if dtype in PRODUCTS else 16

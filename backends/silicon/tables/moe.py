@@ -1,0 +1,166 @@
+"""The experts of a layer as one rank runs them: from narrowing x to each token's sum."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.build import Builder
+from llmir.dim import Busiest, Dim, Min, Size
+from llmir.errors import InputError
+from llmir.graph import Program, Value
+from llmir.hw import Device
+from llmir.mesh import Mesh
+from llmir.routing import Arrived, law
+
+from .collective import factors
+from .gemm import PRODUCTS, tensor, wide_type
+from .table import MORE, WHOSE, Kernels, columns
+
+LAYER, BARE, GROUPED = "layer", "layer of narrow rows", "products"
+
+
+def balanced_or_power_law(distribution: str) -> float:
+    """Exponent of the power law that loads of experts follow; 0 if they are balanced. Else a ValueError.
+
+    >>> balanced_or_power_law("balanced"), balanced_or_power_law("power_law_1.2")
+    (0.0, 1.2)
+    """
+    if distribution == "balanced":
+        return 0.0
+    word, _, value = distribution.rpartition("_")
+    if word != "power_law":
+        raise ValueError(distribution)
+    return float(value)
+
+
+LAW = Column(
+    *(0, 10),
+    whole=False,
+    empty=0,
+    reads=balanced_or_power_law,
+    kind="balanced or power_law_ and its exponent",
+)
+
+
+class Moe(Kernels):
+    """`num_tokens` over all ranks, of which each holds its share of the experts, and of each a part."""
+
+    name = "moe"
+    numbers = columns(
+        *("num_tokens", "hidden", "inter", "topk", "num_experts", "moe_tp", "moe_ep"), distribution=LAW
+    )
+    words = (*WHOSE, "dtype")
+    more = ("op", "routing", *MORE)
+    key = ("timed", "dtype", "num_experts", "moe_ep", "topk", "law")
+    groups = ("hidden", "inter", "topk", "num_experts")
+    finer = ("moe_tp", "moe_ep")
+    variants = True
+    fits = ("moe_",)
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """The law of each row's routing."""
+        laws = np.empty(len(rows), dtype=object)
+        said = zip(rows["distribution"], rows["routing"], rows["moe_ep"], strict=True)
+        for i, (exponent, form, ranks) in enumerate(said):
+            usual = f"power_law({exponent})" if exponent else "even"
+            laws[i] = (form or "{law}").format(law=usual, ranks=int(ranks))
+        timed = np.where(rows["timed"] == "", LAYER, rows["timed"])
+        return Table({**rows.columns, "law": laws, "timed": timed})
+
+    def reasons(self, rows: Table) -> Array:
+        """Experts that ranks do not share evenly."""
+        found = np.full(len(rows), "", dtype=object)
+        found[rows["topk"] > rows["num_experts"]] = "a token chooses more experts than there are"
+        found[rows["num_experts"] % rows["moe_ep"] > 0] = "the ranks do not divide the experts"
+        return found
+
+    def program(self, *key: Any) -> Program:
+        """The layer, or its products."""
+        timed, dtype, experts, ranks, top_k, routing = key
+        if dtype not in PRODUCTS:
+            raise InputError(f"dtype {dtype!r} of a moe is not known")
+        sizes = int(experts), int(ranks), int(top_k)
+        if timed == GROUPED:
+            return products(dtype, sizes[0] // sizes[1], sizes[2], routing)
+        if timed not in (LAYER, BARE):
+            raise InputError(f"timed {timed!r} of a moe is not known; known are {LAYER}, {BARE}, {GROUPED}")
+        return layer(dtype, *sizes, routing, narrow=timed == BARE)
+
+    def sizes(self, rows: Table) -> dict[str, Array]:
+        """Tokens of all ranks, inputs, and inner values of one rank."""
+        return {"t": rows["num_tokens"], "h": rows["hidden"], "f": rows["inter"] / rows["moe_tp"]}
+
+    def untimed(self, program: Program) -> frozenset[str]:
+        """At the end ranks add up what they have, which no kernel of a rank does."""
+        return frozenset(n.name for n in program.graphs["main"].nodes if n.op.kind == "collective")
+
+
+@lru_cache(maxsize=1024)
+def layer(
+    dtype: str, experts: int, ranks: int, top_k: int, routing: str = "even", *, narrow: bool = False
+) -> Program:
+    """A layer of experts as one of `ranks` runs it: `t` tokens of all of them, `h` inputs, `f` inner values.
+
+    Each rank has all tokens and keeps the rows of its experts, as many as `routing` says. x is narrowed by an
+    op of its own unless it comes `narrow`. Where tokens `arrived` at one rank, the program is of that rank
+    alone.
+    """
+    x_type, w_type = PRODUCTS[dtype]
+    wide = wide_type(dtype)
+    tokens: Size = Dim.symbol("t")
+    by = law(routing)
+    atoms = {f"ep{i}": n for i, n in enumerate(factors(ranks))}
+    if isinstance(by, Arrived):
+        tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
+        experts, atoms = experts // ranks, {}
+    over = tuple(atoms)
+    each = f"{experts}@{'.'.join(over)}" if over else f"{experts}"
+    of = {"top_k": top_k, "experts": experts, "to": wide, "routing": routing}
+    b = Builder()
+    with b.block("routed_experts"):
+        gate, up = (b.weight(tensor(w_type, "bkn", each, "h", "f"), name=n) for n in ("gate", "up"))
+        down = b.weight(tensor(w_type, "bkn", each, "f", "h"), name="down")
+        chosen, shares = (
+            b.input(f"{type}[1, {tokens}, {top_k}]", name=name)
+            for type, name in (("int32", "chosen"), ("fp32", "shares"))
+        )
+        narrowed = tensor(x_type, "mmk", 1, tokens, "h")
+        x = b.input(narrowed if narrow else f"{wide}[1, {tokens}, h]", name="x")
+        if not narrow and x_type != wide:
+            x = b.quantize(x, to=narrowed.dtype.name, name="narrow_x")
+        rows, expert = b.dispatch(x, chosen, over=over, experts=experts, routing=routing)
+        y = b.silu_mul(*_grouped(b, (rows, gate, up, expert), **of), name="activation")
+        if x_type != wide:
+            y = b.quantize(y, to=tensor(x_type, "mk", 1, 1).dtype.name, name="narrow_y")
+        (y,) = _grouped(b, (y, down, expert), **of)
+        y = b.combine(y, shares, over=over)
+        b.output(b.all_reduce(y, over=over) if over else y)
+    return Program(f"moe {dtype}", {"main": b.graph()}, mesh=Mesh(tuple(atoms.items())))
+
+
+@lru_cache(maxsize=256)
+def products(dtype: str, experts: int, top_k: int, routing: str = "even") -> Program:
+    """The two grouped products of a layer alone, the first of gate and up, of rows that come as they are."""
+    x_type, w_type = PRODUCTS[dtype]
+    rows = top_k * Dim.symbol("t")
+    b = Builder()
+    with b.block("routed_experts"):
+        gate, up = (b.weight(tensor(w_type, "bkn", experts, "h", "f"), name=n) for n in ("gate", "up"))
+        down = b.weight(tensor(w_type, "bkn", experts, "f", "h"), name="down")
+        x, inner = (b.input(tensor(x_type, "mk", rows, k), name=n) for n, k in (("x", "h"), ("y", "f")))
+        expert = b.input(f"int32[{rows}]", name="expert")
+        of = {"top_k": top_k, "experts": experts, "to": wide_type(dtype), "routing": routing}
+        b.output(*_grouped(b, (x, gate, up, expert), **of), *_grouped(b, (inner, down, expert), **of))
+    return Program(f"moe products {dtype}", {"main": b.graph()})
+
+
+def _grouped(b: Builder, operands: tuple[Value, ...], **of: Any) -> tuple[Value, ...]:
+    """Products of rows and so many weights."""
+    many = len(operands) - 2
+    einsum = f"s i, {'[e] i o, ' * many}s -> {', '.join(['s o'] * many)}"
+    found = b.grouped_linear(*operands, einsum=einsum, **of)
+    return found if many > 1 else (found,)

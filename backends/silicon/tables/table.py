@@ -1,0 +1,220 @@
+"""A table of measured times: its columns say what it is, and its rows are small programs with sizes.
+
+Rows that are alike in all but sizes share a program whose dimensions are symbols, and their sizes are arrays.
+What prices it is what prices a model: the ops of the program, by a cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from llmir import strict_csv
+from llmir.backends.analysis.plan import plan
+from llmir.backends.cost import Model, Price
+from llmir.backends.silicon.machines import engine
+from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
+from llmir.backends.silicon.sources import facts
+from llmir.dim import Binding
+from llmir.errors import InputError, LlmirError, UnreadableError
+from llmir.frozen import FrozenDict
+from llmir.graph import Program
+from llmir.hw import Device
+from llmir.names import plain
+from llmir.plugins import Kind
+
+FORMATS: Kind[Format] = Kind("measured table", "llmir.backends.silicon.tables")
+
+
+@dataclass(frozen=True)
+class Points:
+    """Rows of a table that one program prices: their numbers in it, and the values of the symbols."""
+
+    kind: str
+    program: Program
+    rows: Array
+    at: Binding
+    untimed: frozenset[str] = frozenset()
+
+    def prices(self, model: Model) -> tuple[Price, ...]:
+        """What the model makes of each op."""
+        made = plan(self.program, model)
+        return tuple(p for row, p in zip(made.rows, made.prices, strict=True) if row.name not in self.untimed)
+
+    def seconds(self, model: Model) -> Array:
+        """What the ops take, added up."""
+        times = (price.time(self.at) for price in self.prices(model))
+        return np.asarray(np.broadcast_to(sum(times), len(self.rows)))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Rows of a table that no program prices, and why."""
+
+    kind: str
+    rows: Array
+    reason: str
+
+
+def columns(*sizes: str, **others: Column) -> Mapping[str, Column]:
+    """Columns of a table of kernels: sizes, others, and the time of a call."""
+    return FrozenDict({**dict.fromkeys(sizes, Column()), **others, **LATENCY})
+
+
+class Format:
+    """A table that is known by its columns; a class registers itself under its name.
+
+    `numbers` that have a meaning where they are empty, and `more` words, may be absent.
+    """
+
+    name: ClassVar[str] = ""
+    numbers: ClassVar[Mapping[str, Column]] = FrozenDict()
+    words: ClassVar[Sequence[str]] = ()
+    more: ClassVar[Sequence[str]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if cls.name:
+            FORMATS.add(cls.name, cls(), cls)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that it is known by."""
+        return (*(n for n, column in self.numbers.items() if column.empty is None), *self.words)
+
+    def extra(self, names: Sequence[str]) -> dict[str, Column]:
+        """More columns of numbers, by what a file's are called."""
+        return {}
+
+
+class Kernels(Format):
+    """A table of calls of kernels, whose rows have a `latency_us`.
+
+    Rows alike in the columns `key` share a program, those alike in `groups` are left out of a fit together.
+    Where an engine has several kernels for one thing, as of attention, they are told apart by the column
+    `kernel` if it has `variants`.
+    """
+
+    key: ClassVar[Sequence[str]] = ()
+    groups: ClassVar[Sequence[str]] = ()
+    finer: ClassVar[Sequence[str]] = ()  # the same where all are of one group
+    variants: ClassVar[bool] = False
+    fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of
+
+    def program(self, *key: Any) -> Program:
+        """The program of rows that are alike; InputError says why there is none."""
+        raise NotImplementedError
+
+    def sizes(self, rows: Table) -> Mapping[str, Array]:
+        """The values of the program's symbols."""
+        raise NotImplementedError
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """The rows with what follows for a device: columns that the key has and the file has not."""
+        return rows
+
+    def reasons(self, rows: Table) -> Array:
+        """Why a row is no call of the kernel that it names, empty where it is."""
+        return np.full(len(rows), "", dtype=object)
+
+    def untimed(self, program: Program) -> frozenset[str]:
+        """The ops that a call does not contain."""
+        return frozenset()
+
+    def kinds(self, rows: Table) -> Array:
+        """What each row is called in statistics."""
+        return np.full(len(rows), self.name, dtype=object)
+
+    def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
+        """What is left out of a fit together, for each row."""
+        found = list(zip(*(rows[c] for c in self.groups), strict=True))
+        return (
+            found
+            if len(set(found)) > 1 or not self.finer
+            else list(zip(*(rows[c] for c in self.finer), strict=True))
+        )
+
+    def points(self, rows: Table, device: Device) -> Iterator[Points | Refusal]:
+        """All rows, which are of one device."""
+        rows = self.completed(rows, device)
+        why = np.where(rows["left_out"] == "", self.reasons(rows), rows["left_out"])
+        columns = {**rows.columns, "why": why, "kind of row": self.kinds(rows)}
+        for (reason, kind, *key), at in Table(columns).alike("why", "kind of row", *self.key).items():
+            try:
+                if reason:
+                    raise InputError(reason)
+                made = self.program(*key)
+            except LlmirError as error:
+                yield Refusal(kind, at, str(error))
+                continue
+            yield Points(kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made))
+
+
+def header(path: Path) -> list[str]:
+    """The names in a file's first line; InputError if it is no CSV, or empty."""
+    try:
+        with strict_csv.table(path) as reader:
+            return list(reader.fieldnames or [])
+    except UnreadableError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def format_of(path: Path) -> Format:
+    """What a file's columns say that it is; InputError names those missing for what comes nearest."""
+    names = header(path)
+
+    def fit(format: Format) -> tuple[bool, float, float]:
+        share = sum(c in names for c in format.needed) / len(format.needed)
+        return share == 1, share * len(format.needed), share
+
+    best = max(FORMATS.values(), key=fit)
+    missing = [c for c in best.needed if c not in names]
+    if missing:
+        near = f"nearest is {best.name}, without {', '.join(missing)}"
+        shown = plain(", ".join(names), limit=120)
+        raise InputError(f"{path.name}: not a table that can be validated; {near} (it has {shown})")
+    return best
+
+
+def load(path: Path) -> tuple[Format, Table]:
+    """A file's format and rows; columns that it may have and does not are as if empty."""
+    names, format = header(path), format_of(path)
+    numbers = {n: c for n, c in format.numbers.items() if n in names} | format.extra(names)
+    words = [w for w in (*format.words, *format.more) if w in names]
+    found = read(path, numbers, words)
+    n = len(found)
+    absent = {c: np.full(n, k.empty) for c, k in format.numbers.items() if c not in names}
+    absent |= {w: np.full(n, "", dtype=object) for w in format.more if w not in names}
+    columns = {**found.columns, **absent}
+    if "framework" in columns:
+        columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
+    made = Table(columns, found.problems)
+    return format, facts(format.name, made) if isinstance(format, Kernels) else made
+
+
+def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, Kernels, Table]]:
+    """The tables of kernels in a folder, by file; `tell` hears of other files and of rows that make no sense.
+
+    InputError where there is none.
+    """
+    found = []
+    for path in sorted(folder.glob("*.csv")):
+        try:
+            format, rows = load(path)
+        except InputError as error:
+            tell(str(error))
+            continue
+        if isinstance(format, Kernels):
+            for problem in rows.problems:
+                tell(problem)
+            found.append((path.name, format, rows))
+    if not found:
+        raise InputError(f"{folder}: has no table of measured kernels")
+    return found
+
+
+WHOSE = ("gpu", "framework")
+MORE = ("kernel", "source", "timed", "variant")

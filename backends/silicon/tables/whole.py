@@ -1,0 +1,28 @@
+"""Timings of whole models: `silicon/validate/requests.py` says what a row means."""
+
+from __future__ import annotations
+
+from math import nan
+
+from llmir.backends.silicon.rows import Column
+from llmir.frozen import FrozenDict
+
+from .table import Format
+
+DEGREE = Column(0, 1e5, empty=nan)  # some tables write 0 for no such ranks
+MS = Column(1e-3, 1e9, whole=False, empty=nan)  # 1 µs to 11 days
+
+
+class Whole(Format):
+    """Runs of a model on GPUs, by an engine."""
+
+    name = "model"
+    numbers = FrozenDict(
+        {
+            **dict.fromkeys(("num_gpus", "tp", "pp", "ep", "dp"), DEGREE),
+            **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_latency_ms"), MS),
+            "throughput_tok_s": Column(1e-6, 1e12, whole=False, empty=nan),
+        }
+    )
+    words = ("model", "gpu", "kind", "isl", "osl", "batch_or_concurrency")
+    more = ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag", "source")

@@ -1,0 +1,36 @@
+"""Measured tables in tests: their cases, their points, and kernels fitted to times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.cost.kernels import Kernel, Shape
+from llmir.backends.silicon.calibrate import Case, cases, fit
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.tables import Kernels, Points, load
+
+
+def fitted(kind: type[Kernel], device: hw.Device, shape: Shape, times: Any, **how: int) -> Any:
+    """One kernel alone, fitted to its own times."""
+    return fit({"one": kind}, lambda k: np.asarray(k["one"].seconds(device, shape)), times, **how)["one"]
+
+
+def cases_of(path: Path, family: str = "") -> tuple[list[Case], list[str]]:
+    """The cases of a table, of one family or all, and what cannot be used."""
+    format, rows = load(path)
+    assert isinstance(format, Kernels)
+    found, problems = cases(path.name, format, rows, Machines(path.parent))
+    return [case for case in found if family in ("", *case.families)], [*rows.problems, *problems]
+
+
+def points_of(path: Path) -> list[Points]:
+    """The points of a table of one device, all of whose rows can be priced."""
+    format, rows = load(path)
+    assert isinstance(format, Kernels)
+    found = list(format.points(rows, Machines(path.parent)(rows["gpu"][0])))
+    assert all(isinstance(points, Points) for points in found), found
+    return [points for points in found if isinstance(points, Points)]

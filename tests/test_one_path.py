@@ -1,0 +1,208 @@
+"""What `validate` says of a measured row is what a report says of the same ops, alone and inside a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir import hw
+from llmir.backends.analysis.report import Report
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.tables import Kernels, Points, load
+from llmir.backends.silicon.validate import priced_by
+from llmir.build import Builder
+from llmir.dim import Binding
+from llmir.graph import Program
+from llmir.ops.source import Source
+
+EXACT = 1e-12
+ENGINES = ("vllm", "sglang", "trtllm", "sglang-triton", "another")
+DEVICES = ("h100_sxm", "b200_sxm", "a100_sxm", "l40s", "h200", "mi300x")
+
+# A few rows of each table: columns, and cells beside device and framework.
+TABLES = {
+    "gemm": (
+        "dtype,m,n,k,turns,timed",
+        [
+            "bfloat16,16,4096,4096,6,",
+            "fp8,300,2048,8192,5,",
+            "fp8,300,2048,8192,1,product",
+            "fp8_block,64,4096,4096,0,",
+            "nvfp4,7,6144,2048,,static+product",
+            "int4_wo,1,4096,14336,,",
+            "sq,99,4096,4096,,",
+        ],
+    ),
+    "attention": (
+        "dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window",
+        [
+            "bfloat16,bfloat16,4,1,4000,32,8,128,0",
+            "bfloat16,fp8,4,1,4000,32,8,128,1024",
+            "bfloat16,bfloat16,2,512,512,32,8,128,0",
+            "bfloat16,fp8,2,300,1300,32,32,64,128",
+            "fp8,fp8,1,2048,2048,64,8,128,0",
+            "bfloat16,bfloat16,3,1,1,32,8,128,0",
+        ],
+    ),
+    "encoder": ("dtype,batch,q_len,num_heads,head_dim", ["bfloat16,3,512,16,64", "bfloat16,1,77,12,64"]),
+    "elementwise": (
+        "dtype,op,rows,cols",
+        [
+            f"float16,{op},{rows},4608"
+            for rows in (1, 700)
+            for op in (
+                *("add", "rms_norm", "add_rms_norm", "layernorm", "softmax", "mlp_act", "gelu"),
+                *("attn_rope", "rope_append", "scale_matrix", "rms_norm_quant_fp8"),
+            )
+        ],
+    ),
+    "moe": (
+        "dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,distribution,routing,timed",
+        [
+            "bfloat16,64,2048,768,8,128,1,8,balanced,,",
+            "fp8,700,4096,1536,8,128,2,4,power_law_1.2,,",
+            "fp8_block,4096,7168,2048,8,256,1,8,balanced,groups,",
+            "nvfp4,16,2048,768,8,128,1,1,balanced,chance,",
+            "w4a16_mxfp4,512,2880,2880,4,32,1,2,balanced,,",
+            "fp8_block,100,7168,2048,8,256,1,1,balanced,,products",
+        ],
+    ),
+    "collective": (
+        "op,dtype,num_gpus,bytes",
+        [
+            f"{op},{dtype},4,{size}"
+            for op in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+            for dtype in ("half", "int8")
+            for size in (4096, 1 << 26)
+        ],
+    ),
+}
+
+
+def written(folder: Path, table: str, device: str, engine: str) -> Path:
+    """The rows of a table, each as if it had taken 100 µs."""
+    columns, rows = TABLES[table]
+    framework, _, kernel = engine.partition("-")
+    head = f"gpu,framework,kernel,{columns},latency_us\n"
+    path = folder / f"{table}.csv"
+    path.write_text(head + "".join(f"{device},{framework}-1.0,{kernel},{row},100\n" for row in rows))
+    return path
+
+
+def concrete(points: Points, number: int) -> Program:
+    """The program of one row, its sizes as numbers."""
+    at = Binding(**{name: float(value[number]) for name, value in points.at.symbols.items()})
+    b = Builder()
+    for node in points.program["main"].nodes:
+        if isinstance(node.op, Source):
+            type = node.op.type
+            for dim, size in enumerate(type.shape):
+                type = type.resized(dim, round(at(size)))
+            b.apply(replace(node.op, type=type), name=node.name)
+        else:
+            b.apply(node.op, *node.operands, name=node.name)
+    b.output(*points.program["main"].outputs)
+    return Program("row", {"main": b.graph()}, mesh=points.program.mesh)
+
+
+def points_of(path: Path) -> Iterator[tuple[Any, Points]]:
+    """A table's points with the rows' numbers in the file."""
+    format, rows = load(path)
+    assert isinstance(format, Kernels)
+    for points in format.points(rows, Machines(path.parent)(rows["gpu"][0])):
+        assert isinstance(points, Points), points
+        yield rows["line"], points
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_row_takes_what_a_report_says_of_its_ops(
+    tmp_path: Path, table: str, device: str, engine: str
+) -> None:
+    path = written(tmp_path, table, device, engine)
+    found = llmir.validate(path)
+    assert not found.refused
+    assert not found.problems
+    said = {row.row: row for row in found.rows}
+    assert len(said) == len(TABLES[table][1])
+    model = priced_by("calibrated").model(hw.load(device), engine)
+    for lines, points in points_of(path):
+        for number, row in enumerate(points.rows):
+            step = Report(concrete(points, number), model.device, batch=1, new=1, context=0, model=model)
+            timed = [op for op in step.ops if op.name not in points.untimed and op.kind != "overhead"]
+            judged = said[int(lines[row])]
+            assert judged.predicted_s == pytest.approx(sum(op.time_s for op in timed), rel=EXACT)
+            assert {*judged.basis.split("; ")} == {str(op.basis) for op in timed}
+
+
+def only(path: Path, text: str) -> Any:
+    """The one row of a table, judged."""
+    path.write_text(text)
+    (row,) = llmir.validate(path).rows
+    return row
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("device", ["h100-sxm", "b200"])
+@pytest.mark.parametrize(("batch", "new", "context"), [(8, 1, 4096), (2, 512, 0), (3, 1, 0)])
+def test_a_row_takes_what_the_same_op_takes_inside_a_model(
+    tmp_path: Path, device: str, engine: str, batch: int, new: int, context: int
+) -> None:
+    """Of products, attention, streams and sums of a model over four ranks, in 16 bits and in fp8."""
+    heads, groups, hidden, inter = 32 // 4, 8 // 4, 4096, 14336 // 4
+    tokens, keys = batch * new, new + context
+    base = f"gpu,framework,latency_us,dtype,{{}}\n{device},{engine}-1.0,100,{{}}\n"
+
+    def row(columns: str, cells: str) -> float:
+        return float(only(tmp_path / "x.csv", base.format(columns, cells)).predicted_s)
+
+    for narrow in (False, True):
+        pipeline: list[Any] = [llmir.DEFAULT_PIPELINE, "shard{tp=4}"]
+        pipeline += ["quantize{weights=fp8, activations=fp8, kv=fp8}"] * narrow
+        program = llmir.run(llmir.load("llama3.1-8b"), pipeline)
+        step = llmir.analyze(program, device, batch=batch, new=new, context=context, engine=engine)
+        times = {op.name.removeprefix("layer."): op.time_s for op in step.ops}
+        timed = f"{tokens},{hidden},{inter}"
+        if narrow:
+            product = row("timed,m,n,k", f"fp8,product,{timed}")
+            both = row("timed,m,n,k", f"fp8,,{timed}")
+            assert both - product == pytest.approx(times["quantize_silu_mul"], rel=1e-9)
+        else:
+            product = row("m,n,k", f"bfloat16,{timed}")
+        assert product == pytest.approx(times["down_proj"], rel=EXACT)
+        kv = "fp8" if narrow else "bfloat16"
+        attention = "kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim"
+        cells = f"bfloat16,{kv},{batch},{new},{keys},{heads},{groups},128"
+        assert row(attention, cells) == pytest.approx(times["flash_attention"], rel=EXACT)
+    assert row("op,rows,cols", f"bfloat16,add_rms_norm,{tokens},{hidden}") == pytest.approx(
+        times["add_post_norm"], rel=EXACT
+    )
+    assert row("op,rows,cols", f"bfloat16,mlp_act,{tokens},{inter}") == pytest.approx(
+        times["silu_mul"], rel=EXACT
+    )
+    sums = f"bfloat16,all_reduce,4,{tokens * hidden * 2}"
+    assert row("op,num_gpus,bytes", sums) == pytest.approx(times["all_reduce_o_proj"], rel=EXACT)
+
+
+@pytest.mark.parametrize("narrow", ["", "weights=fp8, activations=fp8", "weights=mxfp4"])
+@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str, narrow: str) -> None:
+    dtype = {"": "bfloat16", "weights=mxfp4": "w4a16_mxfp4"}.get(narrow, "fp8")
+    pipeline = [*([f"quantize{{{narrow}}}"] if narrow else []), llmir.DEFAULT_PIPELINE, "shard{tp=4, ep=4}"]
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), pipeline)
+    for batch, new in ((64, 1), (1, 900)):
+        step = llmir.analyze(program, "h100-sxm", batch=batch, new=new, context=100, engine=engine)
+        ops = [op for op in step.ops if op.block == "routed_experts" and op.kind != "collective"]
+        ops = [op for op in ops if not op.name.endswith("mlp_add")]  # the residual's
+        cells = f"{dtype},chance,{batch * new},2048,768,8,128,1,4"
+        text = (
+            "gpu,framework,latency_us,dtype,routing,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep\n"
+        )
+        found = only(tmp_path / "x.csv", f"{text}h100-sxm,{engine}-1.0,100,{cells}\n")
+        assert found.predicted_s == pytest.approx(sum(op.time_s for op in ops), rel=1e-9)
