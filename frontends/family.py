@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from llmir.plugins import Kind
 
-from .blocks import Decoder
+from .decoder import Decoder
 from .config import Config
 
 Reader = Callable[[Config], Decoder]

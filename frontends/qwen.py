@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .blocks import Decoder, Experts
 from .config import Config
+from .decoder import Decoder
 from .family import family
-from .llama import decoder, layers
+from .layers import Attention, Layer, Mlp, Moe
+from .llama import attention, check_chosen, decoder, layers, mlp
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
@@ -30,20 +31,26 @@ def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
     _full_attention(config)
     config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
-    return decoder(config, "Qwen2ForCausalLM", positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
+    mixer = attention(config, positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
+    return decoder(config, "Qwen2ForCausalLM", (Layer(mixer, mlp(config)),) * layers(config))
 
 
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
     _full_attention(config)
+    mixer = _normed(config, kv_default=32, head_dim_default=128)
+    return decoder(config, "Qwen3ForCausalLM", (Layer(mixer, mlp(config)),) * layers(config))
+
+
+def _normed(config: Config, kv_default: int, head_dim_default: int | None = None) -> Attention:
+    """Qwen3's attention."""
     bias = config.flag("attention_bias", False)
-    return decoder(
+    return attention(
         config,
-        "Qwen3ForCausalLM",
         positions_default=_POSITIONS,
-        kv_default=32,
-        head_dim_default=128,
+        kv_default=kv_default,
+        head_dim_default=head_dim_default,
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,
@@ -59,31 +66,24 @@ def _experts(config: Config) -> int:
     return counts[0] if counts else config.assumed("num_experts", 128)
 
 
+def _sparse(config: Config) -> tuple[bool, ...]:
+    """Which layers have experts: every `decoder_sparse_step`-th, but `mlp_only_layers`."""
+    step, dense = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
+    return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers(config)))
+
+
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
     _full_attention(config, moe=True)
-    bias = config.flag("attention_bias", False)
     config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
-    experts = Experts(
+    experts = Moe(
         count=_experts(config),
         chosen=config.assumed("num_experts_per_tok", 8),
         intermediate=config.assumed("moe_intermediate_size", 768),
         normalize=config.flag("norm_topk_prob", False),
     )
-    if experts.chosen > experts.count:
-        fact = f"{experts.chosen} is more than the {experts.count} experts"
-        raise config.error("num_experts_per_tok", fact)
-    step, dense = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
-    moe = tuple(i not in dense and (i + 1) % step == 0 for i in range(layers(config)))
-    return decoder(
-        config,
-        "Qwen3MoeForCausalLM",
-        positions_default=_POSITIONS,
-        kv_default=_KV_HEADS,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=True,
-        experts=experts if any(moe) else None,
-        moe=moe,
-    )
+    check_chosen(config, experts)
+    mixer, dense = _normed(config, _KV_HEADS), Mlp(config.integer("intermediate_size"))
+    stack = tuple(Layer(mixer, experts if routed else dense) for routed in _sparse(config))
+    return decoder(config, "Qwen3MoeForCausalLM", stack)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .blocks import Rope
+from .layers import Rope
 from .config import Config
 from .source import show
 
