@@ -9,6 +9,7 @@ from llmir.build import Builder
 from llmir.dim import B, C, T
 from llmir.dtype import FP32, DType
 from llmir.graph import Graph, Value
+from llmir.masks import mask
 
 from .blocks import LAYER, Blocks
 
@@ -33,6 +34,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    mask: str = "causal"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -51,12 +53,12 @@ class Attention:
             how: dict[str, Any] = vars(self.rope)
             q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
             axes = ("batch", "cached", "kv_heads", "head_dim")
-            kept = at.tensor(B, C, self.kv_heads, self.head_dim)
+            kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
             values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
         with b.block("attention_core"):
             scores = b.attention_scores(q, keys, scale=self.head_dim**-0.5, name="scores")
-            masked = b.causal_mask(scores, name="mask")
+            masked = b.attention_mask(scores, mask=self.mask, name="mask")
             probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):

@@ -66,7 +66,7 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     weights = Checkpoint(program)
     program = llmir.run(program, pipeline)
     (prefill,), caches = interpret(program, {"tokens": np.array(PROMPT)}, weights)
-    (decode,), _ = interpret(program, {"tokens": np.array(NEXT)}, weights, caches)
+    (decode,), _ = interpret(program, {"tokens": np.array(NEXT)}, weights, caches, context=len(PROMPT[0]))
     # transformers takes norms, positions and softmax in fp32 whatever the model's type.
     np.testing.assert_allclose(prefill[:, -3:], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(decode, TRUTH[case]["decode"], rtol=0, atol=1e-5)
