@@ -40,10 +40,11 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
 
 
 def _family(config: Config) -> Family:
-    for named in config.texts("architectures")[:1]:
+    classes = config.texts("architectures")
+    for named in classes[:1]:
         if named not in FAMILIES:
             raise _unknown(config, "architectures", plain(named))
-        config.every("architectures", named)
+        config.every("architectures", *[named] * len(classes))
         config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:

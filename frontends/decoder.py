@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -63,10 +64,11 @@ class Decoder:
 
 def _names(kinds: Sequence[tuple[Layer, Hashable]]) -> dict[tuple[Layer, Hashable], str]:
     """What the body of each kind of layer is called: by what it has, and a number if it must."""
-    mixed, names = len({layer.mlp.kind for layer, _ in kinds}) > 1, {}
-    for called in sorted({layer.mlp.kind for layer, _ in kinds}):
-        name = f"{called}_layer" if mixed else "layer"
-        same = dict.fromkeys(kind for kind in kinds if kind[0].mlp.kind == called)
-        for i, kind in enumerate(same, start=1):
-            names[kind] = f"{name}_{i}" if i > 1 else name
+    parts = list(zip(*((layer.mixer.kind, layer.mlp.kind) for layer, _ in kinds), strict=True))
+    names, count = {}, Counter[str]()
+    for kind in dict.fromkeys(kinds):
+        own = (kind[0].mixer.kind, kind[0].mlp.kind)
+        name = "_".join([*(word for word, all in zip(own, parts, strict=True) if len(set(all)) > 1), "layer"])
+        count[name] += 1
+        names[kind] = f"{name}_{count[name]}" if count[name] > 1 else name
     return names

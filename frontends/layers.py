@@ -36,6 +36,11 @@ class Attention:
     qk_norm: bool = False
     mask: str = "causal"
 
+    @property
+    def kind(self) -> str:
+        """Whether it sees all keys or a part, as configs call it."""
+        return "full" if self.mask == "causal" else "sliding"
+
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         b, module = blocks.b, f"{LAYER}self_attn."

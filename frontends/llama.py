@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmir.dtype import dtype
 
 from .config import Config
@@ -54,17 +56,28 @@ def attention(
     positions_default: int = 2048,
     kv_default: int | None = None,
     head_dim_default: int | None = None,
-    **differences: bool,
+    theta_default: float = 10000.0,
+    **differences: Any,
 ) -> Attention:
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
-    found = Attention(count, kv, size, rope(config, size, positions_default), **differences)
+    positions = rope(config, size, positions_default, theta_default)
+    found = Attention(count, kv, size, positions, **differences)
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
     # Qwen3's own configs state the norm and the biases that they have anyway.
     config.unmodelled("use_qk_norm", (None, found.qk_norm), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
+
+
+def window(config: Config, default: int | None, *, acts: bool = True) -> str:
+    """The mask that `sliding_window` says: absent it is the family's default, and null is none."""
+    key = "sliding_window"
+    width = config.optional_integer(key, 0) if key in config else default
+    if width == 0 and acts:
+        raise config.error(key, "expected a positive integer, or null for no window, got 0")
+    return f"window({width})" if width and acts else "causal"
 
 
 def mlp(config: Config, *, bias: bool = False) -> Mlp:
@@ -87,10 +100,7 @@ def decoder(
 ) -> Decoder:
     """What llama-like configs have in common beside their layers."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation")
-    kinds = config.texts("layer_types")
-    if config.fields.get("layer_types") is not None and len(kinds) != len(layers):
-        raise config.error("layer_types", f"{len(kinds)} kinds for {len(layers)} layers")
-    config.every("layer_types", "full_attention")
+    config.every("layer_types", *(f"{layer.mixer.kind}_attention" for layer in layers))
     return Decoder(
         name=config.name,
         architecture=architecture,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .config import Config
 from .decoder import Decoder
 from .family import family
 from .layers import Attention, Layer, Mlp, Moe
-from .llama import attention, check_chosen, decoder, layers, mlp
+from .llama import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
@@ -16,31 +18,39 @@ _KV_HEADS = 4  # of Qwen3 MoE
 _WINDOW, _FIRST_WITH_WINDOW = 4096, 28
 
 
-def _full_attention(config: Config, *, moe: bool = False) -> None:
-    """An error if a window slides: in layers from `max_window_layers` on, and in all of a MoE model."""
-    width = config.optional_integer("sliding_window", 0) if "sliding_window" in config else _WINDOW
+def _masks(config: Config, *, moe: bool = False) -> tuple[str, ...]:
+    """By layer: `layer_types` says which have a window, else `max_window_layers` where they begin.
+
+    In a MoE model all have it, or none.
+    """
+    own = window(config, _WINDOW, acts=config.flag("use_sliding_window", False))
     first = config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
-    slides = width is not None and (moe or first < layers(config))
-    by_layer = not moe and config.fields.get("layer_types") is not None  # which is looked at
-    if config.flag("use_sliding_window", False) and slides and not by_layer:
-        config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
+    slides = [moe or i >= first for i in range(layers(config))]
+    if not moe and len(kinds := config.texts("layer_types")) == len(slides):
+        slides = [kind == "sliding_attention" for kind in kinds]
+    return tuple(own if slide else "causal" for slide in slides)
 
 
 @family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
-    _full_attention(config)
     config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
     mixer = attention(config, positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
-    return decoder(config, "Qwen2ForCausalLM", (Layer(mixer, mlp(config)),) * layers(config))
+    stack = _stack(mixer, _masks(config), (mlp(config),) * layers(config))
+    return decoder(config, "Qwen2ForCausalLM", stack)
 
 
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
-    _full_attention(config)
     mixer = _normed(config, kv_default=32, head_dim_default=128)
-    return decoder(config, "Qwen3ForCausalLM", (Layer(mixer, mlp(config)),) * layers(config))
+    stack = _stack(mixer, _masks(config), (mlp(config),) * layers(config))
+    return decoder(config, "Qwen3ForCausalLM", stack)
+
+
+def _stack(mixer: Attention, masks: tuple[str, ...], mlps: tuple[Mlp | Moe, ...]) -> tuple[Layer, ...]:
+    """Layers that differ in their masks and in what follows."""
+    return tuple(Layer(replace(mixer, mask=mask), mlp) for mask, mlp in zip(masks, mlps, strict=True))
 
 
 def _normed(config: Config, kv_default: int, head_dim_default: int | None = None) -> Attention:
@@ -75,7 +85,6 @@ def _sparse(config: Config) -> tuple[bool, ...]:
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
-    _full_attention(config, moe=True)
     config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
     experts = Moe(
         count=_experts(config),
@@ -85,5 +94,5 @@ def qwen3_moe(config: Config) -> Decoder:
     )
     check_chosen(config, experts)
     mixer, dense = _normed(config, _KV_HEADS), Mlp(config.integer("intermediate_size"))
-    stack = tuple(Layer(mixer, experts if routed else dense) for routed in _sparse(config))
-    return decoder(config, "Qwen3MoeForCausalLM", stack)
+    mlps = tuple(experts if routed else dense for routed in _sparse(config))
+    return decoder(config, "Qwen3MoeForCausalLM", _stack(mixer, _masks(config, moe=True), mlps))

@@ -40,15 +40,15 @@ class _Stated:
         return self.inner.number("factor")
 
 
-def rope(config: Config, head_dim: int, positions: int) -> Rope:
+def rope(config: Config, head_dim: int, positions: int, theta: float = 10000.0) -> Rope:
     """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-    `positions` is the family's default for `max_position_embeddings`.
+    `positions` and `theta` are the family's defaults for `max_position_embeddings` and `rope_theta`.
     """
     inner = _object(config)
     for view in (config, inner):
         view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
-    theta = _agreed(config, inner, _THETA, 10000.0)
+    theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
     factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length))
     unread = ((None,), "a number of other rotary scalings")

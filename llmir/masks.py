@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MASKS: dict[str, type[Mask]] = {}
 _LONGEST = 60  # characters of a mask's text
-_MOST = 1 << 30
+_MOST = 1 << 48  # as of the dimensions of tensors
 
 
 @dataclass(frozen=True)

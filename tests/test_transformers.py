@@ -17,9 +17,10 @@ from llmir.graph import Program
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
 
 TRUTH = json.loads(FILE.read_text())
+CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
 class Checkpoint:
@@ -65,8 +66,23 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     program = llmir.load(CASES[case], logits="all")
     weights = Checkpoint(program)
     program = llmir.run(program, pipeline)
-    (prefill,), caches = interpret(program, {"tokens": np.array(PROMPT)}, weights)
-    (decode,), _ = interpret(program, {"tokens": np.array(NEXT)}, weights, caches, context=len(PROMPT[0]))
-    # transformers takes norms, positions and softmax in fp32 whatever the model's type.
-    np.testing.assert_allclose(prefill[:, -3:], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(decode, TRUTH[case]["decode"], rtol=0, atol=1e-5)
+    prompt = len(PROMPT[0])
+    decoded = [1] * steps(case)
+    for pieces in [prompt], *([CHUNKS] if "window of" in case else []):
+        found = _logits(program, weights, [*pieces, *decoded])
+        # transformers takes norms, positions and softmax in fp32 whatever the model's type.
+        np.testing.assert_allclose(found[:, prompt - 3 : prompt], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found[:, prompt:], TRUTH[case]["decode"], rtol=0, atol=1e-5)
+
+
+def _logits(program: Program, weights: Checkpoint, pieces: list[int]) -> np.ndarray[Any, Any]:
+    """The logits of all positions, of the prompt and what follows in pieces of so many tokens."""
+    tokens = np.concatenate([PROMPT, NEXT], axis=1)
+    caches: dict[str, Any] = {}
+    found, start = [], 0
+    for size in pieces:
+        step = {"tokens": tokens[:, start : start + size]}
+        (out,), caches = interpret(program, step, weights, caches, context=start)
+        found.append(out)
+        start += size
+    return np.concatenate(found, axis=1)
