@@ -99,7 +99,9 @@ def test_what_is_no_mask_is_an_error_with_those_that_are(text: str) -> None:
             infer(make(op, mask=text), (operand,) * (1 if op == "attention_mask" else 3))
         assert "window" in str(error.value) or "causal" in str(error.value)
     with pytest.raises(ParseError, match="line 3"):
-        llmir.parse_program(f'program "x"\ngraph @main {{\n  %y = attention_mask() {{mask={text}((}} : bf16[B]\n}}')
+        llmir.parse_program(
+            f'program "x"\ngraph @main {{\n  %y = attention_mask() {{mask={text}((}} : bf16[B]\n}}'
+        )
 
 
 # --- caches --------------------------------------------------------------------------------------

