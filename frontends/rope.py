@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .layers import Rope
 from .config import Config
+from .layers import Rope
 from .source import show
 
 _NUMBERS = """

@@ -110,7 +110,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query sees the last `width` keys up to its own, so that a cache keeps width − 1 (arXiv:2310.06825)."""
+    """A query sees the last `width` keys up to its own; a cache keeps width − 1 (arXiv:2310.06825)."""
 
     word = "window"
 

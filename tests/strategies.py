@@ -12,7 +12,13 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 # What each family has beside the sizes that all have.
-_MOE = ("num_experts_per_tok", "num_experts", "moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers")
+_MOE = (
+    "num_experts_per_tok",
+    "num_experts",
+    "moe_intermediate_size",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+)
 _FIELDS = {
     "LlamaForCausalLM": ("attention_bias", "mlp_bias"),
     "Qwen2ForCausalLM": (),

@@ -37,6 +37,13 @@ MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**SIZES, "architectures": ["LlamaForCausalLM"]},
     "llama-tied": {**SIZES, "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
+    "mistral": {**SIZES, "architectures": ["MistralForCausalLM"], "head_dim": 10},
+    "mixtral": {
+        **SIZES,
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
     "qwen2": {**SIZES, "architectures": ["Qwen2ForCausalLM"]},
     "qwen3": {**SIZES, "architectures": ["Qwen3ForCausalLM"], "head_dim": 10},
     "qwen3-moe": {
@@ -71,6 +78,12 @@ def stored(kind: str) -> Shapes:
             found[f"{layer}mlp.gate.weight"] = (4, hidden)
             for expert in range(4):
                 found |= mlp(f"{layer}mlp.experts.{expert}.", hidden, 12)
+        elif kind == "mixtral":
+            block = f"{layer}block_sparse_moe."
+            found[f"{block}gate.weight"] = (4, hidden)
+            for expert in range(4):
+                for name, shape in (("w1", (40, hidden)), ("w2", (hidden, 40)), ("w3", (40, hidden))):
+                    found[f"{block}experts.{expert}.{name}.weight"] = shape
         else:
             found |= mlp(f"{layer}mlp.", hidden, 40)
     return found

@@ -80,7 +80,14 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * (TOKENS * 24 + 3 * 12 * 8),
         2 * 3 * 6 * 5 * 12,
     ),
-    "attention_mask": ({"mask": "causal"}, ("bf16[B, 2, 3, T, C + T]",), 0, 18 * 5 * 12, 2 * 18 * 60, 2 * 18 * 60),
+    "attention_mask": (
+        {"mask": "causal"},
+        ("bf16[B, 2, 3, T, C + T]",),
+        0,
+        18 * 5 * 12,
+        2 * 18 * 60,
+        2 * 18 * 60,
+    ),
     "attention_mix": (
         {},
         ("bf16[B, 2, 3, T, C + T]", "bf16[B, C + T, 2, 6]"),

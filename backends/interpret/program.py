@@ -166,9 +166,10 @@ def interpret(
     Each micro-batch goes through the entries one after another, on the ranks of each.
 
     `inputs` are whole and by name; their shapes say how many sequences and new tokens there are. `context` is
-    how many tokens came before, which left `caches`. `weights` gives the whole array of a checkpoint name (or of a path, for
-    weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
-    heads apart. `seen` is given each value of the (last) micro-batch that is no partial sum, by its path.
+    how many tokens came before, which left `caches`. `weights` gives the whole array of a checkpoint name (or
+    of a path, for weights without one) and a type, to whose element type it is then rounded. Shapes are
+    llmir's own, with heads apart. `seen` is given each value of the (last) micro-batch that is no partial
+    sum, by its path.
     """
     symbols = {"B": 1, "T": 1, "C": context}
     for node in asked(program):

@@ -1,7 +1,7 @@
 """Mistral and Mixtral, text models.
 
-Shapes: table 1 of "Mistral 7B" (arXiv:2310.06825), of "Mixtral of Experts" (arXiv:2401.04088) and the released
-configs. Totals: the checkpoints on huggingface.co/mistralai.
+Shapes: table 1 of "Mistral 7B" (arXiv:2310.06825), of "Mixtral of Experts" (arXiv:2401.04088) and the
+released configs. Totals: the checkpoints on huggingface.co/mistralai.
 """
 
 from __future__ import annotations

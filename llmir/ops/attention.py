@@ -70,7 +70,8 @@ class AttentionMask(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """−∞ where the mask says so."""
         (scores,) = operands
-        return (np.where(visible(self.mask, *scores.shape[-2:], at), scores, -np.inf),)
+        seen = visible(self.mask, scores.shape[-2], scores.shape[-1], at)
+        return (np.where(seen, scores, -np.inf),)
 
 
 @dataclass(frozen=True)
