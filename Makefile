@@ -32,8 +32,8 @@ demo: $(READY) ## two models on an H100: tables here, pictures in demo/
 	  $(RUN)/llmir draw $$model $(WORKLOAD) --phase both -o demo/$$model.$$kind || exit; \
 	done; done
 
-test: $(READY) ## all tests, in random order, and every example in README, docs and code
-	@$(RUN)/python -m pytest --numprocesses auto
+test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and every example in README, docs and code
+	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED))
 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .

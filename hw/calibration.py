@@ -10,6 +10,9 @@ from llmir.frozen import Record
 # The order in which engines are asked: the first that a device was measured with is its default, and what an
 # engine lacks it takes from the next. Others follow by name.
 ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distributed nccl")
+# Kernels that engines call, which are no engine: of a device that was measured with these alone, all else is
+# borrowed. AITER is what vLLM and SGLang use on AMD's GPUs (github.com/ROCm/aiter).
+LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,11 @@ class Calibration(Record):
 
     engine: str
     engines: Mapping[str, Mapping[str, Fitted]]
+
+    @property
+    def partial(self) -> bool:
+        """Whether a library's kernels were measured and no engine's."""
+        return self.engine in LIBRARIES
 
 
 def rank(engine: str) -> tuple[int, str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .build import Builder
     from .errors import LlmirError
     from .graph import Graph, Program
-    from .measured import validate
+    from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
     "analyze": "api",
+    "calibrate": "measured",
     "check": "api",
     "devices": "api",
     "diff": "api",
@@ -44,6 +45,7 @@ _LAZY = {
     "explain": "api",
     "interpret": "api",
     "load": "api",
+    "measure": "measured",
     "models": "api",
     "run": "api",
     "save": "api",
@@ -71,6 +73,7 @@ __all__ = [
     "Program",
     "__version__",
     "analyze",
+    "calibrate",
     "check",
     "devices",
     "diff",
@@ -80,6 +83,7 @@ __all__ = [
     "interpret",
     "load",
     "load_plugin",
+    "measure",
     "models",
     "parse_program",
     "print_program",

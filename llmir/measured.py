@@ -1,20 +1,28 @@
-"""The Python face of what was measured: predictions beside times, and fits to them."""
+"""The Python face of what was measured: predictions beside times, fits to them, and times of this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import convert
 from .api import checked_program, load, run
-from .errors import InputError
+from .errors import HardwareError, InputError, OutputError
 from .graph import Program
+from .names import suggest
 
 if TYPE_CHECKING:
-    from .backends.silicon.calibrate import Overheads
+    from .backends.silicon.calibrate import Case, Refit
+    from .backends.silicon.measure import Eager
     from .backends.silicon.validate import Layout, Validation
-    from .hw import Device
+    from .hw import Device, Fitted
+
+SECONDS, QUICK = 300.0, 45.0  # to measure for
+LOCAL_CPU, LOCAL_GPU = "local-cpu", "local-gpu"  # names that no bundled device has
+POINTS = 400  # about as many are timed, and share the time
 
 
 def validate(
@@ -55,16 +63,178 @@ def validate(
     return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
 
 
-def overheads(
-    path: str | os.PathLike[str], known: Callable[[Device], Device] = lambda device: device
-) -> list[Overheads]:
-    """What engines add to their kernels, fitted to a CSV table of whole models, once for each engine.
+def calibrate(
+    folder: str | os.PathLike[str],
+    *,
+    hw: str | None = None,
+    engine: str | None = None,
+    family: str | None = None,
+    host: bool = False,
+    tell: Callable[[str], None] = lambda problem: None,
+) -> Refit:
+    """Kernels fitted to the CSV tables of a folder, with their errors on shapes left out of the fit.
 
-    `known` gives a device with another calibration than its own.
+    Only those of the device `hw`, an `engine`, or a `family` of kernels or kind of table, where they are
+    named; of all of them, with the engines' hosts where the folder has a table of whole models. `host` fits
+    hosts alone. `tell` hears of what cannot be used. InputError where nothing is left.
+
+    llmir.calibrate("measured", family="gemm").kernels
     """
-    from .backends.silicon.calibrate import overheads
+    from .backends.silicon.calibrate import TABLE, Refit, fitted, with_fits
+    from .backends.silicon.calibrate import overheads as fitted_hosts
+    from .backends.silicon.machines import Machines
+    from .backends.silicon.tables import load_all
 
-    return overheads(convert.path("path", path), _built, known)
+    path = convert.path("folder", folder)
+    hw = None if hw is None else convert.text("hw", hw)
+    engine = None if engine is None else convert.text("engine", engine)
+    family = None if family is None else convert.text("family", family)
+    if not path.is_dir():
+        raise InputError(f"no folder {str(path)!r}")
+    machines = Machines(path)
+    if convert.flag("host", host):
+        if hw or family:
+            raise InputError("host: is of an engine on all devices; leave device and family out")
+        hosts = [o for o in fitted_hosts(path / TABLE, _built) if engine in (None, o.engine)]
+        if not hosts:
+            raise InputError(f"{path}: no runs of {engine} in {TABLE}")
+        return Refit([], hosts, machines)
+    only, names = machines(hw) if hw else None, _families(family)
+
+    def wanted(format: str, case: Case) -> bool:
+        of = only in (None, case.device) and engine in (None, case.engine)
+        return of and (family is None or bool(names & {format, *case.families}))
+
+    found = fitted(load_all(path, tell), machines, wanted, tell)
+    if not found:
+        asked = ", ".join(filter(None, (hw, engine, family))) or "any known device"
+        raise InputError(f"{path}: no rows of {asked}")
+    whole = not (hw or engine or family)
+    runs = whole and (path / TABLE).exists()
+    hosts = fitted_hosts(path / TABLE, _built, with_fits(found)) if runs else []
+    return Refit(found, hosts, machines, device=hw, whole=whole)
+
+
+def _families(family: str | None) -> set[str]:
+    """The family or kind of table; InputError for one that is neither."""
+    from .backends.cost.kernels import KERNELS
+    from .backends.silicon.tables import FORMATS, Kernels
+
+    known = [*(name for name, format in FORMATS.items() if isinstance(format, Kernels)), *KERNELS]
+    if family is not None and family not in known:
+        near = suggest(family, known) or f", known are {', '.join(known)}"
+        raise InputError(f"unknown family {family!r}{near}")
+    return {family} if family else {*known}
+
+
+def measure(
+    folder: str | os.PathLike[str],
+    *,
+    hw: str | None = None,
+    seconds: float | None = None,
+    quick: bool = False,
+    tell: Callable[[str], None] = lambda note: None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Refit:
+    """This machine's kernels, as eager PyTorch calls them, timed into `folder` and fitted.
+
+    `folder` gets a CSV table for each kind of kernel and the YAML file of the device: with datasheet of `hw`,
+    else of what PyTorch calls the GPU, else with the best rates that were measured. It takes `seconds` (300,
+    or 45 if `quick`, with a third of the sizes). `tell` hears of what could not be measured, `progress` what
+    is timed, how many sizes are done and of how many. InputError without PyTorch.
+    """
+    from . import hw as devices
+    from .backends.export.files import write as write_file
+    from .backends.silicon.calibrate import Refit, block, fitted
+    from .backends.silicon.machines import Machines
+    from .backends.silicon.measure import Eager, device_text, plan, record, write
+    from .backends.silicon.measure.collectives import collectives
+    from .backends.silicon.tables import load_all
+
+    target = convert.path("folder", folder).expanduser()
+    quick = convert.flag("quick", quick)
+    usual = QUICK if quick else SECONDS
+    budget = usual if seconds is None else convert.number("seconds", seconds, 1, 86400)
+    named = devices.load(convert.text("hw", hw)) if hw is not None else None
+    machine = Eager(budget / POINTS)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{target}: is no folder and cannot become one, {error.strerror or error}"
+        ) from None
+    points = plan(machine.facts, budget, quick=quick)
+    timed = record(points, machine, budget, tell=lambda n, p: progress(p.file, n, len(points)))
+    progress("measured", len(points), len(points))
+    if len(timed) < len(points):
+        tell(f"{len(points) - len(timed)} of {len(points)} sizes were left out, by time or memory")
+    if machine.devices > 1:
+        timed += collectives(machine.devices)
+    name, base = _device(machine, hw, named)
+    if base is None:
+        facts, gpu = machine.facts, machine.gpu
+        base = device_text(machine.description, facts, machine.processors, timed, gpu=gpu)
+    write(target, timed, name, machine.framework)
+    file = target / f"{name}.yaml"
+    write_file(file, base)
+
+    machines = Machines(target)
+    found = fitted(load_all(target, tell), machines, tell=tell)
+    if not found:
+        raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
+    write_file(file, base + block(found))
+    if hosts := _hosts(machine, target, name, devices.load(file), tell):
+        write_file(file, base + block(found, hosts))
+    return Refit(found, [], machines, device=name)
+
+
+def _device(machine: Eager, given: str | None, named: Device | None) -> tuple[str, str | None]:
+    """Its name in the rows, and the file to build on: None where nothing is known but what is measured."""
+    from . import hw
+
+    if given and named:
+        path = Path(given)
+        extends = str(path.resolve()) if path.suffix in (".yaml", ".yml") else given
+        return _plain(path.stem), f"extend: {extends}\n"
+    if not machine.gpu:
+        return LOCAL_CPU, None
+    try:
+        hw.load(machine.name)
+    except HardwareError:
+        return LOCAL_GPU, None
+    return _plain(machine.name), f'extend: "{machine.name}"\n'
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _hosts(
+    machine: Eager, folder: Path, name: str, device: Device, tell: Callable[[str], None]
+) -> Mapping[str, Mapping[str, Fitted]]:
+    """The host of eager transformers as a family of the device, if transformers is there."""
+    from .backends.silicon.measure import FRAMEWORK, steps, write
+    from .hw import Fitted
+
+    timed = steps.measure(machine)
+    if not timed:
+        tell("transformers is not installed: what it adds to its kernels was not measured")
+        return {}
+    write(folder, timed, name, machine.framework, "transformers")
+    host, errors = steps.host(timed, device, _fused)
+    family = "cpu_host" if device.cores else "host"
+    percent = f"{100 * errors.mape:.1f}%"
+    about = f"{host.step_us:.0f} µs a step, {host.sequence_us:.1f} a sequence, {host.kernel_us:.1f} a kernel"
+    tell(f"eager transformers adds {about} (mean error on steps left out {percent})")
+    origin = f"{machine.framework}, {len(timed)} decode steps of small Llamas"
+    return {FRAMEWORK: {family: Fitted(dict(vars(host)), origin, len(timed), errors.mape)}}
+
+
+def _fused(config: Mapping[str, Any]) -> Program:
+    """A program as eager transformers runs it, so far as its kernels are fused at all."""
+    from .passes import DEFAULT_PIPELINE
+
+    return run(load(dict(config)), DEFAULT_PIPELINE)
 
 
 def _built(layout: Layout) -> Program:

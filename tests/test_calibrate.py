@@ -202,7 +202,7 @@ def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Pa
         (("--from", "nowhere"), "--from: no folder 'nowhere'"),
         (("--from", "rows", "--device", "b200"), "rows: no rows of b200"),
         (("--from", "rows", "--engine", "x"), "rows: no rows of x"),
-        (("--from", "rows", "--family", "gem"), "unknown family 'gem', known are attention"),
+        (("--from", "rows", "--family", "gem"), "unknown family 'gem'; did you mean gemm"),
         (("--from", "rows", "--device", "h1000"), "unknown device 'h1000'; did you mean"),
         (("--from", "rows", "-o", "x.txt"), "x.txt: suffix '.txt' is unknown; allowed are .yaml, .yml"),
         ((), "missing option '--from'"),

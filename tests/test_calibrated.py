@@ -56,9 +56,12 @@ def test_no_time_is_below_the_rooflines(
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("device", ["h100-sxm", "a100-80-sxm", "b200"])
 def test_more_sequences_and_more_context_take_no_less(name: str, device: str) -> None:
-    """Up to tiles: what a larger step is faster by is less than a hundredth."""
+    """Up to tiles: what a larger step is faster by is less than a hundredth.
+
+    Engines read a prompt of one token, after which nothing is cached, by their kernel for prompts.
+    """
     program = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
-    batch, context = np.arange(1, 300)[:, None], np.arange(0, 20000, 97)
+    batch, context = np.arange(1, 300)[:, None], np.arange(1, 20000, 97)
     time = llmir.analyze(program, device, batch=batch, new=1, context=context, cost="calibrated").time_s
     assert np.all(time[1:] >= 0.99 * time[:-1])
     assert np.all(time[:, 1:] >= 0.99 * time[:, :-1])

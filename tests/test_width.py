@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -28,6 +30,30 @@ COMMANDS = (
     "ops",
     "ops rope_append",
 )
+
+
+MEASURED = {
+    "gemm.csv": """gpu,dtype,m,n,k,latency_us,framework
+h100_sxm,bfloat16,64,4096,4096,12,tensorrt-llm-1.3.0rc20
+b200_sxm,fp8_block,8192,8192,8192,2000,tensorrt-llm-1.3.0rc20
+l40s,bfloat16,64,4096,4096,2,vllm-0.24.0
+a-machine-that-nobody-knows-by-this-name,bfloat16,1,1,1,5,vllm-0.24.0
+""",
+    "e2e.csv": """model,gpu,kind,isl,osl,batch_or_concurrency,ttft_ms,tpot_ms,weight_dtype,framework,tp
+meta-llama/Llama-3.1-70B-Instruct,h100_sxm,serving_closed_loop,1024,256,16,90,20,fp8,tensorrt-llm-1.0,4
+meta-llama/Llama-3.1-70B-Instruct,a100_sxm,static_batch_latency,1024,256,4,900,50,bf16,hf-transformers,4
+""",
+}
+
+
+@pytest.mark.parametrize("by", ["kind,metric,device,framework", "engine,model", "model,size,dtype", "kind"])
+def test_errors_of_measured_rows_fit_80_columns(by: str, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in MEASURED]
+    for path in files:
+        path.write_text(MEASURED[path.name])
+    result = CliRunner().invoke(cli, ["validate", *map(str, files), "--by", by])
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.stdout.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from textwrap import wrap
 
@@ -52,7 +53,7 @@ def engines(device: Device) -> tuple[str, ...]:
     The first is the default one; there are none where the device can borrow nothing.
     """
     known = [d.calibration for d in (device, *relatives(device)) if d.calibration]
-    firsts = (calibration.engine for calibration in known)
+    firsts = (calibration.engine for calibration in known if not calibration.partial)
     others = (name for calibration in known for name in calibration.engines)
     return tuple(dict.fromkeys((*firsts, *others)))
 
@@ -135,7 +136,9 @@ def _quoted(name: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits and no exponent, which YAML would read as text."""
-    return (
-        f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-4 or not value else f"{value:.6f}"
-    )
+    """Three significant digits and no exponent, which YAML would read as text.
+
+    >>> digits(1234.5), digits(0.40), digits(1.234e-7)
+    ('1234', '0.4', '0.000000123')
+    """
+    return f"{Decimal(f'{value:.3g}'):f}" if value < 100 else f"{value:.0f}"

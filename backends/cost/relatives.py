@@ -60,8 +60,12 @@ def relatives(device: Device) -> tuple[Device, ...]:
 
 
 def kernels_of(device: Device) -> Device | None:
-    """Whose kernels are taken: the device's own if it was measured, else the nearest's; None for none."""
-    return device if device.calibration else next(iter(relatives(device)), None)
+    """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
+
+    Where a library's alone were measured on a nearer one, those go before.
+    """
+    whole = (d for d in (device, *relatives(device)) if d.calibration and not d.calibration.partial)
+    return next(whole, None)
 
 
 def _technology(device: Device) -> str:

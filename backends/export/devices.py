@@ -177,5 +177,11 @@ def _whose(device: Device) -> str:
         return f"Times are the roofline's: {unmeasured(device)}."
     if kernels == device:
         return "Times are measured on this device."
+    own = (
+        sorted({f for families in device.calibration.engines.values() for f in families})
+        if device.calibration
+        else []
+    )
+    whose = f"Times of {', '.join(own)} are measured on this device; others" if own else "Times"
     wider = 100 * borrowing(device, kernels)
-    return f"Times are borrowed from {kernels.name}, with bands that are {wider:.0f} points wider."
+    return f"{whose} are borrowed from {kernels.name}, with bands that are {wider:.0f} points wider."

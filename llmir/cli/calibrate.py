@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmir.errors import InputError
 
-from . import fitting, hosts, measuring, options, output
+from . import fits, options, output
 from .command import command
+from .ending import line
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.calibrate import Case
-    from llmir.backends.silicon.machines import Machines
+    pass
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")
@@ -54,77 +55,36 @@ def calibrate(
     llmir calibrate --from measured -o llmir/hw
     llmir calibrate --run --quick -o here
     """
-    from pathlib import Path
-
-    from llmir.backends.silicon.machines import Machines
+    from llmir import measured
 
     if run:
         given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}
         if wrong := next((name for name, value in given.items() if value), None):
             raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
-        return measuring.measure(output_file, device, form or "table", seconds, quick=quick)
+        if output_file is None:
+            raise InputError("--run: -o must name the folder that the measured times go to")
+        with fits.bar() as progress:
+            about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
+            found = measured.measure(output_file, tell=output.note, **about)
+        fits.show(found, form or "table")
+        line("wrote", output_file)
+        return
     if quick or seconds:
         raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
     if folder is None:
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
     if not Path(folder).is_dir():
         raise InputError(f"--from: no folder {folder!r}")
-    alone = output_file is not None and Path(output_file).suffix != ""
-    if alone:
+    if output_file is not None and Path(output_file).suffix:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
-    if host:
-        if device or family:
-            raise InputError("--host: is of an engine on all devices; leave --device and --family out")
-        return hosts.fit(folder, engine, form or "table", output_file)
-    machines, whole = Machines(Path(folder)), not (device or engine or family)
-    only, known = machines(device) if device else None, _known(family)
-
-    def wanted(format: str, case: Case) -> bool:
-        of = only in (None, case.device) and engine in (None, case.engine)
-        return of and (family is None or family in known & {format, *case.families})
-
-    found = fitting.fit(Path(folder), machines, form or "table", wanted)
-    if not found:
-        asked = ", ".join(filter(None, (device, engine, family))) or "any known device"
-        raise InputError(f"{folder}: no rows of {asked}")
-    if output_file and alone:
-        _write(found, output_file, machines, device)
-    elif output_file:
-        _write_all(found, folder, output_file, form or "table", whole=whole)
+    asked: dict[str, Any] = {"hw": device, "engine": engine, "family": family, "host": host}
+    found = measured.calibrate(folder, tell=output.note, **asked)
+    texts = found.files(output_file) if output_file else {}
+    fits.show(found, form or "table")
+    _write(texts)
 
 
-def _write_all(found: list[Case], folder: str, target: str, form: str, *, whole: bool) -> None:
-    """A file for each device and engine, and for each engine's host where all is fitted."""
-    from pathlib import Path
-
-    from llmir.backends.silicon import calibrate
-
-    for name, text in calibrate.files(found, whole=whole).items():
-        path = Path(target) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        output.emit(text, str(path))
-    if whole and (Path(folder) / hosts.TABLE).exists():
-        hosts.fit(folder, None, form, target, calibrate.with_fits(found))
-
-
-def _known(family: str | None) -> set[str]:
-    """Families of kernels and kinds of tables; InputError for one that is neither."""
-    from llmir.backends.cost.kernels import KERNELS
-    from llmir.backends.silicon.tables import FORMATS, Kernels
-
-    known = [*(name for name, format in FORMATS.items() if isinstance(format, Kernels)), *KERNELS]
-    if family is not None and family not in known:
-        raise InputError(f"unknown family {family!r}, known are {', '.join(known)}")
-    return {*known}
-
-
-def _write(found: list[Case], target: str, machines: Machines, device: str | None) -> None:
-    """A file of one device."""
-    from llmir.backends.silicon import calibrate
-
-    devices = list(dict.fromkeys(case.device for case in found))
-    if len(devices) > 1:
-        names = ", ".join(d.name for d in devices)
-        raise InputError(f"{target}: a file is of one device, say which with --device: {names}")
-    base = machines.base(devices[0], device or devices[0].name, target)
-    output.emit(calibrate.device_file(base, found), target)
+def _write(texts: dict[str, str]) -> None:
+    for path, text in texts.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        output.emit(text, path)

@@ -55,8 +55,8 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
 
     A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
     log (input_tokens, output_tokens), which needs --model and --hw. Rows that cannot be priced are
-    counted with the reason; "with refused" counts each as 100%. Keys of --by are kind, metric, device,
-    framework, engine, model, dtype, size, file.
+    counted with the reason; files say the mean that counts each as 100%. Keys of --by are kind, metric,
+    device, framework, engine, model, dtype, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv
@@ -145,16 +145,36 @@ def _shown(found: Validation, by: list[str]) -> Any:
     from llmir.backends.export import table
     from llmir.backends.silicon.validate import show
 
-    first = table.columns([*by, *show.HEADINGS], show.HEADINGS)
-    for line in show.group_lines(found, by):
-        table.add(first, line)
-    parts: list[Any] = [Text(f"{show.scope(found)}, cost model {found.cost_model}"), "", first]
+    parts: list[Any] = [Text(f"{show.scope(found)}, cost model {found.cost_model}")]
+    parts += _sections([*by, *show.HEADINGS[:-1]], show.group_lines(found, by), len(by))
     for headings, rows in _more(found):
-        more = table.columns(headings, headings[-1:])
+        more = table.columns(headings, headings[-1:], headings[1:-1])
         for row in rows:
             table.add(more, row)
         parts += ["", more]
     return Group(*parts)
+
+
+def _sections(headings: list[str], lines: list[list[str]], keys: int) -> list[Any]:
+    """Tables of groups, alike in width, under what they share: all keys but the last two."""
+    from rich.text import Text
+
+    from llmir.backends.export import table
+
+    shared, parts = max(keys - 2, 0), []
+    headings = headings[shared:]
+    cells = [headings, *(line[shared:] for line in lines)]
+    widths = [
+        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
+    ]
+    for title, some in groupby(lines, key=lambda line: line[:shared]):
+        shown = table.columns(headings, headings[keys - shared :], headings[: keys - shared])
+        for column, width in zip(shown.columns, widths, strict=True):
+            column.min_width = width
+        for line in some:
+            table.add(shown, line[shared : shared + len(headings)])
+        parts += ["", *([Text(", ".join(title), style="bold")] if shared else []), shown]
+    return parts
 
 
 def _notes(found: Validation) -> None:

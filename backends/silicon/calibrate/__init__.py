@@ -2,16 +2,16 @@
 
 from .cases import Case, cases
 from .fit import fit
-from .hosts import Overheads, overheads
-from .refit import block, device_file, files, fitted, with_fits
+from .hosts import TABLE, Overheads, overheads
+from .refit import Refit, block, fitted, with_fits
 
 __all__ = [
+    "TABLE",
     "Case",
     "Overheads",
+    "Refit",
     "block",
     "cases",
-    "device_file",
-    "files",
     "fit",
     "fitted",
     "overheads",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,20 @@ class Case:
     def ideal_errors(self) -> Errors:
         """Errors of the roofline."""
         return errors(self.clock.seconds({}), self.seconds)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What it is of, and its errors, as shares of one."""
+        return {
+            "device": self.device.name,
+            "engine": self.engine,
+            "family": self.name,
+            "parameters": self.parameters,
+            "groups": len(set(self.groups)),
+            "set_apart": self.hot,
+            **self.errors._asdict(),
+            "ideal_mape": self.ideal_errors.mape,
+        }
 
     @property
     def fitted(self) -> dict[str, Fitted]:

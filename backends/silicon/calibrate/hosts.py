@@ -13,8 +13,9 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
-from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.calibration import digits
 from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
+from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
 from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines
@@ -29,6 +30,7 @@ from llmir.hw import Device
 
 from .fit import fit
 
+TABLE = "e2e.csv"  # the table of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
 
 
@@ -50,6 +52,19 @@ class Overheads:
     rows: int
     models: int
     errors: Errors
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its errors, as shares of one, and its parameters."""
+        return {"engine": self.engine, "models": self.models, **self.errors._asdict(), **vars(self.host)}
+
+    @property
+    def yaml(self) -> str:
+        """A file of `hw/engines`, three significant digits a parameter."""
+        origin = f"{self.engine} in whole runs of {self.models} models, {TABLE}"
+        values = {"error_percent": 100 * self.errors.mape, **vars(self.host)}
+        said = "".join(f"{name}: {digits(value)}\n" for name, value in values.items())
+        return f'origin: "{origin}"\nrows: {self.rows}\n{said}'
 
 
 def overheads(
@@ -119,8 +134,8 @@ def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Devic
 
 def _calibrated(device: Device) -> bool:
     """Whether its kernels rest on its vendor's; what another's leave is more than the host's."""
-    found = basis(device, "gemm_bf16")
-    return found is not None and found.device.vendor == device.vendor
+    found = kernels_of(device)
+    return found is not None and found.vendor == device.vendor
 
 
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:

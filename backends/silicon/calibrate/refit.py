@@ -5,20 +5,80 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from llmir.backends.cost.calibration import engine_yaml, to_yaml
 from llmir.backends.cost.kernels import KERNELS
+from llmir.backends.cost.relatives import nearness
 from llmir.backends.silicon.folds import errors
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels
+from llmir.errors import InputError
+from llmir.frozen import FrozenDict, Immutable
 from llmir.hw import Calibration, Device, Fitted
 from llmir.hw.calibration import rank
 
 from .cases import Case, cases
+from .hosts import Overheads
+
+T = TypeVar("T")
 
 Engines = dict[str, dict[str, Fitted]]
+YAML = (".yaml", ".yml")
 NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
+
+
+class Refit(Immutable):
+    """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
+
+    `device` is the one that was asked for, as it was named; `whole`, whether all there is was fitted.
+    """
+
+    kernels: tuple[Mapping[str, Any], ...]
+    hosts: tuple[Mapping[str, Any], ...]
+    _cases: Sequence[Case]
+    _overheads: Sequence[Overheads]
+    _machines: Machines
+    _device: str | None
+    _whole: bool
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        hosts: Sequence[Overheads],
+        machines: Machines,
+        *,
+        device: str | None = None,
+        whole: bool = False,
+    ) -> None:
+        vars(self).update(_cases=tuple(cases), _overheads=tuple(hosts), _machines=machines)
+        vars(self).update(_device=device, _whole=whole)
+        vars(self)["kernels"] = tuple(FrozenDict(case.row) for case in cases)
+        vars(self)["hosts"] = tuple(FrozenDict(host.row) for host in hosts)
+
+    def files(self, target: str) -> dict[str, str]:
+        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
+
+        InputError where a file would be of several.
+        """
+        if not target.endswith(YAML):
+            made = files(self._cases, whole=self._whole)
+            made |= {f"engines/{host.engine}.yaml": host.yaml for host in self._overheads}
+            return {f"{target}/{name}": text for name, text in made.items()}
+        if not self._cases:
+            (host,) = _alone(self._overheads, target, "engine", [host.engine for host in self._overheads])
+            return {target: host.yaml}
+        devices = list(dict.fromkeys(case.device for case in self._cases))
+        (device,) = _alone(devices, target, "device", [d.name for d in devices])
+        base = self._machines.base(device, self._device or device.name, target)
+        return {target: device_file(base, self._cases)}
+
+
+def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:
+    if len(found) > 1:
+        raise InputError(f"{target}: a file is of one {what}, say which with --{what}: {', '.join(names)}")
+    return found
 
 
 def fitted(
@@ -41,12 +101,20 @@ def fitted(
 
 
 def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
-    """What gives a device the calibration that cases of it make; another one is as it was."""
-    fitted: dict[Device, Device] = {}
+    """What gives a device the calibration that its cases make, or the nearest's of its vendor."""
+    fitted: dict[Device, Calibration] = {}
     for device in dict.fromkeys(case.device for case in found):
-        engines = calibration([case for case in found if case.device == device])
-        fitted[device] = replace(device, own_calibration=_ranked(engines)) if engines else device
-    return lambda device: fitted.get(device, device)
+        if engines := calibration([case for case in found if case.device == device]):
+            fitted[device] = _ranked(engines)
+    whole = [device for device, made in fitted.items() if not made.partial]
+
+    def known(device: Device) -> Device:
+        siblings = [other for other in whole if other.vendor == device.vendor]
+        nearest = min(siblings, key=lambda other: nearness(device, other), default=device)
+        made = fitted.get(device if device in fitted else nearest)
+        return replace(device, own_calibration=made) if made else device
+
+    return known
 
 
 def calibration(found: Sequence[Case]) -> Engines:
