@@ -24,7 +24,6 @@ _AXES = {
     "v": "vocab",
     "e": "expert",
     "x": "route",
-    "o": "gate",
 }
 
 

@@ -73,32 +73,36 @@ class Attention:
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(silu(gate(x)) · up(x))."""
+    """down(silu(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`."""
 
     kind: ClassVar[str] = "dense"
-    block: ClassVar[str] = "mlp"
 
     intermediate: int
     bias: bool = False
+    module: str = "mlp"
+    block: str = "mlp"
+    prefix: str = ""
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, at = blocks.b, blocks.sized(f=self.intermediate)
+        b, at, own = blocks.b, blocks.sized(f=self.intermediate), self.prefix
 
         def project(x: Value, term: str, weight: str, out: str, name: str) -> Value:
-            return at.linear(x, term, weight, out, name, f"{LAYER}mlp.{name}", bias=self.bias)
+            param = f"{LAYER}{self.module}.{name}"
+            return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         with b.block(self.block):
-            gate = b.silu(project(x, "b t h", "h f", "b t f", "gate_proj"), name="silu")
+            gate = b.silu(project(x, "b t h", "h f", "b t f", "gate_proj"), name=f"{own}silu")
             up = project(x, "b t h", "h f", "b t f", "up_proj")
-            return project(b.mul(gate, up, name="gate_mul"), "b t f", "f h", "b t h", "down_proj")
+            return project(b.mul(gate, up, name=f"{own}gate_mul"), "b t f", "f h", "b t h", "down_proj")
 
 
 @dataclass(frozen=True)
 class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
-    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights.
+    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights. All tokens go
+    through the `shared` one, whose output a gate scales.
     """
 
     kind: ClassVar[str] = "moe"
@@ -110,9 +114,21 @@ class Moe:
     normalize: bool
     module: str = "mlp"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    shared: Mlp | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
+        if not self.shared:
+            return self._routed(blocks, x)
+        b, module = blocks.b, f"{LAYER}{self.shared.module}_gate"
+        always, routed = self.shared.build(blocks, x), self._routed(blocks, x)
+        with b.block("router"):
+            gate = blocks.linear(x, "b t h", "h", "b t", "shared_gate", module)
+        with b.block(self.shared.block):
+            scaled = b.sigmoid_mul(always, gate, name="shared_scaled")
+            return b.add(scaled, routed, name="shared_add")
+
+    def _routed(self, blocks: Blocks, x: Value) -> Value:
         b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
         stored = dict(zip(("gate_proj", "up_proj", "down_proj"), self.matrices, strict=True))
 

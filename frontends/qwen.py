@@ -1,7 +1,8 @@
-"""Qwen2 and Qwen2.5, Qwen3, and Qwen3 MoE. Defaults for absent fields are transformers' own."""
+"""Qwen2 and Qwen2.5, Qwen3, and the MoE models of both. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from .config import Config
@@ -15,20 +16,24 @@ _KV_HEADS = 4  # of Qwen3 MoE
 
 
 # The defaults of transformers, which act where `use_sliding_window` is set.
-_WINDOW, _FIRST_WITH_WINDOW = 4096, 28
+_WINDOW, _WINDOW_LAYERS = 4096, 28
 
 
-def _masks(config: Config, *, moe: bool = False) -> tuple[str, ...]:
-    """By layer: `layer_types` says which have a window, else `max_window_layers` where they begin.
+def _masks(config: Config, slides: Callable[[int, int], bool], *, typed: bool = True) -> tuple[str, ...]:
+    """By layer, where `use_sliding_window` is set: a window where `layer_types`, if a class reads it, says so.
 
-    In a MoE model all have it, or none.
+    Absent that, `slides` says it of a layer's number and `max_window_layers`.
     """
     own = window(config, _WINDOW, acts=config.flag("use_sliding_window", False))
-    first = config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
-    slides = [moe or i >= first for i in range(layers(config))]
-    if not moe and len(kinds := config.texts("layer_types")) == len(slides):
-        slides = [kind == "sliding_attention" for kind in kinds]
-    return tuple(own if slide else "causal" for slide in slides)
+    most = config.integer("max_window_layers", _WINDOW_LAYERS, minimum=0)
+    found = [slides(i, most) for i in range(layers(config))]
+    if typed and len(kinds := config.texts("layer_types")) == len(found):
+        found = [kind == "sliding_attention" for kind in kinds]
+    return tuple(own if slide else "causal" for slide in found)
+
+
+def _last(layer: int, most: int) -> bool:
+    return layer >= most
 
 
 @family("Qwen2ForCausalLM", "qwen2")
@@ -36,7 +41,7 @@ def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
     config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
     mixer = attention(config, positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
-    stack = _stack(mixer, _masks(config), (mlp(config),) * layers(config))
+    stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
     return decoder(config, "Qwen2ForCausalLM", stack)
 
 
@@ -44,7 +49,7 @@ def qwen2(config: Config) -> Decoder:
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
     mixer = _normed(config, kv_default=32, head_dim_default=128)
-    stack = _stack(mixer, _masks(config), (mlp(config),) * layers(config))
+    stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
     return decoder(config, "Qwen3ForCausalLM", stack)
 
 
@@ -67,32 +72,50 @@ def _normed(config: Config, kv_default: int, head_dim_default: int | None = None
     )
 
 
-def _experts(config: Config) -> int:
+def _count(config: Config, default: int) -> int:
     """How many there are, in either spelling; the second is what transformers 5 writes."""
     spellings = [key for key in ("num_experts", "num_local_experts") if key in config]
     counts = [config.integer(key) for key in spellings]
     if len(set(counts)) > 1:
         raise config.error(spellings[1], f"{counts[1]} contradicts num_experts {counts[0]}")
-    return counts[0] if counts else config.assumed("num_experts", 128)
+    return counts[0] if counts else config.assumed("num_experts", default)
 
 
-def _sparse(config: Config) -> tuple[bool, ...]:
-    """Which layers have experts: every `decoder_sparse_step`-th, but `mlp_only_layers`."""
-    step, dense = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
-    return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers(config)))
+def _experts(config: Config, count: int, chosen: int, intermediate: int, shared: Mlp | None = None) -> Moe:
+    """Those of a MoE model, with the class's own numbers for absent fields."""
+    experts = Moe(
+        count=_count(config, count),
+        chosen=config.assumed("num_experts_per_tok", chosen),
+        intermediate=config.assumed("moe_intermediate_size", intermediate),
+        normalize=config.flag("norm_topk_prob", False),
+        shared=shared,
+    )
+    return check_chosen(config, experts)
+
+
+def _mlps(config: Config, experts: Moe) -> tuple[Mlp | Moe, ...]:
+    """What each layer has: every `decoder_sparse_step`-th the experts, but `mlp_only_layers`."""
+    dense = Mlp(config.integer("intermediate_size"))
+    step, only = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
+    return tuple(dense if i in only or (i + 1) % step else experts for i in range(layers(config)))
+
+
+@family("Qwen2MoeForCausalLM", "qwen2_moe")
+def qwen2_moe(config: Config) -> Decoder:
+    """Qwen2MoeForCausalLM: Qwen2's biases, and beside the experts one for all tokens, scaled by a gate."""
+    width = config.assumed("shared_expert_intermediate_size", 5632)
+    shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
+    bias = config.flag("qkv_bias", True)
+    mixer = attention(config, positions_default=_POSITIONS, kv_default=16, qkv_bias=bias)
+    masks = _masks(config, lambda i, most: i % 2 == 0 and i < most)
+    stack = _stack(mixer, masks, _mlps(config, _experts(config, 60, 4, 1408, shared)))
+    return decoder(config, "Qwen2MoeForCausalLM", stack)
 
 
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
     config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
-    experts = Moe(
-        count=_experts(config),
-        chosen=config.assumed("num_experts_per_tok", 8),
-        intermediate=config.assumed("moe_intermediate_size", 768),
-        normalize=config.flag("norm_topk_prob", False),
-    )
-    check_chosen(config, experts)
-    mixer, dense = _normed(config, _KV_HEADS), Mlp(config.integer("intermediate_size"))
-    mlps = tuple(experts if routed else dense for routed in _sparse(config))
-    return decoder(config, "Qwen3MoeForCausalLM", _stack(mixer, _masks(config, moe=True), mlps))
+    mlps = _mlps(config, _experts(config, 128, 8, 768))
+    stack = _stack(_normed(config, _KV_HEADS), _masks(config, lambda i, most: True, typed=False), mlps)
+    return decoder(config, "Qwen3MoeForCausalLM", stack)

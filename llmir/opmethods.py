@@ -402,6 +402,13 @@ class OpMethods:
         """
         return self._op("send", (x,), name, block, to=to)
 
+    def sigmoid_mul(self, x: Value, gate: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · sigmoid(gate), of one number for each row of x.
+
+        `* h, * -> * h`
+        """
+        return self._op("sigmoid_mul", (x, gate), name, block)
+
     def silu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · sigmoid(x).
 

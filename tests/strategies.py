@@ -24,12 +24,15 @@ _FIELDS = {
     "Qwen2ForCausalLM": (),
     "Qwen3ForCausalLM": ("attention_bias",),
     "Qwen3MoeForCausalLM": ("attention_bias", *_MOE),
+    "Qwen2MoeForCausalLM": (*_MOE, "qkv_bias", "shared_expert_intermediate_size"),
     "MistralForCausalLM": ("sliding_window",),
     "MixtralForCausalLM": ("sliding_window", "num_experts_per_tok", "num_local_experts"),
 }
 _DRAWN: dict[str, st.SearchStrategy[object]] = {
     "attention_bias": st.booleans(),
     "mlp_bias": st.booleans(),
+    "qkv_bias": st.booleans(),
+    "shared_expert_intermediate_size": st.integers(1, 20),
     "sliding_window": st.sampled_from((None, 1, 2, 5, 40)),
     "num_experts_per_tok": st.none(),  # of as many as there are
     "num_experts": st.integers(1, 6),
@@ -135,7 +138,8 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
     """A shard pass whose degrees divide what they must, as text."""
     kv = config["num_key_value_heads"]
     group = config["num_attention_heads"] // kv
-    sizes = [config[k] for k in ("intermediate_size", "vocab_size")]
+    split = ("intermediate_size", "vocab_size", "shared_expert_intermediate_size")
+    sizes = [config[k] for k in split if k in config]
     tp = draw(
         st.sampled_from(
             [

@@ -45,6 +45,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
     },
     "qwen2": {**SIZES, "architectures": ["Qwen2ForCausalLM"]},
+    "qwen2-moe": {
+        **SIZES,
+        **MOE,
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "shared_expert_intermediate_size": 20,
+    },
     "qwen3": {**SIZES, "architectures": ["Qwen3ForCausalLM"], "head_dim": 10},
     "qwen3-moe": {
         **SIZES,
@@ -69,12 +75,15 @@ def stored(kind: str) -> Shapes:
         found[f"{layer}input_layernorm.weight"] = found[f"{layer}post_attention_layernorm.weight"] = (hidden,)
         for name, out in (("q", 6 * head), ("k", 2 * head), ("v", 2 * head)):
             found[f"{layer}self_attn.{name}_proj.weight"] = (out, hidden)
-            if kind == "qwen2":
+            if kind.startswith("qwen2"):
                 found[f"{layer}self_attn.{name}_proj.bias"] = (out,)
         found[f"{layer}self_attn.o_proj.weight"] = (hidden, 6 * head)
         if kind.startswith("qwen3"):
             found[f"{layer}self_attn.q_norm.weight"] = found[f"{layer}self_attn.k_norm.weight"] = (head,)
-        if kind == "qwen3-moe" and i != 1:
+        if kind == "qwen2-moe":
+            found |= mlp(f"{layer}mlp.shared_expert.", hidden, 20)
+            found[f"{layer}mlp.shared_expert_gate.weight"] = (1, hidden)
+        if kind == "qwen2-moe" or (kind == "qwen3-moe" and i != 1):
             found[f"{layer}mlp.gate.weight"] = (4, hidden)
             for expert in range(4):
                 found |= mlp(f"{layer}mlp.experts.{expert}.", hidden, 12)

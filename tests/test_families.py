@@ -24,15 +24,22 @@ MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+QWEN2_MOE = {
+    **MOE,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "shared_expert_intermediate_size": 48,
+    "use_qk_norm": False,
+}
 MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": None}
 MIXTRAL = {**TINY, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2}
-EACH = {config["architectures"][0]: config for config in (TINY, QWEN2, QWEN, MOE, MISTRAL, MIXTRAL)}
+EACH = {config["architectures"][0]: config for config in (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, MISTRAL, MIXTRAL)}
 # The defaults of transformers' LlamaConfig, Qwen2Config and so on.
 POSITIONS = {
     "LlamaForCausalLM": 2048,
     "Qwen2ForCausalLM": 32768,
     "Qwen3ForCausalLM": 32768,
     "Qwen3MoeForCausalLM": 32768,
+    "Qwen2MoeForCausalLM": 32768,
     "MistralForCausalLM": 131072,
     "MixtralForCausalLM": 131072,
 }
@@ -85,7 +92,7 @@ ACTING: list[tuple[dict[str, Any], str, object]] = [
     *((config, "num_experts", 8) for config in (MISTRAL, MIXTRAL)),
     (MIXTRAL, "shared_expert_intermediate_size", 8),
     (MIXTRAL, "norm_topk_prob", True),
-    *((config, "attention_bias", True) for config in (MISTRAL, MIXTRAL)),
+    *((config, "attention_bias", True) for config in (QWEN2_MOE, MISTRAL, MIXTRAL)),
     (TINY, "partial_rotary_factor", 0.5),
     (TINY, "model_type", "mistral"),
     # What one of `NEUTRAL` would be taken for.
@@ -107,7 +114,7 @@ def test_what_changes_the_computation_is_refused_by_name(
     assert [n for n in llmir.load({**config, key: value}, lenient=True).notes if key in n]
 
 
-READ = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}  # by one family or another
+READ = {"shared_expert_intermediate_size", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}  # by one family or another
 
 
 @pytest.mark.parametrize("config", EACH.values(), ids=EACH)
@@ -178,6 +185,8 @@ SLIDES = {"use_sliding_window": True, "sliding_window": 8}
         (QWEN2, {"use_sliding_window": True, "max_window_layers": 0}, ("window(4096)",) * 2),
         (QWEN, {**SLIDES, "layer_types": ["sliding_attention", "full_attention"]}, (WINDOW, FULL)),
         (MOE, {**SLIDES, "max_window_layers": 2}, (WINDOW, WINDOW)),
+        (QWEN2_MOE, {**SLIDES}, (WINDOW, FULL)),
+        (QWEN2_MOE, {**SLIDES, "max_window_layers": 0}, (FULL, FULL)),
         *((config, {"sliding_window": 8}, (WINDOW, WINDOW)) for config in (MISTRAL, MIXTRAL)),
         *((config, {"sliding_window": None}, (FULL, FULL)) for config in (MISTRAL, MIXTRAL)),
     ],
@@ -208,6 +217,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (QWEN, {"sliding_window": "4096"}, '$.sliding_window: expected a non-negative integer, got "4096"'),
     (MOE, {"max_window_layers": None}, "$.max_window_layers: expected a non-negative integer, got null"),
     (QWEN, {"use_sliding_window": None}, "$.use_sliding_window: expected true or false, got null"),
+    (QWEN2_MOE, {"qkv_bias": None}, "$.qkv_bias: expected true or false, got null"),
     (MISTRAL, {"sliding_window": 0}, "$.sliding_window: expected a positive integer, or null for no window"),
     (MISTRAL, {"sliding_window": 4.5}, "$.sliding_window: expected a non-negative integer, got 4.5"),
     (MISTRAL, {"num_key_value_heads": 3}, "$.num_key_value_heads: 3 does not divide 4 attention heads"),
@@ -345,6 +355,11 @@ def test_both_spellings_of_the_positions_are_one_program() -> None:
         (MOE, "moe_intermediate_size", 768),
         *((config, "num_key_value_heads", 8) for config in (MISTRAL, MIXTRAL)),
         (MIXTRAL, "num_local_experts", 8),
+        (QWEN2_MOE, "num_key_value_heads", 16),
+        (QWEN2_MOE, "num_experts", 60),
+        (QWEN2_MOE, "num_experts_per_tok", 4),
+        (QWEN2_MOE, "moe_intermediate_size", 1408),
+        (QWEN2_MOE, "shared_expert_intermediate_size", 5632),
         (MIXTRAL, "num_experts_per_tok", 2),
     ],
 )

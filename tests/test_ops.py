@@ -30,6 +30,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),
     "silu": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
+    "sigmoid_mul": ({}, ("bf16[B, T, 8]", "bf16[B, T]"), 0, TOKENS * 12, 2 * TOKENS * 9, 2 * TOKENS * 8),
     "cast": ({"to": "fp32"}, ("bf16[B, T]",), 0, 0, 2 * TOKENS, 4 * TOKENS),
     "rms_norm": ({}, ("bf16[B, T, 8]", "bf16[8]"), 0, 4 * TOKENS * 8, 2 * (TOKENS * 8 + 8), 2 * TOKENS * 8),
     "layer_norm": (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import llmir
 from llmir.frontends.config import read
 from llmir.frontends.presets import PRESETS, Preset, find, names
 
@@ -47,6 +48,8 @@ PUBLISHED = {
     "Qwen2.5-14B": 14_770_033_664,
     "Qwen2.5-32B": 32_763_876_352,
     "Qwen2.5-72B": 72_706_203_648,
+    "Qwen1.5-MoE-A2.7B": 14_315_784_192,
+    "Qwen2-57B-A14B": 57_408_658_944,
     "Qwen3-0.6B": 596_049_920,
     "Qwen3-1.7B": 1_720_574_976,
     "Qwen3-4B": 4_022_468_096,
@@ -68,13 +71,14 @@ def closed_form(c: Any) -> int:
     qkv = (heads + 2 * kv_heads) * head
     attention = hidden * qkv + heads * head * hidden
     norms = 2 * hidden
-    if c["model_type"] == "qwen2":
+    if c["model_type"].startswith("qwen2"):
         attention += qkv  # the biases of q, k and v
     if c["model_type"].startswith("qwen3"):
         norms += 2 * head  # of each query head and each key head
     if experts := c.get("num_experts", c.get("num_local_experts")):
         inner = c.get("moe_intermediate_size", c["intermediate_size"])
         mlp = experts * (3 * hidden * inner + hidden)
+        mlp += 3 * hidden * c["shared_expert_intermediate_size"] + hidden if "shared" in str(c) else 0
     else:
         mlp = 3 * hidden * c["intermediate_size"]
     tables = 1 if c["tie_word_embeddings"] else 2
@@ -95,10 +99,12 @@ def test_the_total_is_the_published_one(name: str, total: int) -> None:
 @every_preset
 def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     size = next(part for part in preset.name.split("-") if part.endswith("B"))
+    active, size = size.startswith("A"), size.removeprefix("A")  # Qwen1.5-MoE-A2.7B says that alone
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
     # 8x7B says how many experts a model of 7B would have for one: they share its attention.
     billions = math.prod(map(float, size[:-1].split("x")))
-    assert billions == pytest.approx(preset.parameters / 1e9, rel=0.26)
+    total = llmir.load(preset.name).active_parameters if active else preset.parameters
+    assert billions == pytest.approx(total / 1e9, rel=0.26)
 
 
 @every_preset
@@ -133,7 +139,7 @@ def test_what_people_type_finds_what_they_mean(typed: str, name: str) -> None:
 
 
 def test_what_is_not_bundled_is_not_found() -> None:
-    for name in ("", "llama", "Qwen2-57B-A14B", "Llama-3.1-8B-Instruct-FP8", "---"):
+    for name in ("", "llama", "Qwen2-57B", "Llama-3.1-8B-Instruct-FP8", "---"):
         assert find(name) is None
 
 

@@ -39,6 +39,15 @@ _MOE = {
 _QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 
 
+_QWEN2_MOE = {
+    **_QWEN2,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 14,
+}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 _MIXTRAL = {
     **_SIZES,
@@ -123,6 +132,12 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3-moe, every second layer, yarn, mscale": {
         **_yarn(_MOE, mscale=0.707, mscale_all_dim=1.2),
         "decoder_sparse_step": 2,
+    },
+    "qwen2-moe": {**_QWEN2_MOE, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "qwen2-moe, a window of 3 in the first layer": {
+        **_QWEN2_MOE,
+        "use_sliding_window": True,
+        "sliding_window": 3,
     },
     "mistral": {**_MISTRAL, "sliding_window": None, "head_dim": 8},
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
