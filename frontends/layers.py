@@ -101,8 +101,8 @@ class Mlp:
 class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
-    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights. All tokens go
-    through the `shared` one, whose output a gate scales.
+    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights. All tokens
+    go through the `shared` one, whose output a gate scales.
     """
 
     kind: ClassVar[str] = "moe"

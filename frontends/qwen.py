@@ -20,7 +20,7 @@ _WINDOW, _WINDOW_LAYERS = 4096, 28
 
 
 def _masks(config: Config, slides: Callable[[int, int], bool], *, typed: bool = True) -> tuple[str, ...]:
-    """By layer, where `use_sliding_window` is set: a window where `layer_types`, if a class reads it, says so.
+    """By layer, where `use_sliding_window` is set: a window where `layer_types` says so, if a class reads it.
 
     Absent that, `slides` says it of a layer's number and `max_window_layers`.
     """

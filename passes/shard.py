@@ -160,7 +160,8 @@ class _Walk:
     def _target(
         self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
     ) -> Tensor:
-        partial = type.partial if i in op.linear else ()
+        # A sum over the ranks that tokens are split over is made where they are split.
+        partial = type.partial if i in op.linear and not set(type.partial) & set(tokens) else ()
         if type.partial and not partial:
             # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
             batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])

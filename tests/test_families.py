@@ -32,7 +32,8 @@ QWEN2_MOE = {
 }
 MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": None}
 MIXTRAL = {**TINY, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2}
-EACH = {config["architectures"][0]: config for config in (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, MISTRAL, MIXTRAL)}
+CONFIGS: tuple[dict[str, Any], ...] = (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, MISTRAL, MIXTRAL)
+EACH = {config["architectures"][0]: config for config in CONFIGS}
 # The defaults of transformers' LlamaConfig, Qwen2Config and so on.
 POSITIONS = {
     "LlamaForCausalLM": 2048,
@@ -114,7 +115,9 @@ def test_what_changes_the_computation_is_refused_by_name(
     assert [n for n in llmir.load({**config, key: value}, lenient=True).notes if key in n]
 
 
-READ = {"shared_expert_intermediate_size", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}  # by one family or another
+# By one family or another.
+READ = {"attention_bias", "mlp_bias", "shared_expert_intermediate_size"}
+READ |= {"sliding_window", "use_sliding_window"}
 
 
 @pytest.mark.parametrize("config", EACH.values(), ids=EACH)
