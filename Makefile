@@ -9,7 +9,7 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench wheel clean
+.PHONY: help setup demo test lint fuzz bench wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
 	@$(RUN)/python -m mypy
+
+fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir SECONDS=60 SEED=1)
+	@$(RUN)/python -m tests.fuzz $(READERS) --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0)
 
 bench: $(READY) ## how fast llmir itself is
 	@$(RUN)/python benchmarks/speed.py

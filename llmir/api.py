@@ -296,7 +296,8 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
     """
     from .backends.export.files import check_writable, write
-    from .views import Shown, exported, format_of, suffixes
+    from .backends.export.webpage import written
+    from .views import Shown, format_of, suffixes
 
     if not isinstance(result, Shown):
         convert.refuse("save", result, "a result, such as a Report")
@@ -306,7 +307,7 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     if found is None:
         known = ", ".join(suffixes(of))
         raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
-    write(path, exported(result, found, **options))
+    write(path, written(result, found, **options))
     return Path(path)
 
 

@@ -39,7 +39,7 @@ class Builder(OpMethods):
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
         self._types: dict[Value, Tensor] = dict(known or {})
-        self._names: set[str] = {v.node for v in self._types}
+        self._numbers: dict[str, int] = {}  # by name, the last that was given to another of that name
         self._outputs: tuple[Value, ...] = ()
         self._block = ""
 
@@ -105,7 +105,6 @@ class Builder(OpMethods):
         if not isinstance(node, Node):
             refuse("node", node, "a node", VerifyError)
         (self._sources if node.op.source else self._nodes).append(node)
-        self._names.add(node.name)
         self._made[node.name] = node
         values = node.values
         self._types.update(zip(values, node.results, strict=True))
@@ -141,6 +140,13 @@ class Builder(OpMethods):
         return Graph(self.name, self.nodes, self._outputs)
 
     def _unique(self, name: str) -> str:
-        if name not in self._names:
+        if not self._taken(name):
             return name
-        return next(n for i in range(2, len(self._names) + 3) if (n := f"{name}_{i}") not in self._names)
+        number = self._numbers.get(name, 2)
+        while self._taken(unique := f"{name}_{number}"):
+            number += 1
+        self._numbers[name] = number
+        return unique
+
+    def _taken(self, name: str) -> bool:
+        return name in self._made or Value(name) in self._types

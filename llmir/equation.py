@@ -152,6 +152,10 @@ class Equation:
         used = [name for p in (*split.values(), over) for name in p]
         if len(set(used)) != len(used):
             raise VerifyError(f'"{self.text}": two axes are split over one mesh axis')
+        if both := partial & set(used):
+            raise VerifyError(
+                f'"{self.text}": a sum is owed over mesh axis {min(both)!r}, which splits an axis too'
+            )
         if over:
             firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]
             stray = any(set(f) & set(pair) and f != pair for f in firsts)
@@ -198,13 +202,11 @@ def equation(text: str) -> Equation:
     summed: set[str] = set()
 
     def term(source: str) -> tuple[Dimension, ...]:
-        dimensions, position = [], 0
-        for found in _DIMENSION.finditer(source):
-            if source[position : found.start()].strip():
-                break
-            position = found.end()
-            group, bracket, plus, axis, mark = found.groups()
-            if group is not None:
+        if junk := _DIMENSION.sub("", source).strip():
+            raise VerifyError(f'equation "{text}": cannot read "{junk}"')
+        dimensions = []
+        for group, bracket, plus, axis, mark in _DIMENSION.findall(source):
+            if not axis:
                 dimensions.append(Dimension(tuple(re.findall(r"\w+", group)), "+" in group))
                 continue
             dimensions.append(Dimension((axis,)))
@@ -214,8 +216,6 @@ def equation(text: str) -> Equation:
                 summed.add(axis)
             if mark:
                 (windowed if mark == "~" else whole).add(axis)
-        if source[position:].strip():
-            raise VerifyError(f'equation "{text}": cannot read "{source[position:].strip()}"')
         return tuple(dimensions)
 
     left, right = (tuple(term(part) for part in side.split(",")) for side in text.split("->"))

@@ -19,7 +19,7 @@ from .frozen import FrozenDict, Immutable, Record
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .names import plain
-from .op import Op
+from .op import Loop, Op
 from .tensor import Tensor
 from .views import Shown
 
@@ -146,9 +146,19 @@ class Graph(Immutable, Shown):
         return tuple(data["node"] for _, data in self.nx.nodes(data=True))
 
     @cached_property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes whose values no op computes."""
+        return tuple(n for n in self.nodes if n.op.source)
+
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The nodes of op `input`, which are the operands that a `repeat` of this graph takes."""
-        return tuple(n for n in self.nodes if n.op.source and n.op.role == "activation")
+        """The sources that are no weights and no caches: what a `repeat` of this graph is given."""
+        return tuple(n for n in self.sources if n.op.role == "activation")
+
+    @cached_property
+    def loops(self) -> Mapping[str, Loop]:
+        """What each node runs that runs a graph."""
+        return FrozenDict((n.name, loop) for n in self.nodes if (loop := n.op.loop))
 
     def __getitem__(self, name: str) -> Node:
         try:
@@ -173,11 +183,17 @@ class Graph(Immutable, Shown):
 
     def origin(self, value: Value) -> Node:
         """The node in whose memory a value lies: follows what is written in place to where it began."""
-        node = self[value.node]
-        while (slot := node.op.aliases.get(value.result)) is not None:
-            value = node.operands[slot]
-            node = self[value.node]
-        return node
+        return self._origins.get(value) or self[value.node]
+
+    @cached_property
+    def _origins(self) -> dict[Value, Node]:
+        """The origin of each value that is written in place."""
+        found: dict[Value, Node] = {}
+        for node in self.nodes:
+            for result, slot in node.op.aliases.items():
+                value = node.operands[slot]
+                found[Value(node.name, result)] = found.get(value) or self[value.node]
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and (self.name, self.nodes, self.outputs) == (
@@ -273,8 +289,9 @@ class Program(Record, Shown):
             inner = self.iterations(graph, layers)
             for node in graph.nodes:
                 yield Instance(path + node.name, graph, node, layers, stage)
-                if node.op.loop:
-                    yield from walk(node.op.loop.body, f"{path}{node.name}.", inner[node.name], stage)
+                if node.name in inner:
+                    body = graph.loops[node.name].body
+                    yield from walk(body, f"{path}{node.name}.", inner[node.name], stage)
 
         for stage, entry in enumerate(self.entries):
             yield from walk(entry, self.prefix(entry), Layers(), stage)
@@ -287,19 +304,18 @@ class Program(Record, Shown):
         """
         found: dict[str, Layers] = {}
         before = 0
-        for node in graph.nodes:
-            if loop := node.op.loop:
-                size = self.depth(loop.body)
-                before = before if loop.first is None else loop.first
-                found[node.name] = start.inside(before, loop.times, size)
-                before += loop.times * size
+        for name, loop in graph.loops.items():
+            size = self.depth(loop.body)
+            before = before if loop.first is None else loop.first
+            found[name] = start.inside(before, loop.times, size)
+            before += loop.times * size
         return found
 
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         if name not in self._depths:
-            loops = (n.op.loop for n in self[name].nodes)
-            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops if p) or 1
+            loops = self[name].loops.values()
+            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
         return self._depths[name]
 
     @cached_property

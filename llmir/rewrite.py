@@ -17,12 +17,16 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from .build import Builder
 from .errors import VerifyError
 from .graph import Graph, Node, Value
 from .ops import OPS
+from .tensor import Tensor
+
+Place = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +107,72 @@ class Rule:
 
 
 class _Draft:
-    """A graph while it is rewritten: nodes in order, their types, and who uses what."""
+    """A graph while it is rewritten: its nodes, where each stands, their types, and who uses what.
+
+    Places are compared as tuples are. What is put after a place stands before all that stood there already,
+    so that no other node moves, and a match takes as long in a large graph as in a small one.
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.name, self.outputs = graph.name, graph.outputs
-        self.put(list(graph.nodes))
+        self.name = graph.name
+        self.nodes: dict[str, Node] = {}
+        self.place: dict[str, Place] = {}
+        self.types: dict[Value, Tensor] = {}
+        self.users: dict[Value, set[str]] = {}
+        self.turns = count(0, -1)
+        self.numbers: dict[str, int] = {}  # of the builders
+        self.put(graph.nodes, ())
+        self.returns(graph.outputs)
 
-    def put(self, nodes: list[Node]) -> None:
-        self.nodes = nodes
-        self.by_name = {n.name: n for n in nodes}
-        self.position = {n.name: i for i, n in enumerate(nodes)}
-        self.types = {v: t for n in nodes for v, t in zip(n.values, n.results, strict=True)}
-        self.users: dict[Value, list[Node]] = {}
-        for node in nodes:
-            for value in node.operands:
-                self.users.setdefault(value, []).append(node)
+    def returns(self, outputs: Iterable[Value]) -> None:
+        self.outputs = tuple(outputs)
+        self.returned = {*self.outputs}
+
+    def put(self, nodes: Iterable[Node], after: Place) -> None:
+        turn = next(self.turns)
+        for i, node in enumerate(nodes):
+            self.place[node.name] = (*after, turn, i)
+            self.types.update(zip(node.values, node.results, strict=True))
+            self.set(node)
+
+    def set(self, node: Node) -> None:
+        self.nodes[node.name] = node
+        for value in node.operands:
+            self.users.setdefault(value, set()).add(node.name)
+
+    def remove(self, name: str) -> None:
+        node = self.unset(name)
+        for value in node.values:
+            del self.types[value]
+
+    def unset(self, name: str) -> Node:
+        node = self.nodes.pop(name)
+        for value in node.operands:
+            self.users[value].discard(name)
+        return node
+
+    def ordered(self, names: Iterable[str]) -> list[Node]:
+        return [self.nodes[name] for name in sorted(names, key=self.place.__getitem__)]
+
+    def graph(self) -> Graph:
+        return Graph(self.name, self.ordered(self.nodes), self.outputs)
+
+
+class _Piece(Builder):
+    """Builds what stands in a draft for the ops that go: it knows the types and names of all others."""
+
+    def __init__(self, draft: _Draft, gone: set[str]) -> None:
+        super().__init__(draft.name)
+        self._draft, self._gone, self._numbers = draft, gone, draft.numbers
+
+    def type(self, value: Value) -> Tensor:
+        """The type of a value of the graph, or of the piece."""
+        if isinstance(value, Value) and value.node not in self._gone and value in self._draft.types:
+            return self._draft.types[value]
+        return super().type(value)
+
+    def _taken(self, name: str) -> bool:
+        return super()._taken(name) or (name in self._draft.nodes and name not in self._gone)
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
@@ -125,11 +180,11 @@ def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     draft, changed = _Draft(graph), False
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode
-        for name in [n.name for n in draft.nodes if n.op.opcode == opcode]:
-            if name in draft.by_name:  # an earlier match may have taken it
-                matches = _matches(draft, rule, draft.by_name[name])
+        for node in draft.ordered(name for name, n in draft.nodes.items() if n.op.opcode == opcode):
+            if node.name in draft.nodes:  # an earlier match may have taken it
+                matches = _matches(draft, rule, draft.nodes[node.name])
                 changed |= any(_apply(draft, rule, m) for m in matches)
-    return Graph(graph.name, draft.nodes, draft.outputs) if changed else graph
+    return draft.graph() if changed else graph
 
 
 def _op(root: _Pattern | _Result) -> _Pattern:
@@ -157,7 +212,9 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
         return
     bound = [v for o in pattern.operands if (v := _bound(o, match))]
     taken = {n.name for n in match.nodes.values()}
-    for user in draft.users.get(bound[0], []) if bound else []:
+    # A user takes all of them: those of the value with the fewest are enough.
+    users = min((draft.users.get(v, set()) for v in bound), key=len, default=set())
+    for user in draft.ordered(users):
         if user.op.opcode == pattern.opcode and user.name not in taken:
             found = _value_match(draft, root, Value(user.name, _index(root)), match.copy())
             if found:
@@ -167,14 +224,14 @@ def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterat
 def _keeps(draft: _Draft, cast: Node) -> bool:
     """Whether values survive a cast: it widens, or only undoes what another cast widened."""
     value = cast.operands[0]
-    node = draft.by_name[value.node]
+    node = draft.nodes[value.node]
     before, after = draft.types[value].dtype, cast.results[0].dtype
     if before.bits <= after.bits:
         return True
     # fp32 inside a bf16 block: the way back, through whatever computes in between, ends where it began.
     while node.operands and draft.types[node.values[0]].dtype == before:
         value = node.operands[0]
-        node = draft.by_name[value.node]
+        node = draft.nodes[value.node]
         if draft.types[value].dtype == after:
             return True
     return False
@@ -193,11 +250,11 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
     if isinstance(pattern, _Variable):
         return match if match.values.setdefault(pattern.name, value) == value else None
     wanted, index = _op(pattern), _index(pattern)
-    node = draft.by_name[value.node]
+    node = draft.nodes[value.node]
     while node.op.transparent and not OPS[wanted.opcode].transparent and _keeps(draft, node):
         match.casts.append(node)
         value = node.operands[0]
-        node = draft.by_name[value.node]
+        node = draft.nodes[value.node]
     if id(wanted) in match.nodes:
         return match if match.nodes[id(wanted)] is node and value.result == index else None
     open_ended = bool(wanted.operands) and wanted.operands[-1] is ...
@@ -222,11 +279,11 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
     """Put the replacement in, if nothing outside needs what would go and its operands are ready in time."""
     old = [Value(match.nodes[id(_op(r))].name, _index(r)) for r in rule.roots]
     gone = {n.name for n in (*match.nodes.values(), *match.casts)}
-    inner = [v for n in gone for v in draft.by_name[n].values if v not in old]
-    if any(v in draft.outputs or any(u.name not in gone for u in draft.users.get(v, [])) for v in inner):
+    inner = [v for n in gone for v in draft.nodes[n].values if v not in old]
+    if any(v in draft.returned or draft.users.get(v, set()) - gone for v in inner):
         return False
 
-    builder = Builder(draft.name, {v: t for v, t in draft.types.items() if v.node not in gone})
+    builder = _Piece(draft, gone)
     try:
         built = rule.replacement(builder, match, *(match.values[v] for v in rule.variables))
     except VerifyError:  # the ops do not fit together, so this is no match
@@ -243,18 +300,19 @@ def _apply(draft: _Draft, rule: Rule, match: Match) -> bool:
 def _splice(draft: _Draft, gone: set[str], fresh: list[Node], renamed: dict[Value, Value]) -> bool:
     """Put `fresh` where `gone` was: after its operands, before whatever uses it."""
     names = {n.name for n in fresh}
-    needs = [draft.position[v.node] + 1 for n in fresh for v in n.operands if v.node not in names]
-    at = max([*needs, min(draft.position[n] for n in gone)])
-    users = [u for v in renamed for u in draft.users.get(v, []) if u.name not in gone]
-    if any(draft.position[u.name] < at for u in users):
+    needs = [draft.place[v.node] for n in fresh for v in n.operands if v.node not in names]
+    after = max([*needs, min(draft.place[n] for n in gone)])
+    users = {u for v in renamed for u in draft.users.get(v, set()) if u not in gone}
+    if any(draft.place[u] <= after for u in users):
         return False
-    for user in users:
-        operands = tuple(renamed.get(v, v) for v in draft.by_name[user.name].operands)
-        draft.by_name[user.name] = Node(user.name, user.op, operands, user.results)
-    sources = [n for n in fresh if n.op.source]
-    computed = [n for n in fresh if not n.op.source]
-    head = [draft.by_name[n.name] for n in draft.nodes[:at] if n.name not in gone]
-    tail = [draft.by_name[n.name] for n in draft.nodes[at:] if n.name not in gone]
-    draft.outputs = tuple(renamed.get(v, v) for v in draft.outputs)
-    draft.put([*sources, *head, *computed, *tail])
+    for name in gone:
+        draft.remove(name)
+    draft.put((n for n in fresh if n.op.source), ())
+    draft.put((n for n in fresh if not n.op.source), after)
+    for name in users:
+        user = draft.unset(name)
+        operands = tuple(renamed.get(v, v) for v in user.operands)
+        draft.set(Node(user.name, user.op, operands, user.results))
+    if not draft.returned.isdisjoint(renamed):
+        draft.returns(renamed.get(v, v) for v in draft.outputs)
     return True

@@ -93,7 +93,7 @@ def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:
 
 
 def _sources(program: Program) -> Iterator[Node]:
-    return (at.node for at in program.instances() if at.node.op.source)
+    return (source for graph in program.graphs.values() for source in graph.sources)
 
 
 def _sizes(source: Node) -> Iterator[tuple[str, int]]:

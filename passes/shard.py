@@ -79,6 +79,8 @@ class _Walk:
         self.b = Builder(graph.name)
         self.new: dict[Value, Value] = {}
         self.moved: dict[tuple[Value, Tensor], Value] = {}
+        self.gathered: set[Value] = set()  # of those moved, what was left with its tokens whole
+        self.stays: dict[Value, bool] = {}
 
     def run(self) -> Graph:
         """The sharded graph."""
@@ -142,8 +144,7 @@ class _Walk:
                 if axis not in where:
                     where[axis] = () if axis in rule.whole or used & set(p) else p
                     used |= set(where[axis])
-        gathered = {value for value, target in self.moved if not target.tokens}
-        tokens = () if gathered & set(operands) else self._tokens(op, rule.operands, types, where)
+        tokens = () if self.gathered & set(operands) else self._tokens(op, rule.operands, types, where)
         return [
             type if stays else self._target(i, op, type, tuple(where[d.axes[0]] for d in term), tokens)
             for i, (term, type, stays) in enumerate(zip(rule.operands, types, fixed, strict=True))
@@ -151,11 +152,12 @@ class _Walk:
 
     def _fixed(self, value: Value) -> bool:
         """Whether a value is a weight or lies in a cache, and so stays where it is."""
-        node = self.b.node(value.node)
-        while value.result in node.op.aliases:
-            value = node.operands[node.op.aliases[value.result]]
+        if value not in self.stays:
             node = self.b.node(value.node)
-        return node.op.role != "activation"
+            slot = node.op.aliases.get(value.result)
+            lies = node.op.role != "activation" if slot is None else self._fixed(node.operands[slot])
+            self.stays[value] = lies
+        return self.stays[value]
 
     def _target(
         self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
@@ -194,6 +196,8 @@ class _Walk:
             return value
         if (value, target) not in self.moved:
             self.moved[value, target] = self._move(value, target)
+            if not target.tokens:
+                self.gathered.add(value)
         return self.moved[value, target]
 
     def _move(self, value: Value, target: Tensor) -> Value:

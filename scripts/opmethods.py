@@ -94,4 +94,4 @@ def docstring(kind: type[Op]) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(text())
+    TARGET.write_text(text(), "utf-8")

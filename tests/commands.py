@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +34,20 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+SETTINGS = ("LLMIR_TRACEBACK", "FORCE_COLOR", "NO_COLOR", "TERM")  # what a user may have set
+
+
+def environment(*paths: Path) -> dict[str, str]:
+    """For a process of its own: llmir of this folder, modules in `paths`, and no settings of the user's."""
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    root = Path(__file__).parent.parent
+    return {**kept, "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(map(str, (*paths, root)))}
 
 
 def runner(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs commands in `folder`, where tiny.json is."""
     monkeypatch.chdir(folder)
-    for name in ("LLMIR_TRACEBACK", "FORCE_COLOR", "NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    (folder / "tiny.json").write_text(json.dumps(TINY))
+    (folder / "tiny.json").write_text(json.dumps(TINY), "utf-8")
 
     def call(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as ended:
@@ -52,5 +59,5 @@ def runner(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest
 
 
 def config(folder: Path, **changes: Any) -> str:
-    (folder / "changed.json").write_text(json.dumps({**TINY, **changes}))
+    (folder / "changed.json").write_text(json.dumps({**TINY, **changes}), "utf-8")
     return "changed.json"

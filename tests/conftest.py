@@ -1,7 +1,41 @@
-"""One profile for every property test: a machine that is busy with other work must not fail them."""
+"""One profile for every property test; none meets a user's settings, or what another test left behind."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-BUSY = (HealthCheck.too_slow,)
+from llmir.plugins import KINDS
+
+from .commands import SETTINGS
+
+BUSY = (HealthCheck.too_slow,)  # a machine that is busy with other work must not fail a property
 settings.register_profile("llmir", deadline=None, suppress_health_check=BUSY, print_blob=True)
 settings.load_profile("llmir")
+
+VARIABLES = (*SETTINGS, "PATH", "HOME", "COLUMNS")
+
+
+def surroundings() -> dict[str, object]:
+    """What a test could change for all that come after it: definitions, variables, the folder."""
+    own = {
+        f"{kind.what} {name}": id(thing)
+        for kind in KINDS.values()
+        for name, thing in kind._things.items()
+        if not kind._makers.get(name, ("",))[0].startswith("llmir.")
+    }
+    return {**own, **{name: os.environ.get(name) for name in VARIABLES}, "folder": os.getcwd()}
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SETTINGS:
+            patch.delenv(name, raising=False)
+        before = surroundings()
+        yield
+        after = surroundings()
+        assert before == after

@@ -224,7 +224,7 @@ def test_sides_are_priced_by_one_engine(program: llmir.Program, tmp_path: Any) -
     assert str(found.basis).startswith("calibrated, vllm kernels")
     assert {r.plan.model.kernels for r in (found.before, found.after)} == {"vllm"}
     cpu = tmp_path / "mine.yaml"
-    cpu.write_text(f"extend: cpu\ncalibration: {{engine: eager, eager: {{gemm_bf16: {FITTED}}}}}\n")
+    cpu.write_text(f"extend: cpu\ncalibration: {{engine: eager, eager: {{gemm_bf16: {FITTED}}}}}\n", "utf-8")
     found = llmir.diff(program, program, cpu, hw_after="h100-sxm")
     assert kinds(found) == {"roofline"}
     assert "no engine was measured on all: eager on CPU, vllm on H100-SXM" in str(found.basis)

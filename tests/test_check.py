@@ -147,7 +147,7 @@ def test_a_checkpoint_as_saved_agrees_in_every_form(kind: str, tmp_path: Path) -
         index(tmp_path / "index.json", shapes),
         index(tmp_path / "total.json", shapes, total_size=2.0 * parameters, total_parameters=parameters),
     ]
-    (tmp_path / "header.json").write_text(json.dumps(whole))
+    (tmp_path / "header.json").write_text(json.dumps(whole), "utf-8")
     shards = tmp_path / "shards"
     shards.mkdir()
     names = list(shapes)
@@ -238,7 +238,7 @@ def test_a_malformed_file_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, part: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama"]))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama"]), "utf-8")
     with pytest.raises(SystemExit) as ended:
         cli.main(["check", str(tmp_path), "--index", str(tmp_path / name)])
     said = capsys.readouterr()
@@ -261,7 +261,7 @@ def test_the_command_tells_and_ends_by_the_outcome(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, shapes = tmp_path / "config.json", stored("qwen3-moe")
-    model.write_text(json.dumps(CONFIGS["qwen3-moe"]))
+    model.write_text(json.dumps(CONFIGS["qwen3-moe"]), "utf-8")
 
     def check(path: str, *more: str) -> tuple[Any, str]:
         with pytest.raises(SystemExit) as ended:

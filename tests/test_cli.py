@@ -17,7 +17,7 @@ import pytest
 import llmir
 from llmir.cli import COMMANDS
 
-from .commands import Ran, Run, config, runner
+from .commands import Ran, Run, config, environment, runner
 
 
 @pytest.fixture
@@ -136,11 +136,11 @@ def test_csv_holds_the_numbers_of_the_json(run: Run) -> None:
     ("suffix", "form"), [("txt", "table"), ("json", "json"), ("csv", "csv"), ("md", "md")]
 )
 def test_a_suffix_decides_the_format(run: Run, tmp_path: Path, suffix: str, form: str) -> None:
-    (tmp_path / f"out.{suffix}").write_text("old")
+    (tmp_path / f"out.{suffix}").write_text("old", "utf-8")
     written = run("analyze", "tiny.json", "--prompt", "8", "-o", f"out.{suffix}")
     assert (written.code, written.out) == (0, "")
     printed = run("analyze", "tiny.json", "--prompt", "8", "--format", form)
-    assert (tmp_path / f"out.{suffix}").read_text() == printed.out
+    assert (tmp_path / f"out.{suffix}").read_text("utf-8") == printed.out
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["tiny.json", f"out.{suffix}"])
 
 
@@ -149,7 +149,7 @@ def test_a_format_is_enough_for_a_path_without_a_suffix(
 ) -> None:
     asked = ("analyze", "tiny.json", "--prompt", "8", "--format", "json", "-o")
     assert run(*asked, "out").code == 0
-    assert json.loads((tmp_path / "out").read_text())["schema_version"] == 2
+    assert json.loads((tmp_path / "out").read_text("utf-8"))["schema_version"] == 2
     monkeypatch.setattr(os, "access", lambda path, how: Path(path) == Path(os.devnull))  # as for most users
     assert (run(*asked, os.devnull).code, Path(os.devnull).is_file()) == (0, False)
 
@@ -213,7 +213,7 @@ def test_markup_in_a_name_is_text(run: Run, tmp_path: Path, form: str) -> None:
 
 def test_a_name_cannot_drive_the_terminal(run: Run, tmp_path: Path) -> None:
     text = 'program "a\\u001b[31m\\nb"\n' + ONE_OP
-    (tmp_path / "name.ir").write_text(text)
+    (tmp_path / "name.ir").write_text(text, "utf-8")
     for arguments in (("analyze", "name.ir"), ("analyze", "name.ir", "--format", "md")):
         ran = run(*arguments)
         assert (ran.code, "\x1b" in ran.out) == (0, False)
@@ -243,7 +243,7 @@ def test_colours_are_shown_if_asked_for_and_not_forbidden(run: Run, monkeypatch:
 def test_ir_is_printed_and_read_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fused = run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE).out
     assert run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE, "-o", "tiny.ir").code == 0
-    assert (tmp_path / "tiny.ir").read_text() == fused
+    assert (tmp_path / "tiny.ir").read_text("utf-8") == fused
     assert run("opt", "tiny.ir").out == fused
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fused.encode())))
     assert run("opt", "-", "-p", "unroll").out == run("opt", "tiny.ir", "-p", "unroll").out
@@ -257,7 +257,7 @@ def test_draw_prints_where_the_picture_is(run: Run, tmp_path: Path, suffix: str)
     ran = run("draw", "tiny.json", "--prompt", "8", "--generate", "2", "-o", f"tiny.{suffix}")
     assert (ran.code, ran.err) == (0, "")
     assert Path(ran.out.strip()).name == f"tiny.{suffix}"
-    assert (tmp_path / f"tiny.{suffix}").read_text().startswith(("digraph", "graph", "//", "strict"))
+    assert (tmp_path / f"tiny.{suffix}").read_text("utf-8").startswith(("digraph", "graph", "//", "strict"))
 
 
 def test_draw_without_graphviz_writes_the_source_and_says_so(
@@ -321,22 +321,18 @@ def test_an_interrupt_and_a_bug_of_ours_are_one_line(run: Run, monkeypatch: pyte
 
 
 def python(code: str, **changes: Any) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": root}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment, **changes
-    )
+    call, streams = [sys.executable, "-c", code], {"capture_output": True, "encoding": "utf-8"}
+    return subprocess.run(call, check=False, env=environment(), **streams, **changes)
 
 
 def test_a_pipe_that_closes_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    root = str(Path(__file__).parent.parent)
     ran = subprocess.run(
         [sys.executable, "-m", "llmir", "opt", "llama3.1-8b", "-p", "unroll"],
         stdout=writer,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": root},
+        env=environment(),
         check=False,
     )
     os.close(writer)

@@ -66,7 +66,7 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
 def test_a_device_with_only_a_name_has_no_empty_brackets(run: Run, tmp_path: Path) -> None:
     text = "vector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n"
     for more, title in (("", "X1"), ("vendor: V\n", "X1 (V)"), ("vendor: V\narchitecture: A\n", "X1 (V A)")):
-        (tmp_path / "my.yaml").write_text(f'name: "X\\n1\\e"\n{text}{more}')
+        (tmp_path / "my.yaml").write_text(f'name: "X\\n1\\e"\n{text}{more}', "utf-8")
         ran = run("hw", "my.yaml")
         assert (ran.code, ran.err) == (0, "")
         assert re.match(rf"{re.escape(title)}\n\n +value +source\n", ran.out)

@@ -123,7 +123,7 @@ def test_a_suffix_decides_the_format(
 ) -> None:
     written = run(*command, "-o", f"out.{suffix}")
     assert (written.code, written.out) == (0, "")
-    assert (tmp_path / f"out.{suffix}").read_text() == run(*command, "--format", form).out
+    assert (tmp_path / f"out.{suffix}").read_text("utf-8") == run(*command, "--format", form).out
 
 
 @pytest.mark.parametrize("form", ["table", "md"])

@@ -158,7 +158,7 @@ def test_bad_input_is_one_line(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, part: str
 ) -> None:
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, "utf-8")
     (tmp_path / "binary.ir").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.json").mkdir()
@@ -189,10 +189,10 @@ def test_a_config_that_cannot_be_is_one_line(
 def test_a_file_without_permission_is_left_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "out.json").write_text("old")
+    (tmp_path / "out.json").write_text("old", "utf-8")
     monkeypatch.setattr(os, "access", lambda path, how: Path(path).name != "out.json")
     bad(run, tmp_path, ("analyze", "tiny.json", "-o", "out.json"), 2, "no permission")
-    assert (tmp_path / "out.json").read_text() == "old"
+    assert (tmp_path / "out.json").read_text("utf-8") == "old"
 
 
 def test_a_write_that_fails_leaves_the_old_file_whole(
@@ -201,7 +201,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    (tmp_path / "out.json").write_text("old")
+    (tmp_path / "out.json").write_text("old", "utf-8")
     monkeypatch.setattr(os, "replace", full)
     bad(run, tmp_path, ("analyze", "tiny.json", "-o", "out.json"), 2, "No space left")
-    assert (tmp_path / "out.json").read_text() == "old"
+    assert (tmp_path / "out.json").read_text("utf-8") == "old"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .commands import TINY, Ran, Run, runner
+from .commands import TINY, Ran, Run, environment, runner
 from .test_plugins import installed, restored
 
 PASS = """
@@ -120,7 +119,7 @@ STEP = ("--hw", "h100-sxm", "--prompt", "8", "--generate", "2")
 
 
 def test_a_function_of_a_file_is_a_pass(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PASS)
+    (tmp_path / "mine.py").write_text(PASS, "utf-8")
     ran = run("opt", "-p", "dce,./mine.py:shallow", "tiny.json")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith('program "shallow tiny"')
@@ -130,7 +129,7 @@ def test_a_function_of_a_file_is_a_pass(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pass_of_a_plugin_has_its_name_and_options(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(REGISTERED_PASS)
+    (tmp_path / "mine.py").write_text(REGISTERED_PASS, "utf-8")
     for order in (
         ("--plugin", "mine.py", "opt"),
         ("opt", "--plugin", "mine.py"),
@@ -145,8 +144,8 @@ def test_a_pass_of_a_plugin_has_its_name_and_options(run: Run, tmp_path: Path) -
 
 
 def test_an_op_of_a_plugin_is_read_priced_and_listed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OP)
-    (tmp_path / "gelu.ir").write_text(IR)
+    (tmp_path / "mine.py").write_text(OP, "utf-8")
+    (tmp_path / "gelu.ir").write_text(IR, "utf-8")
     ran = run("analyze", "--plugin", "mine.py", "gelu.ir", *STEP, "--cost", "ideal", "--format", "json")
     assert ran.code == 0
     (op,) = json.loads(ran.out)["phases"]["prefill"]["ops"]
@@ -156,37 +155,37 @@ def test_an_op_of_a_plugin_is_read_priced_and_listed(run: Run, tmp_path: Path) -
 
 
 def test_a_family_of_a_plugin_reads_configs(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FAMILY)
+    (tmp_path / "mine.py").write_text(FAMILY, "utf-8")
     (tmp_path / "widget.json").write_text(json.dumps({**TINY, "architectures": ["WidgetForCausalLM"]}))
     ran = run("opt", "--plugin", "mine.py", "widget.json")
     assert (ran.code, ran.err) == (0, "")
     assert "q_proj.bias" in ran.out
     kind = {k: v for k, v in TINY.items() if k != "architectures"} | {"model_type": "widget"}
-    (tmp_path / "kind.json").write_text(json.dumps(kind))
+    (tmp_path / "kind.json").write_text(json.dumps(kind), "utf-8")
     assert "q_proj.bias" in run("opt", "kind.json").out
 
 
 def test_a_format_of_a_plugin_is_chosen_by_name_and_by_suffix(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(EXPORTER)
+    (tmp_path / "mine.py").write_text(EXPORTER, "utf-8")
     before = run("analyze", "tiny.json", *STEP, "-o", "x.brief")
     assert before.code == 2
     assert "suffix '.brief' is unknown; allowed are .csv, .html, .json, .md, .txt" in before.err
     shown = run("analyze", "--plugin", "mine.py", "tiny.json", *STEP, "--format", "brief")
     assert (shown.code, shown.out.partition(":")[0]) == (0, "tiny on H100-SXM")
     assert run("analyze", "tiny.json", *STEP, "-o", "x.brief").code == 0
-    assert (tmp_path / "x.brief").read_text() == shown.out.rstrip("\n")
+    assert (tmp_path / "x.brief").read_text("utf-8") == shown.out.rstrip("\n")
 
 
 def test_a_picture_of_a_plugin_is_drawn(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PICTURE)
+    (tmp_path / "mine.py").write_text(PICTURE, "utf-8")
     ran = run("draw", "--plugin", "mine.py", "tiny.json", *STEP, "-o", "x.tikz", "--level", "full")
     assert (ran.code, ran.out) == (0, "x.tikz\n")
-    assert (tmp_path / "x.tikz").read_text() == "% tiny, full, both"
+    assert (tmp_path / "x.tikz").read_text("utf-8") == "% tiny, full, both"
     assert run("analyze", "tiny.json", *STEP, "-o", "y.tikz").code == 2
 
 
 def test_a_cost_model_of_a_plugin_prices(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(COST)
+    (tmp_path / "mine.py").write_text(COST, "utf-8")
     ran = run("analyze", "--plugin", "mine.py", "tiny.json", *STEP, "--cost", "slow", "--format", "json")
     data = json.loads(ran.out)
     prefill = data["phases"]["prefill"]
@@ -196,7 +195,7 @@ def test_a_cost_model_of_a_plugin_prices(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_command_of_a_plugin_runs_and_is_listed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(COMMAND)
+    (tmp_path / "mine.py").write_text(COMMAND, "utf-8")
     unknown = run("greet", "you")
     assert (unknown.code, "unknown command 'greet'" in unknown.err) == (2, True)
     for order in (("--plugin", "mine.py", "greet", "you"), ("greet", "you", "--plugin", "mine.py")):
@@ -218,7 +217,7 @@ def test_a_command_of_a_plugin_runs_and_is_listed(run: Run, tmp_path: Path) -> N
     ],
 )
 def test_what_is_wrong_in_a_plugin_is_one_line(run: Run, tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(text, "utf-8")
     ran = run("passes", "--plugin", "mine.py")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"error: {says}")
@@ -247,7 +246,7 @@ def test_what_is_wrong_in_a_plugin_is_one_line(run: Run, tmp_path: Path, text: s
 def test_an_error_while_a_plugin_runs_is_the_plugins(
     run: Run, tmp_path: Path, text: str, arguments: tuple[str, ...], says: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(text, "utf-8")
     ran = run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == f"error: plugin {tmp_path / 'mine.py'}: {says}\n"
@@ -255,11 +254,9 @@ def test_an_error_while_a_plugin_runs_is_the_plugins(
 
 def llmir(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, with packages installed in `site`."""
-    root = Path(__file__).parent.parent
-    path = os.pathsep.join([str(site), str(root)])
-    environment = {**os.environ, "PYTHONPATH": path}
     call = [sys.executable, "-m", "llmir", *arguments]
-    return subprocess.run(call, capture_output=True, text=True, check=False, env=environment, cwd=root)
+    at = {"env": environment(site), "cwd": Path(__file__).parent.parent}
+    return subprocess.run(call, capture_output=True, encoding="utf-8", check=False, **at)
 
 
 def test_installed_plugins_are_found_and_broken_ones_break_nothing(tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ def test_the_precision_is_said_as_it_was_asked(run: Run, weights: str) -> None:
 
 def test_the_title_of_a_picture_says_it(run: Run) -> None:
     assert run("draw", "tiny.json", "--weights", "int4", "--kv", "fp8", "-o", "tiny.dot").code == 0
-    dot = Path("tiny.dot").read_text()
+    dot = Path("tiny.dot").read_text("utf-8")
     assert all(word in dot for word in ("int4,", "KV", "fp8)"))
 
 
 def test_a_plan_is_a_yaml_file(run: Run) -> None:
-    Path("plan.yaml").write_text("'*_proj': fp8  # all of them\ndown_proj: keep\nlm_head: int8\n")
+    Path("plan.yaml").write_text("'*_proj': fp8  # all of them\ndown_proj: keep\nlm_head: int8\n", "utf-8")
     ran = run("opt", "tiny.json", "--weights", "int4", "--plan", "plan.yaml")
     assert ran.code == 0
     types = {
@@ -80,7 +80,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
     ],
 )
 def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
-    Path("plan.yaml").write_text(plan)
+    Path("plan.yaml").write_text(plan, "utf-8")
     ran = run("analyze", "tiny.json", "--plan", "plan.yaml")
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
@@ -114,7 +114,7 @@ def test_bad_options_are_one_line(
 
 def test_a_plan_says_it_by_role(run: Run) -> None:
     text = "mlp: {weights: fp8, activations: fp8}\nup_proj: {activations: keep}\nk_cache: {kv: int8}\n"
-    Path("plan.yaml").write_text(text + "o_proj: {collectives: int8}\n")
+    Path("plan.yaml").write_text(text + "o_proj: {collectives: int8}\n", "utf-8")
     out = run("opt", "tiny.json", "--tp", "2", "--plan", "plan.yaml").out
     lines = {line.split()[0]: line for line in out.splitlines() if " = " in line}
     assert "(%quantize_post_norm, " in lines["%gate_proj"]
@@ -166,7 +166,7 @@ def test_a_quantized_config_is_priced_as_it_is(run: Run, tmp_path: Path) -> None
     report = json.loads(run("analyze", name, "--kv", "fp8", "--format", "json").out)
     precision = {"weights": "int4_g32z", "activations": "bf16", "kv_cache": "fp8", "collectives": None}
     assert report["precision"] == precision
-    (tmp_path / "index.json").write_text(json.dumps({"weight_map": {"a": "b"}}))
+    (tmp_path / "index.json").write_text(json.dumps({"weight_map": {"a": "b"}}), "utf-8")
     checked = run("check", name, "--index", "index.json")
     assert checked.code == 3
     assert "quantized" in checked.err

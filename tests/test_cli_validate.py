@@ -17,9 +17,9 @@ GOOD = "h100_sxm,bfloat16,64,4096,4096,12,vllm-1\n"
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "gemm.csv").write_text(
-        GEMM + GOOD + "h100_sxm,bfloat16,8192,8192,8192,2000,vllm-1\nx9,bfloat16,1,1,1,5,y\n"
+        GEMM + GOOD + "h100_sxm,bfloat16,8192,8192,8192,2000,vllm-1\nx9,bfloat16,1,1,1,5,y\n", "utf-8"
     )
-    (tmp_path / "chat.csv").write_text("id,input_tokens,output_tokens,ttft_ms\na,16,8,9\nb,40,1,\n")
+    (tmp_path / "chat.csv").write_text("id,input_tokens,output_tokens,ttft_ms\na,16,8,9\nb,40,1,\n", "utf-8")
     return runner(capsys, tmp_path, monkeypatch)
 
 
@@ -92,7 +92,7 @@ def test_without_matplotlib_the_extra_is_named(run: Run, monkeypatch: pytest.Mon
 def test_rows_that_make_no_sense_are_named_and_the_rest_used(
     run: Run, tmp_path: Path, row: str, problem: str
 ) -> None:
-    (tmp_path / "bad.csv").write_text(GEMM + GOOD + row + "\n" + GOOD)
+    (tmp_path / "bad.csv").write_text(GEMM + GOOD + row + "\n" + GOOD, "utf-8")
     said = run("validate", "bad.csv")
     assert said.code == 0
     assert said.out.startswith("2 of 3 rows priced, 1 unreadable")
@@ -101,14 +101,14 @@ def test_rows_that_make_no_sense_are_named_and_the_rest_used(
 
 
 def test_a_request_of_absurd_length_is_named_and_the_rest_priced(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "long.csv").write_text("input_tokens,output_tokens\n5,5\n9000000,9000000\n0,3\n")
+    (tmp_path / "long.csv").write_text("input_tokens,output_tokens\n5,5\n9000000,9000000\n0,3\n", "utf-8")
     said = run("validate", "long.csv", "--model", "tiny.json", "--hw", "h100", "--format", "json")
     assert {r["row"] for r in json.loads(said.out)["rows"]} == {1}
     assert [x.split(":")[2] for x in said.err.splitlines()] == [" row 2", " row 3"]
 
 
 def test_many_rows_that_make_no_sense_are_summed_up(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "bad.csv").write_text(GEMM + GOOD + "h100_sxm,bfloat16,x,1,1,1,y\n" * 50)
+    (tmp_path / "bad.csv").write_text(GEMM + GOOD + "h100_sxm,bfloat16,x,1,1,1,y\n" * 50, "utf-8")
     assert (
         run("validate", "bad.csv").err.splitlines()[-1]
         == "note: bad.csv: 45 more rows could not be read: 7–51"
@@ -160,7 +160,7 @@ def test_what_is_asked_wrongly_is_one_line(run: Run, arguments: tuple[str, ...],
 
 
 def test_a_table_without_rows_is_no_error(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "none.csv").write_text(GEMM)
+    (tmp_path / "none.csv").write_text(GEMM, "utf-8")
     assert run("validate", "none.csv").out.startswith("0 of 0 rows priced")
-    (tmp_path / "empty.csv").write_text("input_tokens,output_tokens\n")
+    (tmp_path / "empty.csv").write_text("input_tokens,output_tokens\n", "utf-8")
     assert run("validate", "empty.csv", "--model", "tiny.json", "--hw", "h100", "--format", "csv").code == 0

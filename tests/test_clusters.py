@@ -67,7 +67,7 @@ def test_numbers_are_the_published_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_number_has_a_source(name: str) -> None:
-    raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8"))
     found = hw.load(name)
     for leaf in document.leaves({"node": raw["node"]}):
         if leaf != "node.name":
@@ -95,7 +95,7 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "extend: rtx4090\nnode:\n  name: my box\n  devices: 4\n  network: {GBps: 1.25, latency_us: 10}\n"
-        "sources: {node.devices: counted, node.network.GBps: 10 GbE}\n"
+        "sources: {node.devices: counted, node.network.GBps: 10 GbE}\n", "utf-8"
     )
     found = hw.cluster(path)
     assert found.node == hw.Node("my box", 4, hw.Link(1.25e9, 1e-5))
@@ -111,7 +111,7 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     node = hw.cluster(larger).node
     assert node is not None
     assert node.network == hw.Link(50e9, 2.7e-6, direct=True, reduces=True)
-    larger.write_text("extend: dgx-h100\nnode: null\n")
+    larger.write_text("extend: dgx-h100\nnode: null\n", "utf-8")
     assert "H100-SXM is a device and no cluster" in complaint(lambda: hw.cluster(larger))
 
 
@@ -132,7 +132,7 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
 )
 def test_a_wrong_node_is_one_line_that_says_where(tmp_path: Path, node: str, says: str) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"extend: h100-sxm\nnode: {node}\n")
+    path.write_text(f"extend: h100-sxm\nnode: {node}\n", "utf-8")
     message = complaint(lambda: hw.load(path))
     assert message.startswith("mine.yaml: node")
     assert says in message
@@ -222,7 +222,7 @@ def test_stages_that_straddle_nodes_are_refused() -> None:
 def test_groups_that_lie_in_one_node_here_and_in_two_there(tmp_path: Path) -> None:
     """Nodes of four hold the innermost four ranks, but of threes only the first and the last."""
     path = tmp_path / "fours.yaml"
-    path.write_text("extend: dgx-h100\nnode: {name: four, devices: 4}\n")
+    path.write_text("extend: dgx-h100\nnode: {name: four, devices: 4}\n", "utf-8")
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,shard{tp=4}")
     three = ("a", 3)
     check(program.replace(mesh=Mesh((three, *program.mesh.axes))), hw.cluster(path))

@@ -10,9 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.dim import ATOMS, B, Binding, C, Dim, Max, Min, Size, T, at_most, ceildiv, distinct, parse, product
+from llmir.dim import (
+    ATOMS,
+    B,
+    Binding,
+    Busiest,
+    C,
+    Dim,
+    Max,
+    Min,
+    Routed,
+    Size,
+    T,
+    at_most,
+    ceildiv,
+    distinct,
+    maximum,
+    minimum,
+    parse,
+    product,
+)
 from llmir.errors import ParseError, VerifyError
-from llmir.routing import CHANCE
+from llmir.routing import CHANCE, Even, Law, Zipf
 
 LEAVES = st.one_of(st.integers(-6, 60), st.sampled_from((B, T, C)))
 
@@ -87,6 +106,73 @@ def test_at_most_is_never_wrong(
         assert at(a[0]) <= at(b[0])
 
 
+@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
+def test_sizes_are_a_commutative_ring(
+    a: tuple[Size, object], b: tuple[Size, object], c: tuple[Size, object]
+) -> None:
+    """However a size is put together, it is the same one and prints alike."""
+    x, y, z = a[0], b[0], c[0]
+    for one, other in (
+        (x + y, y + x),
+        (x * y, y * x),
+        ((x + y) + z, x + (y + z)),
+        ((x * y) * z, x * (y * z)),
+        ((x + y) * z, x * z + y * z),
+        (x - y, x + -1 * y),
+        ((x - y) + y, x),
+    ):
+        assert one == other
+        assert hash(one) == hash(other)
+        assert str(one) == str(other)
+
+
+POLYNOMIALS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(sum), st.tuples(inner, inner).map(product), inner.map(lambda x: 7 - x)
+    ),
+    max_leaves=6,
+)
+
+
+@given(POLYNOMIALS, POLYNOMIALS)
+def test_polynomials_are_equal_where_their_values_are(a: Size, b: Size) -> None:
+    """At a point so far out that no two polynomials of these degrees and coefficients meet there."""
+    far = Binding(B=10**20, T=10**200, C=10**2000)
+    assert (a == b) == (far(a) == far(b))
+    assert at_most(a, a)
+    assert at_most(a, a + B)
+    assert not at_most(a + 1, a)
+
+
+@given(POLYNOMIALS)
+def test_terms_print_by_degree_and_then_by_name(size: Size) -> None:
+    terms = [[f for f in t.split("*") if not f.lstrip("-").isdigit()] for t in str(size).split(" + ")]
+    assert terms == sorted(terms, key=lambda names: (-len(names), names))
+    assert all(names == sorted(names) for names in terms)
+
+
+@given(POLYNOMIALS, st.integers(1, 6), VALUES, VALUES, VALUES)
+def test_ceildiv_rounds_up(size: Size, by: int, b: int, t: int, c: int) -> None:
+    """It is a polynomial where that divides, and rounded wherever it does not."""
+    at = Binding(B=b, T=t, C=c)
+    assert at(ceildiv(size, by)) == -(-at(size) // by)
+    assert ceildiv(size * by, by) == size
+    assert ceildiv(size, 1) == size
+
+
+def test_functions_of_numbers_are_numbers() -> None:
+    assert [Min.of(3, 5), Max.of(3, 5), ceildiv(7, 2), ceildiv(-7, 2)] == [3, 5, 4, -3]
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4), VALUES)
+def test_the_smaller_and_the_larger_element_by_element(many: list[int], one: int) -> None:
+    for a, b in ((np.array(many), one), (one, np.array(many)), (np.array(many), np.array(many) * 2 - one)):
+        pairs = list(zip(np.broadcast_to(a, (len(many),)), np.broadcast_to(b, (len(many),)), strict=True))
+        assert [min(p) for p in pairs] == list(minimum(a, b))
+        assert [max(p) for p in pairs] == list(maximum(a, b))
+
+
 def test_equal_polynomials_are_one() -> None:
     assert (B + 1) * (T + 2) == B * T + 2 * B + T + 2
     assert B - B == 0
@@ -122,6 +208,79 @@ def test_an_atom_takes_what_its_fields_say(name: str, arguments: list[Size]) -> 
     else:
         with pytest.raises(VerifyError, match=f"^{name}: expected"):
             ATOMS[name].of(*arguments, *laws)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ceildiv(B, 281474976710657)", "up to 281,474,976,710,656"),
+        ("distinct(1048577, 1, B, 8)", "up to 1,048,576"),
+        ("ceildiv(B, T)", "positive integers"),
+        ("ceildiv(B, -1)", "positive integers"),
+        ("routed(B, 2, 8, 5)", "a law of routing"),
+        ("busiest(2, 2, B)", "got 3 arguments"),
+    ],
+)
+def test_an_atom_says_what_it_takes(text: str, says: str) -> None:
+    name, arguments = text.rstrip(")").split("(")
+    with pytest.raises(VerifyError, match=says):
+        ATOMS[name].of(*map(parse, arguments.split(", ")))
+
+
+def test_the_largest_integers_of_atoms() -> None:
+    assert str(ceildiv(B, 2**48)) == "ceildiv(B, 281474976710656)"
+    assert Binding(B=2**50)(ceildiv(B, 2**48)) == 4
+    assert str(distinct(2**20, 1, B)) == "distinct(1048576, 1, B, 1048576)"
+
+
+@given(
+    st.integers(1, 30), st.integers(1, 9), st.integers(0, 50), st.sampled_from((CHANCE, Even(), Zipf(1.0)))
+)
+def test_all_rows_are_those_of_one_rank(experts: int, chosen: int, tokens: int, by: Law) -> None:
+    """And of two ranks the busiest has at least half of them, as routed says how many there are."""
+    chosen = min(chosen, experts)
+    at = Binding(B=tokens)
+    rows = at(Routed.of(B, chosen, 2 * experts, by))
+    assert rows == tokens * chosen
+    assert at(Busiest.of(1, chosen, B, experts, by)) == rows
+    assert rows / 2 <= at(Busiest.of(2, chosen, B, 2 * experts, by)) <= rows
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 12), st.integers(0, 50))
+def test_experts_held_are_their_share_of_those_touched(
+    held: int, ranks: int, chosen: int, tokens: int
+) -> None:
+    experts = held * ranks
+    chosen = min(chosen, experts)
+    touched = Binding(n=tokens)(distinct(held, chosen, Dim.symbol("n"), experts))
+    assert touched == pytest.approx(held * (1 - (1 - chosen / experts) ** tokens), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("longest", "longer"),
+    [
+        ("B" * 2000, "B" * 2001),
+        (" + ".join(f"s{i}" for i in range(200)), " + ".join(f"s{i}" for i in range(201))),
+        ("*".join("B" * 16), "*".join("B" * 17)),
+        ("9" * 30 + "*B", "1" + "0" * 30 + "*B"),
+        ("-" + "9" * 30, "-1" + "0" * 30),
+    ],
+)
+def test_the_largest_size_that_is_read(longest: str, longer: str) -> None:
+    """2,000 characters, 200 terms, 16 factors, 30 digits."""
+    assert parse(longest)
+    with pytest.raises(ParseError):
+        parse(longer)
+
+
+@given(POLYNOMIALS)
+def test_numbers_of_numpy_are_numbers(size: Size) -> None:
+    """And a float is none."""
+    assert size * np.int64(3) + np.int32(2) == size * 3 + 2
+    assert B * np.int64(3) - size == 3 * B - size
+    assert all(type(c) is int for _, c in (B * np.int64(2) + np.int64(1)).terms)
+    with pytest.raises(TypeError):
+        B + 1.5  # type: ignore[operator]
 
 
 BAD = ["", "1 +", "B.x", "f(B, 2)", "max(B)", "B**2", "True", '"x"', "ceildiv(B, 0)", "(", "B T", "1.5"]

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 
 def table(page: str, header: str) -> dict[str, list[str]]:
     """The cells of a table in a page, by the `code` of the first cell."""
-    lines = (ROOT / "docs" / page).read_text().partition(header)[2].split("\n\n")[0].splitlines()
+    lines = (ROOT / "docs" / page).read_text("utf-8").partition(header)[2].split("\n\n")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     return {name: cells for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
 
@@ -64,7 +64,7 @@ def test_the_table_of_hardware_keys_has_each_key() -> None:
 
 
 def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
-    page = (ROOT / "docs" / "hardware.md").read_text().split("| kernels of |")[1].split("\n\n")[0]
+    page = (ROOT / "docs" / "hardware.md").read_text("utf-8").split("| kernels of |")[1].split("\n\n")[0]
     found = {}
     for row in page.splitlines()[2:]:
         _, source, users, _ = row.split("|")
@@ -82,18 +82,18 @@ def test_what_a_page_shows_is_what_the_commands_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / page).read_text())
+    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / page).read_text("utf-8"))
     assert shown
     for command, output in shown:
         result = CliRunner().invoke(cli, shlex.split(command))
         assert result.exit_code == (1 if "exit 1" in output else 0), command
-        printed = [line.rstrip() for line in (result.stdout + result.stderr).splitlines()]
+        printed = [line.rstrip() for line in result.output.splitlines()]
         expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
         assert [line for line in expected if line not in printed] == [], command
 
 
 def test_the_errors_in_the_readme_are_those_of_the_results() -> None:
-    results = (ROOT / "docs" / "results.md").read_text().replace("*", "")
+    results = (ROOT / "docs" / "results.md").read_text("utf-8").replace("*", "")
     rows = (ROOT / "README.md").read_text().partition("| whole runs |")[2].split("\n\n")[0].splitlines()[2:]
     assert len(rows) == 9
     assert [row for row in rows if row.partition(" | ")[2] not in results] == []

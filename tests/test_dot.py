@@ -215,7 +215,7 @@ def test_shares_add_up_to_the_step(tmp_path: Path, level: str, how: str) -> None
 def test_the_totals_are_those_of_the_workload(tmp_path: Path) -> None:
     work = job("llama3.1-8b")
     for level in LEVELS:
-        words = llmir.draw(work, tmp_path / "x.svg", level=level).read_text().replace("&#160;", " ")
+        words = llmir.draw(work, tmp_path / "x.svg", level=level).read_text("utf-8").replace("&#160;", " ")
         assert f"TTFT {units.time(work.ttft_s)}" in words and f"TPOT {units.time(work.tpot_s or 0)}" in words
         assert f"peak memory {units.bytes(work.peak_bytes(4))} of" in words
         assert "PREFILL" in words and "DECODE" in words
@@ -224,7 +224,7 @@ def test_the_totals_are_those_of_the_workload(tmp_path: Path) -> None:
 def test_the_number_of_layers_does_not_change_the_number_of_nodes(tmp_path: Path) -> None:
     def nodes(layers: int, level: str) -> int:
         report = llmir.analyze(program_of("x", layers=layers), "h100-sxm", new=8)
-        text = llmir.draw(report, tmp_path / "x.dot", level=level).read_text()
+        text = llmir.draw(report, tmp_path / "x.dot", level=level).read_text("utf-8")
         return len(re.findall(r"^\s*p0_\w+ \[label=", text, flags=re.M))
 
     assert [nodes(80, level) - nodes(1, level) for level in LEVELS] == [0, 0, 79]
@@ -235,7 +235,7 @@ def test_unrolled_layers_that_are_equal_fold_again(tmp_path: Path) -> None:
     texts = []
     for same in (program, llmir.run(program, "unroll")):
         report = llmir.analyze(same, "h100-sxm", new=64)
-        text = llmir.draw(report, tmp_path / "x.dot", level="overview").read_text()
+        text = llmir.draw(report, tmp_path / "x.dot", level="overview").read_text("utf-8")
         texts.append(re.sub(r"_\d+", "_", text))
     assert "× 32" in texts[0]
     assert texts[0] == texts[1]
@@ -272,7 +272,7 @@ def test_experts_are_counted_on_their_ops(tmp_path: Path) -> None:
 
 
 def test_residuals_are_dashed_and_jump_over_the_spine(tmp_path: Path) -> None:
-    text = llmir.draw(job("llama3.1-8b"), tmp_path / "x.dot", phase="prefill").read_text()
+    text = llmir.draw(job("llama3.1-8b"), tmp_path / "x.dot", phase="prefill").read_text("utf-8")
     dashed = [line.split("[")[0] for line in text.splitlines() if "style=dashed" in line and "->" in line]
     starts = {line.split(" -> ")[0].strip() for line in dashed if ":out:" in line}
     ends = {line.split(" -> ")[1].strip() for line in dashed if ":in:" in line}
@@ -297,13 +297,13 @@ def test_without_graphviz_its_input_is_written_and_said(
         path = llmir.draw(report, tmp_path / "x.svg")
     assert warned[0].filename == __file__
     assert "\n" not in str(warned[0].message)
-    assert path == tmp_path / "x.dot" and path.read_text().startswith("digraph")
+    assert path == tmp_path / "x.dot" and path.read_text("utf-8").startswith("digraph")
     assert os.listdir(tmp_path) == ["x.dot"]
 
 
 def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
     work = job("llama3.1-8b", generate=1)
-    text = llmir.draw(work, tmp_path / "x.dot").read_text()
+    text = llmir.draw(work, tmp_path / "x.dot").read_text("utf-8")
     assert "PREFILL" in text and "DECODE" not in text
     with pytest.raises(InputError, match="no decode step"):
         llmir.draw(work, tmp_path / "y.dot", phase="decode")

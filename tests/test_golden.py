@@ -13,12 +13,12 @@ from llmir.errors import UnsupportedError
 from llmir.frontends.presets import find
 
 DATA = Path(__file__).parent / "data"
-ORACLE = json.loads((DATA / "oracle.json").read_text())
-PEAKS = json.loads((DATA / "peak_memory.json").read_text())
+ORACLE = json.loads((DATA / "oracle.json").read_text("utf-8"))
+PEAKS = json.loads((DATA / "peak_memory.json").read_text("utf-8"))
 # The fields that act, by class: those that all its models have in common, and those of each.
 CONFIGS = {
     name: {**fields["all"], **own}
-    for fields in json.loads((DATA / "configs.json").read_text()).values()
+    for fields in json.loads((DATA / "configs.json").read_text("utf-8")).values()
     for name, own in fields["each"].items()
 }
 

@@ -99,7 +99,7 @@ def test_every_page_with_examples_is_run() -> None:
 def imports(path: Path, text: str | None = None) -> Iterator[tuple[int, str]]:
     """Line, and the dotted name inside llmir (`graph`, `ops.moe`, `hw`; empty for llmir itself)."""
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text() if text is None else text)):
+    for node in ast.walk(ast.parse(path.read_text("utf-8") if text is None else text)):
         if isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
             full = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else "llmir.?"
             full = ".".join([*package, str(full).lstrip(".")]) if str(full).startswith(".") else str(full)
@@ -175,18 +175,18 @@ def test_imports_point_down() -> None:
 
 def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
     written = runpy.run_path(str(ROOT / "scripts" / "opmethods.py"))["text"]()
-    assert (ROOT / WRITTEN).read_text() == written, "run `python scripts/opmethods.py`"
+    assert (ROOT / WRITTEN).read_text("utf-8") == written, "run `python scripts/opmethods.py`"
 
 
 def test_no_file_holds_two_ideas() -> None:
-    lines = {name(f): len(f.read_text().splitlines()) for f in (*SOURCES, *OTHERS) if f.suffix == ".py"}
+    lines = {name(f): len(f.read_bytes().splitlines()) for f in (*SOURCES, *OTHERS) if f.suffix == ".py"}
     assert {file: n for file, n in lines.items() if n > 400 and file != WRITTEN} == {}
 
 
 def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
     wrong = re.compile(r"/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
     texts = [f for f in (*walk("llmir"), *OTHERS, *LOOSE) if f.suffix in TEXT]
-    assert {name(f): found for f in texts if (found := wrong.findall(f.read_text()))} == {}
+    assert {name(f): found for f in texts if (found := wrong.findall(f.read_text("utf-8")))} == {}
 
 
 def names(node: ast.AST) -> set[str]:
@@ -248,7 +248,7 @@ def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
         f"{name(path)}:{line}": count
         for path in SOURCES
         if not name(path).startswith("llmir/ops/") and name(path) != GRAPHVIZ
-        for line, count in class_tests(ast.parse(path.read_text()), classes, set(ours))
+        for line, count in class_tests(ast.parse(path.read_text("utf-8")), classes, set(ours))
     }
     assert sum(found.values()) <= MOST_CLASS_TESTS, found
 

@@ -85,7 +85,7 @@ def test_every_bundled_device_is_in_the_published_table() -> None:
 
 @pytest.mark.parametrize("name", hw.names())
 def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
-    raw = yaml.safe_load((HW / f"{name}.yaml").read_text())
+    raw = yaml.safe_load((HW / f"{name}.yaml").read_text("utf-8"))
     del raw["sources"]
     raw.pop("aliases", None)
     found = hw.load(name)
@@ -106,7 +106,7 @@ def test_a_bundled_device_says_its_generation_and_memory(name: str) -> None:
 def test_calibrations_are_of_bundled_devices_and_none_is_in_a_device_file() -> None:
     assert set(hw.measured()) <= set(hw.names())
     for name in hw.names():
-        assert "calibration" not in yaml.safe_load((HW / f"{name}.yaml").read_text())
+        assert "calibration" not in yaml.safe_load((HW / f"{name}.yaml").read_text("utf-8"))
         assert (hw.load(name).calibration is not None) == (name in hw.measured())
         if found := hw.load(name).calibration:
             assert found.engine == next((e for e in ENGINES if e in found.engines), "aiter")

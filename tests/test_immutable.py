@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
 import pickle
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from llmir.mesh import Mesh
 from llmir.pipeline import PASSES
 from llmir.routing.zipf import popularity
 
+from .commands import environment
 from .transformers_cases import CASES
 
 # What these are can change in no way that a test could try.
@@ -89,7 +89,7 @@ def table(folder: Path) -> Path:
         "gpu,framework,dtype,m,n,k,latency_us\nh100-sxm,vllm,bf16,8,4096,4096,20\nabacus,vllm,bf16,8,8,8,1\n"
     )
     path = folder / "gemm.csv"
-    path.write_text(rows)
+    path.write_text(rows, "utf-8")
     return path
 
 
@@ -266,7 +266,7 @@ def test_pickles_are_read_in_processes_that_hash_otherwise(tmp_path: Path) -> No
         "assert sizes[B * T] == 1 and sizes[ceildiv(B, 8)] == 2"
     )
     subprocess.run(
-        [sys.executable, "-c", code, str(path)], check=True, env={**os.environ, "PYTHONHASHSEED": "7"}
+        [sys.executable, "-c", code, str(path)], check=True, env={**environment(), "PYTHONHASHSEED": "7"}
     )
 
 

@@ -19,7 +19,7 @@ def pair(name: str) -> tuple[str, str, str, str]:
     """The remark on a pass, its text, the program before it and the one after, of `ir/NAME.ir`."""
     path = FOLDER / f"{name}.ir"
     assert path.exists(), f"pass {name} has no pair: write tests/ir/{name}.ir up to '# becomes'"
-    remark, step, rest = path.read_text().split("\n", maxsplit=2)
+    remark, step, rest = path.read_text("utf-8").split("\n", maxsplit=2)
     before, _, after = rest.partition(BETWEEN)
     return remark, step.removeprefix(HEAD), before, after
 
@@ -42,4 +42,4 @@ if __name__ == "__main__":
     for known in OURS:
         said, how, source, _ = pair(known)
         result = llmir.print_program(llmir.run(llmir.parse_program(source), how))
-        (FOLDER / f"{known}.ir").write_text(f"{said}\n{HEAD}{how}\n{source}{BETWEEN}{result}")
+        (FOLDER / f"{known}.ir").write_text(f"{said}\n{HEAD}{how}\n{source}{BETWEEN}{result}", "utf-8")

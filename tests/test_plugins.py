@@ -39,15 +39,16 @@ def restored() -> Iterator[None]:
         import_module(f"llmir.{module}")  # each kind is there
     for kind in list(KINDS.values()):
         kind._read_homes()
-    before = {kind.what: dict(kind._things) for kind in KINDS.values()}
+    before = {kind.what: (dict(kind._things), dict(kind._makers)) for kind in KINDS.values()}
     loaded = dict(plugins._loaded)
     yield
     for kind in list(KINDS.values()):
         if kind.what not in before:
             del KINDS[kind.what]
             continue
-        kind._things.clear()
-        kind._things.update(before[kind.what])
+        for now, then in zip((kind._things, kind._makers), before[kind.what], strict=True):
+            now.clear()
+            now.update(then)
     plugins._loaded.clear()
     plugins._loaded.update(loaded)
 
@@ -58,7 +59,7 @@ def _as_before() -> Iterator[None]:
 
 
 def file(folder: Path, text: str, name: str = "mine.py") -> str:
-    (folder / name).write_text(text)
+    (folder / name).write_text(text, "utf-8")
     return str(folder / name)
 
 
@@ -178,8 +179,8 @@ def test_an_installed_plugin_is_found_when_a_name_is_unknown(
 
 def installed(site: Path, name: str, text: str) -> None:
     """What pip leaves of a package whose entry point is the module of its name."""
-    (site / f"{name}.py").write_text(text)
+    (site / f"{name}.py").write_text(text, "utf-8")
     about = site / f"{name}-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[llmir.plugins]\n{name} = {name}\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "utf-8")
+    (about / "entry_points.txt").write_text(f"[llmir.plugins]\n{name} = {name}\n", "utf-8")

@@ -66,7 +66,7 @@ def test_reading_a_config_again_forgets_what_was_noted() -> None:
 def test_a_file_names_its_model(tmp_path: Path, path: str, own: object, name: str) -> None:
     file = tmp_path / path
     file.parent.mkdir()
-    file.write_text(json.dumps(LLAMA if own is None else {**LLAMA, "_name_or_path": own}))
+    file.write_text(json.dumps(LLAMA if own is None else {**LLAMA, "_name_or_path": own}), "utf-8")
     assert read(file).name == name
 
 
@@ -82,7 +82,7 @@ def test_a_name_wins_over_a_folder_unless_it_looks_like_a_path(
     monkeypatch.chdir(tmp_path)
     for folder in ("llama-3-8b", "mine", "org/llama-3-8b"):
         Path(folder).mkdir(parents=True)
-        Path(folder, "config.json").write_text(json.dumps({"hidden_size": 7}))
+        Path(folder, "config.json").write_text(json.dumps({"hidden_size": 7}), "utf-8")
     assert read("llama-3-8b").integer("hidden_size") == 4096
     for path in ("./llama-3-8b", "mine", "org/llama-3-8b"):
         assert read(path).integer("hidden_size") == 7
@@ -166,7 +166,7 @@ def test_a_field_that_is_there_twice_has_one_value(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 2}, "vocab_size": 8}')
     assert read(file).fields == {"vocab_size": 8, "rope_scaling": {"factor": 2.0}}
-    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 4.0}}')
+    file.write_text('{"vocab_size": 8, "rope_scaling": {"factor": 2.0, "factor": 4.0}}', "utf-8")
     with pytest.raises(ConfigError) as error:
         read(file)
     assert message(error) == f'{file}: "factor" is there twice, as 2.0 and 4.0'

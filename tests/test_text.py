@@ -65,7 +65,7 @@ def test_golden(name: str) -> None:
     """To accept a change, read it with `git diff` after `python -m tests.test_text`."""
     config, pipeline = GOLDEN[name]
     program = llmir.run(llmir.load(config), pipeline)
-    text = (FOLDER / name).read_text()
+    text = (FOLDER / name).read_text("utf-8")
     assert llmir.print_program(program) == text
     assert llmir.parse_program(text) == program
 
@@ -73,7 +73,7 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("path", sorted((FOLDER / "invalid").glob("*.ir")), ids=lambda p: p.stem)
 def test_invalid(path: Path) -> None:
     """The first line of each file says what the error must say."""
-    text = path.read_text()
+    text = path.read_text("utf-8")
     expected = text.splitlines()[0].removeprefix("# error: ")
     with pytest.raises(LlmirError) as error:
         llmir.run(llmir.parse_program(text), [])
@@ -96,4 +96,4 @@ def test_the_numbers_of_a_rotary_scaling_survive(case: str) -> None:
 
 if __name__ == "__main__":
     for file, (shape, passes) in GOLDEN.items():
-        (FOLDER / file).write_text(llmir.print_program(llmir.run(llmir.load(shape), passes)))
+        (FOLDER / file).write_text(llmir.print_program(llmir.run(llmir.load(shape), passes)), "utf-8")

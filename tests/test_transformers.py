@@ -19,7 +19,7 @@ from llmir.tensor import Tensor
 
 from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
 
-TRUTH = json.loads(FILE.read_text())
+TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 

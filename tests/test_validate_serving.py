@@ -69,7 +69,7 @@ def test_no_pipeline_beats_the_bound_of_a_loop() -> None:
 
 def test_a_request_that_memory_does_not_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "chat.csv"
-    path.write_text("input_tokens,output_tokens\n100,10\n200000,10\n")
+    path.write_text("input_tokens,output_tokens\n100,10\n200000,10\n", "utf-8")
     found = llmir.validate(path, program=built(), hw="l4")
     assert [r.row for r in found.rows] == [1, 1, 1]
     assert [(r.row, r.reason) for r in found.refused] == [(2, "does not fit on 1 × L4")]

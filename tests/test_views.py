@@ -72,7 +72,7 @@ def test_a_printed_workload_is_the_table_of_the_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY), "utf-8")
     with pytest.raises(SystemExit):
         cli.main(["analyze", str(tmp_path / "tiny.json"), "--prompt", "8", "--generate", "3"])
     program = llmir.run(llmir.load(str(tmp_path / "tiny.json")), llmir.DEFAULT_PIPELINE)
@@ -122,10 +122,15 @@ def test_files_are_written_as_their_suffix_says(tmp_path: Path) -> None:
     step = RESULTS["Report"]
     for suffix, name in ((".txt", "table"), (".json", "json"), (".csv", "csv"), (".html", "html")):
         written = llmir.save(step, tmp_path / f"step{suffix}")
-        assert written.read_text() == exported(step, name)
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "step.csv").read_text())))
+        text = written.read_text("utf-8")
+        assert str(exported(step, name)) in text
+        assert (text == exported(step, name)) == (name != "html")
+    page = (tmp_path / "step.html").read_text("utf-8")
+    assert page.startswith('<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>')
+    assert llmir.save(step, tmp_path / "page", "html").read_text("utf-8") == page
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "step.csv").read_text("utf-8"))))
     assert [row["name"] for row in rows] == [op["name"] for op in step.to_dict()["ops"]]  # type: ignore[attr-defined]
-    assert llmir.save(step, tmp_path / "plain", "json").read_text() == exported(step, "json")
+    assert llmir.save(step, tmp_path / "plain", "json").read_text("utf-8") == exported(step, "json")
     program = llmir.load(TINY)
     assert llmir.load(llmir.save(program, tmp_path / "tiny.ir")) == program
     assert llmir.load(tmp_path / "tiny.ir") == program

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 
 from llmir.cli import cli
@@ -61,3 +62,10 @@ def test_what_is_printed_fits_80_columns(command: str) -> None:
     result = CliRunner().invoke(cli, command.split())
     assert result.exit_code in (0, 1), result.output
     assert [line for line in result.stdout.splitlines() if len(line) > 80] == []
+
+
+def test_help_fits_80_columns_with_its_examples() -> None:
+    for name in ("", *cli.list_commands(Context(cli))):
+        result = CliRunner().invoke(cli, [*name.split(), "--help"])
+        assert result.exit_code == 0, result.output
+        assert [line for line in result.stdout.splitlines() if len(line) > 80] == [], name

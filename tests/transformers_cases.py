@@ -218,7 +218,7 @@ def main() -> None:
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
     lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
-    FILE.write_text("{\n" + lines + "\n}\n")
+    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":

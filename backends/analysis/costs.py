@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.timing import Timing
+from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
 from llmir.dim import Binding, Number, Size
@@ -115,7 +116,9 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
     )
 
 
-def engine(program: Program, timing: Timing, step_s: Number, error: float | None) -> tuple[OpCost, ...]:
+def engine(
+    program: Program, overheads: Sequence[Overhead], step_s: Number, error: float | None
+) -> tuple[OpCost, ...]:
     """What the engine adds to the ops of a micro-batch, one row a stage; none where no engine serves."""
     return tuple(
         _overhead(
@@ -131,7 +134,7 @@ def engine(program: Program, timing: Timing, step_s: Number, error: float | None
             basis=CALIBRATED,  # an engine's CPU is fitted to whole runs, on whatever device
             error=error,
         )
-        for stage, parts in enumerate(timing.engine)
+        for stage, parts in enumerate(overheads)
     )
 
 

@@ -60,24 +60,34 @@ class Plan:
 
     def timing(self, at: Binding) -> Timing:
         """What each stage takes for a micro-batch."""
-        stages: list[Number] = [0.0] * len(self.program.entries)
         host, micro_batches = self.host, self.program.micro_batches
         if host is None:
-            for price, repeats in self._timed.items():
-                _add(stages, repeats, price.time(at))
-            return Timing(tuple(stages), micro_batches)
-        alone = list(stages)
+            return Timing(self._stages(lambda price: price.time(at)), micro_batches)
+        hidden = host.hidden
+        busy = self._stages(lambda price: price.in_graph(at, hidden)[1])
+        first, *others = (host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True))
+        return Timing((first + host.beside(at(_SEQUENCES)), *others), micro_batches)
+
+    def overheads(self, at: Binding) -> tuple[Overhead, ...]:
+        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
+        if (host := self.host) is None:
+            return ()
+        stages = range(len(self.program.entries))
+        pairs = {price: price.in_graph(at, host.hidden) for price in self._timed}
+        alone, busy = self._stages(lambda price: pairs[price][0]), self._stages(lambda price: pairs[price][1])
+        launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
+        before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in stages]
+        return tuple(Overhead(before[i], launched[i] - busy[i], busy[i] - alone[i]) for i in stages)
+
+    def _stages(self, seconds: Callable[[Price], Number]) -> tuple[Number, ...]:
+        """Seconds of the ops of a micro-batch on each stage."""
+        found: list[Number] = [0.0] * len(self.program.entries)
         for price, repeats in self._timed.items():
-            time, together = price.in_graph(at, host.hidden)
-            _add(alone, repeats, time)
-            _add(stages, repeats, together)
-        found = []
-        for stage, (ops, busy, kernels) in enumerate(zip(alone, stages, self._kernels, strict=True)):
-            own = host.beside(at(_SEQUENCES)) if not stage else 0.0
-            launched = host.launched(busy, kernels)
-            found.append(Overhead(own, launched - busy, busy - ops))
-            stages[stage] = launched + own
-        return Timing(tuple(stages), micro_batches, tuple(found))
+            time = seconds(price)
+            for stage, repeat in enumerate(repeats):
+                if repeat:
+                    found[stage] = found[stage] + repeat * time
+        return tuple(found)
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -126,13 +136,6 @@ def plan(program: Program, model: Model) -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
     check(program, model.device)
     return Plan(program, model)
-
-
-def _add(stages: list[Number], repeats: tuple[int, ...], time: Number) -> None:
-    """Add to each stage the time that its executions take."""
-    for stage, repeat in enumerate(repeats):
-        if repeat:
-            stages[stage] = stages[stage] + repeat * time
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:

@@ -122,7 +122,7 @@ class Report(Immutable, Result):
     @figure
     def time_s(self) -> Number:
         """Seconds, through all stages."""
-        return sweep(lambda at: self.plan.timing(at).step, self.at)
+        return self._timed(lambda timing: timing.step)
 
     @figure
     def ideal_time_s(self) -> Number:
@@ -141,22 +141,22 @@ class Report(Immutable, Result):
     @figure
     def period_s(self) -> Number:
         """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
-        return sweep(lambda at: self.plan.timing(at).period, self.at)
+        return self._timed(lambda timing: timing.period)
 
     @figure
     def interval_s(self) -> Number:
         """Seconds between such steps when other requests keep all stages busy."""
-        return sweep(lambda at: self.plan.timing(at).interval, self.at)
+        return self._timed(lambda timing: timing.interval)
 
     @figure
     def busy_s(self) -> Number:
         """Seconds that all stages work, together: ops and the engine's overhead, no bubbles."""
-        return sweep(lambda at: self.plan.timing(at).busy, self.at)
+        return self._timed(lambda timing: timing.busy)
 
     @figure
     def bubble(self) -> Number:
         """The share of the step that stages wait for one another."""
-        return sweep(lambda at: self.plan.timing(at).bubble, self.at)
+        return self._timed(lambda timing: timing.bubble)
 
     @figure
     def flops(self) -> Number:
@@ -251,9 +251,19 @@ class Report(Immutable, Result):
                 shares[bound] = share + row.share * (row.bound == bound)
         return shares
 
+    def _timed(self, figure: Callable[[Timing], Number]) -> Number:
+        """A figure of the step's timing; on a grid, block by block."""
+        if not self.shape:
+            return figure(self._timing)
+        return sweep(lambda at: figure(self.plan.timing(at)), self.at)
+
     @cached_property
     def _timing(self) -> Timing:
         return self.plan.timing(self.at)
+
+    @cached_property
+    def _overheads(self) -> tuple[Overhead, ...]:
+        return self.plan.overheads(self.at)
 
     @figure
     def all_stages_s(self) -> Number:
@@ -276,7 +286,7 @@ class Report(Immutable, Result):
     @figure
     def overhead(self) -> Mapping[str, Number]:
         """What `overhead_s` is the sum of, by the names in `Overhead`."""
-        m, stages = self.program.micro_batches, self._timing.engine or (Overhead(),)
+        m, stages = self.program.micro_batches, self._overheads or (Overhead(),)
         sums = (m * sum(part) for part in zip(*stages, strict=True))
         return dict(zip(Overhead._fields, sums, strict=True))
 
@@ -298,7 +308,7 @@ class Report(Immutable, Result):
     @figure
     def engine(self) -> tuple[OpCost, ...]:
         """The rows of the engine's overhead, one a stage; none for what no engine serves."""
-        return costs.engine(self.program, self._timing, self.all_stages_s, self.plan.model.host_error)
+        return costs.engine(self.program, self._overheads, self.all_stages_s, self.plan.model.host_error)
 
     def _bubbles(self) -> tuple[OpCost, ...]:
         """The rows of what stages wait, by the basis of the longest op."""
@@ -317,7 +327,7 @@ class Report(Immutable, Result):
         """One row a pipeline stage; one in all where there are no others."""
         at, timing, parts = self.at, self._timing, self.program.micro_batches
         none = (Overhead(),) * len(timing.stages)
-        rows = zip(timing.stages, timing.engine or none, timing.bubbles, self.plan.memories, strict=True)
+        rows = zip(timing.stages, self._overheads or none, timing.bubbles, self.plan.memories, strict=True)
         return tuple(
             StageCost(
                 stage=i,

@@ -27,14 +27,10 @@ _INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it 
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has.
-
-    Of an engine that adds to its kernels, `engine` says what to each stage.
-    """
+    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has."""
 
     stages: tuple[Number, ...]
     micro_batches: int = 1
-    engine: tuple[Overhead, ...] = ()
 
     @property
     def _all(self) -> Number:

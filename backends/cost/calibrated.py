@@ -61,7 +61,12 @@ class Measured:
 
     def time(self, at: Binding) -> Number:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
-        return self.call.seconds(self.fit.kernel, self.device, at, self.roofline.time(at))
+        return self._times(at)[0]
+
+    def _times(self, at: Binding) -> tuple[Number, Number]:
+        """Seconds, and the roofline's."""
+        least = self.roofline.time(at)
+        return self.call.seconds(self.fit.kernel, self.device, at, least), least
 
     def takes(self, at: Binding) -> Any:
         """Whether the kernel can do the call there."""
@@ -69,8 +74,8 @@ class Measured:
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
-        time = self.time(at)
-        return time, maximum(time - hidden * self.launch_s, self.roofline.time(at))
+        time, least = self._times(at)
+        return time, maximum(time - hidden * self.launch_s, least)
 
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline."""
@@ -95,10 +100,9 @@ class Crossing(Measured):
 
     inside: Measured | None = None
 
-    def time(self, at: Binding) -> Number:
-        """Seconds."""
-        time = Measured.time(self, at)
-        return maximum(time, self.inside.time(at)) if self.inside else time
+    def _times(self, at: Binding) -> tuple[Number, Number]:
+        time, least = Measured._times(self, at)
+        return (maximum(time, self.inside.time(at)) if self.inside else time), least
 
     @property
     def basis(self) -> Basis:

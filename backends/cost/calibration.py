@@ -136,9 +136,11 @@ def _quoted(name: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits and no exponent, which YAML would read as text.
+    """Three significant digits and no exponent, which YAML would read as text; 0 below a billionth.
 
-    >>> digits(1234.5), digits(0.40), digits(1.234e-7)
-    ('1234', '0.4', '0.000000123')
+    >>> digits(1234.5), digits(0.40), digits(1.234e-7), digits(1e-15)
+    ('1234', '0.4', '0.000000123', '0')
     """
-    return f"{Decimal(f'{value:.3g}'):f}" if value < 100 else f"{value:.0f}"
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{Decimal(f'{value:.3g}'):f}" if value >= 1e-9 else "0"

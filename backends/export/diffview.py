@@ -219,28 +219,34 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
         for c in changes:
             was = names(c.before) if c.what != "changed" else ""
             now = names(c.after)
-            rows.append((c.what, inside, now, was, often, *cells(c)))
-    rows += [("same", "", name, "", "", *rest) for name, *rest in (same(step),) if step.same]
+            rows.append((now or was, inside, often, *cells(c), c.what, was if now else ""))
+    rows += [(name, "", "", *rest, "same", "") for name, *rest in (same(step),) if step.same]
     name, *rest = total(step)
-    rows.append((name, "", "", "", "", *rest))
-    return ("what", "in", "op", "was", "×", *NUMERIC), rows, range(5, 5 + len(NUMERIC))
+    rows.append((name, "", "", *rest, "", ""))
+    return ("op", "in", "×", *NUMERIC, "what", "was"), rows, range(2, 3 + len(NUMERIC))
 
 
 @exporter("html", ".html", of=StepDiff)
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
     top = table.caption(_sides(step)) + table.caption(facts.plain(step.basis), "small")
-    return top + table.html(*flat(step)) + table.caption(memory(step), "small")
+    return top + table.html(*flat(step)) + _below(memory(step), *LEGEND)
+
+
+def _below(*lines: str) -> str:
+    return "".join(table.caption(line, "small") for line in lines)
 
 
 @exporter("html", ".html", of=WorkloadDiff)
 def workload_html(diff: WorkloadDiff) -> str:
     """Two workloads as HTML."""
-    parts = [table.html(("", ""), head(diff)), table.html(ANSWERS, answers(diff), range(1, 5))]
+    sides = " → ".join(dict.fromkeys(map(facts.subject, (diff.before, diff.after))))
+    parts = [table.caption(sides), table.html(("", ""), head(diff))]
+    parts.append(table.html(ANSWERS, answers(diff), range(1, 5)))
     for name, step in diff.phases:
         parts += [
             table.caption(titled(name, step)),
             table.html(*flat(step)),
-            table.caption(memory(step), "small"),
+            _below(memory(step)),
         ]
-    return "".join(parts)
+    return "".join((*parts, _below(*LEGEND)))

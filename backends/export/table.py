@@ -28,6 +28,7 @@ LEAST = 16  # of a column that is wrapped
 NAME = 22  # of them for the name of an op; a longer one goes on in the next line
 
 LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
+LONG = 24  # characters of a cell that a page wraps
 NEWLINE = "\n"
 EMPTY = OpLine(*[""] * len(OpLine._fields))
 
@@ -112,10 +113,11 @@ def columns(
     `gap` apart, one at least.
     """
     from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
+    from .ruled import Ruled
+
+    table = Ruled(
         box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
     right, wrapped = set(numeric), set(prose)
@@ -143,9 +145,9 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
     """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
-    from rich.table import Table
+    from .ruled import Ruled
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Ruled(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         if not table.columns:
             for i in range(len(row)):
@@ -256,7 +258,8 @@ def report_html(report: Report) -> str:
         table = html(("figure", "least", "most"), facts.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
     figures = [*facts.pricing(report), *facts.step_lines(report)]
-    return caption(title) + html(("", ""), figures) + _ops_html(report)
+    parts = [caption(title), html(("", ""), figures), *_ops_html(report)]
+    return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(report))))
 
 
 @exporter("html", ".html", of=Workload)
@@ -268,9 +271,9 @@ def workload_html(workload: Workload) -> str:
         parts += [
             caption(f"{facts.TITLES[name]}: {facts.step_title(report)}"),
             html(("", ""), facts.step_lines(report)),
+            *_ops_html(report),
         ]
-        parts.append(_ops_html(report))
-    return "".join(parts)
+    return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(workload.prefill))))
 
 
 @exporter("html", ".html", of=Shown)
@@ -281,8 +284,10 @@ def plain_html(thing: Shown) -> str:
     return f"<pre>{escape(NEWLINE.join(lines[:LINES] + more))}</pre>"
 
 
-def _ops_html(report: Report) -> str:
-    return html(*oplines.flat(report))
+def _ops_html(report: Report) -> Iterator[str]:
+    """The rows of a step, and how they add up."""
+    yield html(*oplines.flat(report))
+    yield from (caption(line, "small") for line in oplines.sums(report))
 
 
 def caption(text: str, tag: str = "b") -> str:
@@ -291,13 +296,17 @@ def caption(text: str, tag: str = "b") -> str:
 
 
 def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table as HTML; columns `right` hold numbers."""
-    numeric = set(right)
+    """A table as HTML; columns `right` hold numbers, a column that is empty is left out."""
+    numeric, lines = set(right), list(rows)
+    kept = [i for i, heading in enumerate(headings) if any(line[i] for line in lines) or not heading]
+
+    def style(i: int, cell: str) -> str:
+        wrapped = ";white-space:normal;min-width:12em" if len(cell) > LONG and any(headings) else ""
+        return f"text-align:{'right' if i in numeric else 'left'}{wrapped}"
 
     def row(cells: Sequence[str], tag: str) -> str:
-        styles = ("text-align:right" if i in numeric else "text-align:left" for i in range(len(cells)))
-        pairs = zip(styles, cells, strict=True)
-        return f"<tr>{''.join(f'<{tag} style={s!r}>{escape(c)}</{tag}>' for s, c in pairs)}</tr>"
+        found = (f"<{tag} style={style(i, cells[i])!r}>{escape(cells[i])}</{tag}>" for i in kept)
+        return f"<tr>{''.join(found)}</tr>"
 
     head = f"<thead>{row(headings, 'th')}</thead>" if any(headings) else ""
-    return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in rows)}</tbody></table>"
+    return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in lines)}</tbody></table>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import traceback
 import warnings
@@ -17,7 +16,7 @@ from llmir.errors import PluginWarning
 from llmir.plugins import load_plugin
 
 from .command import COMMANDS, command, plugin
-from .ending import guard, line, nobody_reads
+from .ending import echo, guard, line, streams
 
 __all__ = ["COMMANDS", "cli", "command", "main"]
 
@@ -67,8 +66,6 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
             raise
-        except BrokenPipeError:
-            return nobody_reads()
         except Exception:  # whatever it is: it goes on up, to become one line and an exit code
             if ctx.params.get("traceback"):
                 traceback.print_exc()
@@ -83,13 +80,21 @@ class Commands(click.Group):
         **extra: Any,
     ) -> Any:
         """Run and exit; the exit codes are those of `llmir --help`."""
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character still gets the rest
-                stream.reconfigure(errors="replace")
-        run = super().main
+        name = prog_name or "llmir"
+
+        def run() -> Any:
+            # As click does, but for its own words when it is interrupted or nobody reads.
+            self._main_shell_completion(extra, name, complete_var)
+            try:
+                with self.make_context(name, list(sys.argv[1:] if args is None else args), **extra) as ctx:
+                    return self.invoke(ctx)
+            except click.exceptions.Exit as ended:
+                return ended.exit_code
+
+        streams()
         with warnings.catch_warnings():
             warnings.showwarning = _note(warnings.showwarning)
-            sys.exit(guard(lambda: run(args, prog_name or "llmir", complete_var, False, **extra)))
+            sys.exit(guard(run))
 
 
 def _note(show: Callable[..., None]) -> Callable[..., None]:
@@ -128,7 +133,7 @@ def cli(ctx: click.Context, traceback: bool) -> None:
     llmir COMMAND --help shows the options and an example of each.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.option("--require-fit", is_flag=True, help="Exit 1 if the memory does not suffice.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
 @click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def analyze(**given: Any) -> int:
     """Price a request: prefill, decode, and each op of both.
 
@@ -37,8 +37,8 @@ def analyze(**given: Any) -> int:
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256
     llmir analyze qwen3-30b-a3b --hw my-gpu.yaml --attention eager -o qwen.json
-    llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --weights fp8 --activations fp8 --kv fp8
-    llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit --reserve 2GiB
+    llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --tp 4 --weights fp8 --kv fp8
+    llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit
     """
     from llmir.backends.analysis.workload import Workload
 

@@ -14,7 +14,7 @@ from .kinds import Count
 _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 
 
-@command("check", "Hold the weights against a checkpoint, or all ranks against one device.")
+@command("check", "Compare the weights with a checkpoint's, or all ranks with one device.")
 @options.model
 @click.option(
     "--index",
@@ -25,8 +25,8 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 @options.lowering
 @click.option("--batch", type=Count(), help="Sequences at once, with --tp and its like.  [default: dp]")
 @click.option("--prompt", type=Count(), help="Tokens of each, with --tp and its like.  [default: tp]")
-@options.form("table", "json")
-@options.output("Write a file; .txt or .json decides the format.")
+@options.form("table", "json", "html")
+@options.output("Write a file; .txt, .json or .html decides the format.")
 def check(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, element types, bytes.
 

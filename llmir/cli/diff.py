@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @options.logits
 @options.precision
 @options.parallel
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def diff(**given: Any) -> None:
     """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
 

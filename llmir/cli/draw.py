@@ -11,6 +11,7 @@ import click
 
 from . import inputs, options, output
 from .command import command
+from .ending import echo
 
 
 @command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
@@ -56,7 +57,7 @@ def draw(**given: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         written = llmir.draw(job, target, level=given["level"], phase=given["phase"])
-    click.echo(os.fspath(written))
+    echo(os.fspath(written))
     output.note(*job.notes, *(str(w.message) for w in caught))
 
 

@@ -25,8 +25,8 @@ from .command import command
 @options.workload
 @options.lowering
 @options.parallel
-@options.form("table", "json")
-@options.output("Write a file; .txt or .json decides the format.")
+@options.form("table", "json", "html")
+@options.output("Write a file; .txt, .json or .html decides the format.")
 def explain(**given: Any) -> None:
     """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
 

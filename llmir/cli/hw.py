@@ -10,8 +10,8 @@ from .command import command
 
 @command("hw", "The bundled devices and clusters; with a name, each number and its source.")
 @click.argument("name", required=False)
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the bundled devices and clusters; with NAME (or a YAML file), each of its numbers and its source.
 

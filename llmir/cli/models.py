@@ -10,8 +10,8 @@ from .command import command
 
 @command("models", "The bundled models.")
 @click.argument("name", required=False, default="")
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def models(name: str, form: str | None, output_file: str | None) -> None:
     """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
 

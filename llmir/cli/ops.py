@@ -10,8 +10,8 @@ from .command import command
 
 @command("ops", "The ops that graphs are made of; with a name, all about one.")
 @click.argument("name", required=False)
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def ops(name: str | None, form: str | None, output_file: str | None) -> None:
     """List the ops, with what each takes, its equation and its FLOPs; with NAME, all that its class says.
 

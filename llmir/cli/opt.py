@@ -38,7 +38,7 @@ def opt(
     llmir opt llama3.1-8b -p 'fuse-attention,fuse,dce' -o llama.ir
     llmir opt llama.ir -p unroll
     llmir opt qwen3-30b-a3b -p fuse-attention,fuse --tp 4 --ep 4 --collectives fp8
-    llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, kv=fp8, plan=(down_proj:fp8)},fuse-attention,fuse'
+    llmir opt llama3.1-8b -p 'quantize{weights=int4_g64, plan=(down_proj:fp8)}'
     llmir opt llama3.1-8b -p fuse,./mine.py:epilogue
     cat llama.ir | llmir opt - -p dce
     """

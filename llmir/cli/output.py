@@ -7,11 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from llmir.errors import InputError
 
-from .ending import line
+from .ending import echo, line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,19 +71,19 @@ def _rows() -> type[Shown]:
 
 def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
     """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
-    from llmir.views import exported
+    from llmir.backends.export.webpage import written
 
     stdout = output is None or output == "-"
     if form == "table":
         options["colour"] = stdout and _colours(sys.stdout)
-    emit(exported(thing, form, **options), output, colour=options.get("colour"))
+    emit(written(thing, form, **options), output, colour=options.get("colour"))
 
 
 def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = None) -> None:
     """Print `text`, or write it to the file `output`, whole or not at all."""
     if output is None or output == "-":
         whole = isinstance(text, bytes) or text.endswith("\n")
-        click.echo(text, nl=not whole, color=colour)
+        echo(text, nl=not whole, color=colour)
         return
     from llmir.backends.export.files import write
 

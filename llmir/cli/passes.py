@@ -7,8 +7,8 @@ from .command import command
 
 
 @command("passes", "The passes that a pipeline can name, and their options.")
-@options.form("table", "json", "csv", "md")
-@options.output("Write a file; .txt, .json, .csv or .md decides the format.")
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def passes(form: str | None, output_file: str | None) -> None:
     """List the passes, with each option's type and default.
 

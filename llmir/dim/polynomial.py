@@ -73,7 +73,7 @@ B, T, C = Dim.symbol("B"), Dim.symbol("T"), Dim.symbol("C")
 
 def whole(size: SupportsIndex | Dim) -> Size:
     """`size` if it is one; Python's own integer for numpy's, and `TypeError` for a float."""
-    return size if type(size) is int or isinstance(size, Dim) else operator.index(size)
+    return size if isinstance(size, Dim) else operator.index(size)
 
 
 def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:

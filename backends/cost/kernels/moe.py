@@ -216,6 +216,6 @@ def _families(x: DType, weights: DType) -> tuple[str, ...]:
         if weights.bits == 4:  # rather another engine's than its own that reads twice the bytes
             narrow = ("moe_mxfp4",)
     elif weights.bits == 4:
-        narrow = ("moe_mxfp4_weights", "moe_int4_weights")
-        narrow = narrow[::-1] if weights.kind == "int" else narrow
+        # An engine's own kernels for mxfp4 are further from int4's than another engine's for int4 are.
+        narrow = ("moe_int4_weights",) if weights.kind == "int" else ("moe_mxfp4_weights", "moe_int4_weights")
     return (*narrow, "moe_bf16")

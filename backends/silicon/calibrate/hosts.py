@@ -96,7 +96,8 @@ def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
 def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
     # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
     kinds = {"host": Host}
-    found = fit(kinds, lambda h: np.asarray(h["host"].seconds(device, shape)), seconds, starts=6, prior=0.001)
+    time = lambda made: np.asarray(made["host"].seconds(device, shape))  # noqa: E731
+    found = fit(kinds, time, seconds, starts=24, prior=0.001)
     host = found["host"]
     assert isinstance(host, Host)
     return host

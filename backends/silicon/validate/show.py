@@ -31,11 +31,15 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
 
 
 def within(found: Validation) -> list[dict[str, Any]]:
-    """Of rows whose band is known, by basis, how many there are and the share whose error is no larger."""
+    """Of rows whose band is known, how many there are and the share whose error is no larger.
+
+    By the weakest basis of a row's ops: `calibrated`, for whatever engine, `borrowed` or `roofline`.
+    """
     known: dict[str, list[bool]] = {}
     for row in found.measured:
         if not math.isnan(row.band):
-            known.setdefault(row.basis, []).append(row.within)
+            weakest = next((b for b in ("roofline", "borrowed") if b in row.basis), "calibrated")
+            known.setdefault(weakest, []).append(row.within)
     return [{"basis": b, "n": len(n), "share": sum(n) / len(n)} for b, n in sorted(known.items())]
 
 

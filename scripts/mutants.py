@@ -1,0 +1,412 @@
+"""`make mutants`: small changes to the code, one at a time, and whether a test notices.
+
+A mutant is one module with one operator, constant, condition, return or statement changed. A process of its
+own imports it in place of the module and runs the tests of that module until the first that fails. What no
+test notices is printed as a diff: a test is missing, the code says more than it does, or the two are
+equivalent (`scripts/equivalent.yaml` says which, and why).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
+GOAL = 0.9
+EXAMPLES = 25  # of each property, at most
+MEMORY = 4 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """Modules that are judged together, by folder or file, and the tests that cover them."""
+
+    name: str
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+TARGETS = (
+    Target("dim", ("llmir/dim",), ("tests/test_dim.py", "tests/test_bindings.py")),
+    Target("equation", ("llmir/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
+    Target("shard", ("passes/shard.py",), ("tests/test_shard.py",)),
+    Target("liveness", ("backends/analysis/liveness.py",), ("tests/test_liveness.py",)),
+    Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
+)
+
+
+# --- what is changed -----------------------------------------------------------------------------
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitOr: ast.BitAnd,
+    ast.BitAnd: ast.BitOr,
+    ast.BitXor: ast.BitOr,
+    ast.LShift: ast.RShift,
+}
+_TWINS = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+
+
+def _expressions(node: ast.expr) -> Iterator[ast.expr]:
+    """What an expression may be instead."""
+    match node:
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                for other in _COMPARISONS[type(op)]:
+                    new = copy.deepcopy(node)
+                    new.ops[i] = other()
+                    yield new
+        case ast.BinOp(left=left, op=op, right=right):
+            yield ast.BinOp(left, _ARITHMETIC[type(op)](), right)
+        case ast.BoolOp(op=op, values=values):
+            yield ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+            for i in range(len(values)):
+                rest = values[:i] + values[i + 1 :]
+                yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
+        case ast.Constant() | ast.UnaryOp() | ast.IfExp() | ast.Call():
+            yield from _simple(node)
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            for i, loop in enumerate(node.generators):
+                for j in range(len(loop.ifs)):
+                    new = copy.deepcopy(node)
+                    del new.generators[i].ifs[j]
+                    yield new
+
+
+def _simple(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield ast.Constant(value + 1)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Call(func=ast.Name(id=name)) if name in _TWINS:
+            yield ast.Call(ast.Name(_TWINS[name]), node.args, node.keywords)
+        case ast.Call(func=ast.Name(id="reversed" | "sorted"), args=[first, *_]):
+            yield first
+
+
+def _statements(node: ast.stmt) -> Iterator[str]:
+    """The text that a statement may be instead; of compound ones only the head changes (`_heads`)."""
+    match node:
+        case ast.Return(value=value) if value is not None and not _is_none(value):
+            yield "return None"
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Delete():
+            yield "pass"
+        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+            yield "pass"
+        case ast.Continue():
+            yield "break"
+        case ast.Break():
+            yield "continue"
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module's text with one change, and the lines that it changes."""
+
+    target: Target
+    file: str
+    line: int
+    old: str
+    new: str
+    source: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is known by, wherever its lines are."""
+        return self.file, " ".join(self.old.split()), " ".join(self.new.split())
+
+    def __str__(self) -> str:
+        old, new = ([x.strip() for x in text.splitlines()] for text in (self.old, self.new))
+        gone = "".join(f"\n  - {x}" for x in old if x not in new)
+        return f"{self.file}:{self.line}{gone}" + "".join(f"\n  + {x}" for x in new if x not in old)
+
+
+def mutants(target: Target, file: Path) -> Iterator[Mutant]:
+    """All that are made of one module, in the order of its lines."""
+    source = file.read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def offset(line: int, column: int) -> int:
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    for node, text in _changes(ast.parse(source)):
+        start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+        changed = source[:start] + text + source[end:]
+        first, last = starts[node.lineno - 1], starts[node.end_lineno]
+        old, new = source[first:last], changed[first : last + len(changed) - len(source)]
+        try:
+            compile(changed, str(file), "exec", dont_inherit=True)
+        except SyntaxError:
+            continue
+        yield Mutant(target, str(file.relative_to(ROOT)), node.lineno, old.rstrip(), new.rstrip(), changed)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
+    """A node and the text in its place, for all below `node`; not of types, messages and docstrings."""
+    match node:
+        case ast.expr():
+            for other in _expressions(node):
+                yield node, f"({ast.unparse(ast.fix_missing_locations(other))})"
+        case ast.stmt():
+            for text in _statements(node):
+                yield node, text
+    if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Compare):
+        yield node.test, f"(not ({ast.unparse(node.test)}))"  # comparisons are turned round anyway
+    for below in _judged(node):
+        yield from _changes(below)
+
+
+def _judged(node: ast.AST) -> Iterator[ast.AST]:
+    """What is below a node and is run."""
+    match node:
+        case ast.keyword(arg="strict"):  # of zip: a check of lengths that are known to be equal
+            return
+        case ast.Raise() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
+            return
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__"):
+            return
+    kept = {"annotation", "returns", "decorator_list", "type_params"}
+    for name, value in ast.iter_fields(node):
+        if name not in kept:
+            for below in value if isinstance(value, list) else [value]:
+                if isinstance(below, ast.AST):
+                    yield below
+
+
+# --- whether a test notices ------------------------------------------------------------------------
+
+
+class _Mutated(MetaPathFinder, Loader):
+    """Imports one module from a changed text."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        parts = list(Path(mutant.file).with_suffix("").parts)
+        self.name = ".".join(parts if parts[0] == "llmir" else ["llmir", *parts]).removesuffix(".__init__")
+        self.package = mutant.file.endswith("__init__.py")
+        self.mutant = mutant
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        """Of that module alone."""
+        if name != self.name:
+            return None
+        file = str(ROOT / self.mutant.file)
+        return spec_from_loader(name, self, origin=file, is_package=self.package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the changed text."""
+        file = str(ROOT / self.mutant.file)
+        module.__file__ = file
+        if self.package:
+            module.__path__ = [str(Path(file).parent)]
+        exec(compile(self.mutant.source, file, "exec", dont_inherit=True), vars(module))
+
+
+class _Few:
+    """A plugin of pytest: few examples of each property, the same each time, and none made small."""
+
+    def pytest_collection_modifyitems(self, items: Sequence[Any]) -> None:
+        """Before they run."""
+        from hypothesis import Phase, settings
+
+        name = "_hypothesis_internal_use_settings"
+        for item in items:
+            test = getattr(item, "obj", None)
+            if known := getattr(test, name, None):
+                few = settings(
+                    known,
+                    max_examples=min(EXAMPLES, known.max_examples),
+                    derandomize=True,
+                    database=None,
+                    phases=(Phase.explicit, Phase.generate),
+                )
+                setattr(getattr(test, "__func__", test), name, few)
+
+
+def run_tests(target: Target, mutant: Mutant | None, seconds: int | None) -> int:
+    """In a process of its own: pytest's exit code."""
+    import pytest
+
+    if mutant:
+        sys.meta_path.insert(0, _Mutated(mutant))
+    if seconds:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    if mutant or not os.environ.get("SHOW"):
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+    off = [x for name in ("randomly", "xdist", "cacheprovider", "faulthandler") for x in ("-p", f"no:{name}")]
+    options = ["-x", "-q", "-o", "addopts=", "--tb=no", "--rootdir", str(ROOT), "-k", "not measured", *off]
+    return int(pytest.main([*options, *(str(ROOT / t) for t in target.tests)], plugins=[_Few()]))
+
+
+def started(work: Callable[[], int]) -> int:
+    """The id of a child that ends with what `work` gives."""
+    pid = os.fork()
+    if not pid:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def clean(target: Target) -> float:
+    """The processor seconds of its tests on the code as it is, which they must accept."""
+    before = time.monotonic()
+    pid = started(lambda: run_tests(target, None, None))
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"{target.name}: {' '.join(target.tests)} fail on the code as it is")
+    seconds = used.ru_utime + used.ru_stime
+    print(f"{target.name:9} tests take {seconds:4.1f} s ({time.monotonic() - before:.1f} s)", flush=True)
+    return seconds
+
+
+def survivors(chosen: Sequence[Mutant], limits: dict[str, int], jobs: int) -> list[Mutant]:
+    """Those that no test notices."""
+    queue, running, found = list(reversed(chosen)), {}, []
+    while queue or running:
+        while queue and len(running) < jobs:
+            mutant = queue.pop()
+            limit = limits[mutant.target.name]
+            pid = started(lambda m=mutant, s=limit: run_tests(m.target, m, s))  # type: ignore[misc]
+            running[pid] = mutant, time.monotonic() + 10 * limit
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            mutant, _ = running.pop(pid)
+            if status == 0:
+                found.append(mutant)
+                print(f"survives: {mutant}", flush=True)
+            continue
+        for pid, (_, end) in running.items():
+            if time.monotonic() > end:  # asleep, and so beyond any limit of processor time
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return found
+
+
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Mutants that no test can notice, each with the reason."""
+    listed = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8")) or {}
+    return {
+        (file, " ".join(x["old"].split()), " ".join(x["new"].split())): x["why"]
+        for file, changes in listed.items()
+        for x in changes
+    }
+
+
+def main() -> int:
+    """0 where each target has its share killed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(t.name for t in TARGETS)}; all by default")
+    parser.add_argument("--number", type=int, default=60, help="mutants of each target, 0 for all")
+    parser.add_argument("--seed", type=int, default=0, help="which of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    _import_libraries()
+    known, worst = equivalent(), 1.0
+    lines, stale = [], set(known)
+    for target in TARGETS:
+        if asked.targets and target.name not in asked.targets:
+            continue
+        every = [m for file in _files(target) for m in mutants(target, file)]
+        stale -= {m.key for m in every}
+        judged = [m for m in every if m.key not in known]
+        chance = random.Random(f"{asked.seed} {target.name}")
+        number = min(asked.number or len(judged), len(judged))
+        chosen = sorted(chance.sample(judged, number), key=lambda m: (m.file, m.line))
+        limit = int(4 * clean(target)) + 5
+        start = time.monotonic()
+        left = survivors(chosen, {target.name: limit}, asked.jobs)
+        share = 1 - len(left) / max(1, number)
+        worst = min(worst, share)
+        of = f"{len(every)} in all, {len(every) - len(judged)} of them equivalent"
+        took = f"{time.monotonic() - start:.0f} s"
+        lines.append(
+            f"{target.name:9} {number - len(left)} of {number} killed, {100 * share:.0f}% ({of}; {took})"
+        )
+        print(lines[-1], flush=True)
+    print("\n".join(["", *lines]))
+    if stale and not asked.targets:
+        print(
+            "\n".join(
+                ["listed as equivalent, and no mutants any more:", *(" | ".join(k) for k in sorted(stale))]
+            )
+        )
+        return 1
+    return int(worst < GOAL)
+
+
+def _files(target: Target) -> list[Path]:
+    found = [ROOT / name for name in target.files]
+    return [f for path in found for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+
+
+def _import_libraries() -> None:
+    """What all children need and no mutant changes, once."""
+    import click
+    import hypothesis.strategies
+    import networkx
+    import numpy
+    import pytest
+
+    assert click and hypothesis and networkx and numpy and pytest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Bindings: a grid is its points, a block is a part of the grid, and a mixed step is the sum of its parts."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmir.dim import B, Binding, C, Dim, Max, Min, Mixed, Size, T, ceildiv
+from llmir.errors import InputError
+
+SIZES: tuple[Size, ...] = (
+    B * T,
+    B + 2 * C,
+    B * (C + T) * 3 + C,
+    ceildiv(B * T, 7),
+    B * Min.of(T, 9),
+    Max.of(B, C) * T + B,
+)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> dict[str, Any]:
+    """Values of B, T and C that broadcast together over rows and columns, some along one of them only."""
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    shapes = ((), (columns,), (1, columns), (rows, 1), (rows, columns))
+    found: dict[str, Any] = {}
+    for name in "BTC":
+        shape = draw(st.sampled_from(shapes))
+        numbers = draw(st.lists(st.integers(0, 50), min_size=math.prod(shape), max_size=math.prod(shape)))
+        found[name] = np.array(numbers, dtype=float).reshape(shape) if shape else numbers[0]
+    return found
+
+
+def broadcast(values: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    return {name: np.broadcast_to(value, shape) for name, value in values.items()}
+
+
+def shape_of(values: Mapping[str, Any]) -> tuple[int, ...]:
+    return np.broadcast_shapes(*(np.shape(v) for v in values.values()))
+
+
+@given(grids(), st.sampled_from(SIZES))
+def test_a_grid_is_its_points(values: dict[str, Any], size: Size) -> None:
+    at = Binding(**values)
+    assert at.shape == shape_of(values)
+    grid = np.broadcast_to(at(size), at.shape)
+    for point in np.ndindex(at.shape):
+        there = {n: int(v[point]) for n, v in broadcast(values, at.shape).items()}
+        assert grid[point] == Binding(**there)(size)
+
+
+@given(grids(), st.sampled_from(SIZES), st.data())
+def test_a_block_is_those_rows_of_the_grid(values: dict[str, Any], size: Size, data: st.DataObject) -> None:
+    shape = shape_of(values)
+    if not shape:
+        return
+    start = data.draw(st.integers(0, shape[0] - 1))
+    rows = slice(start, data.draw(st.integers(start + 1, shape[0])))
+    part = Binding(**values).block(rows)
+    expected = np.broadcast_to(Binding(**values)(size), shape)[rows]
+    assert (np.broadcast_to(part(size), expected.shape) == expected).all()
+    assert np.broadcast_shapes(part.shape, expected.shape) == expected.shape
+
+
+@given(grids(), grids(), st.sampled_from(SIZES), st.data())
+def test_a_block_of_a_mixed_step_is_those_rows_of_it(
+    one: dict[str, Any], other: dict[str, Any], size: Size, data: st.DataObject
+) -> None:
+    try:
+        shape = np.broadcast_shapes(shape_of(one), shape_of(other))
+    except ValueError:
+        return
+    mixed = Mixed([Binding(**one), Binding(**other)])
+    assert mixed.shape == shape
+    if not shape:
+        return
+    start = data.draw(st.integers(0, shape[0] - 1))
+    rows = slice(start, data.draw(st.integers(start + 1, shape[0])))
+    expected = np.broadcast_to(mixed(size), shape)[rows]
+    assert (np.broadcast_to(mixed.block(rows)(size), expected.shape) == expected).all()
+
+
+POINTS = st.fixed_dictionaries({"B": st.integers(1, 9), "T": st.integers(0, 40), "C": st.integers(0, 40)})
+
+
+@given(st.lists(POINTS, min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 9))
+def test_a_mixed_step_sums_what_counts_and_has_the_rest_once(
+    points: list[dict[str, int]], weights: int, by: int
+) -> None:
+    at = Mixed([Binding(**p) for p in points])
+    rows = sum(p["B"] * p["T"] for p in points)
+    assert at(weights) == weights
+    assert at(B * T + weights) == rows + weights
+    assert at(3 * B + C) == sum(3 * p["B"] + p["C"] for p in points)
+    assert at(ceildiv(B * T, by)) == -(-rows // by)  # of all rows together
+    assert at(B * ceildiv(T, by)) == sum(p["B"] * -(-p["T"] // by) for p in points)
+
+
+@given(POINTS, st.sampled_from(SIZES))
+def test_a_mixed_step_of_one_part_is_that_part(point: dict[str, int], size: Size) -> None:
+    assert Mixed([Binding(**point)])(size) == Binding(**point)(size)
+
+
+def test_what_has_no_value_is_named() -> None:
+    with pytest.raises(InputError, match="symbol 'Q' has no value; bound are B, T"):
+        Binding(B=1, T=2)(B * Dim.symbol("Q"))
+    with pytest.raises(InputError, match="bound are none"):
+        Binding()(B)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_and_bindings_travel_between_processes(size: Size) -> None:
+    one, other = Binding(B=3, T=4, C=5), Binding(B=np.arange(3), T=1, C=2)
+    assert pickle.loads(pickle.dumps(size)) == size
+    assert pickle.loads(pickle.dumps(one))(size) == one(size)
+    for at in (other, Mixed([one, other])):
+        assert (pickle.loads(pickle.dumps(at))(size) == at(size)).all()
