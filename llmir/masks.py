@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .dim import Max, Min, Size, ceildiv
+from .dim import Min, Size, ceildiv
 from .errors import VerifyError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -121,10 +121,14 @@ class Window(Mask):
         """Its width."""
         return self.width
 
+    def _before(self, n: Size) -> Size:
+        """Twice the pairs of the first `n` queries: the first `width` see one key more each, others all."""
+        growing = Min.of(n, self.width)
+        return growing * growing + growing + 2 * (n - growing) * self.width
+
     def pairs(self, t: Size, c: Size) -> Size:
-        """The first g = W − C queries, as far as there are, see one key more each, and all others W."""
-        growing = Max.of(0, Min.of(t, self.width - c))
-        return 2 * growing * c + growing * growing + growing + 2 * (t - growing) * self.width
+        """Those of all queries up to the last, less those of the cached ones."""
+        return self._before(c + t) - self._before(c)
 
     def kept(self, c: Size) -> Size:
         """A new token sees one key less of those before it than the window has."""
@@ -182,7 +186,7 @@ class Prefix(Mask):
 
     def pairs(self, t: Size, c: Size) -> Size:
         """Causal pairs, and of the q new tokens of the prefix q·(q − 1)/2 more."""
-        new = Max.of(0, Min.of(t, self.length - c))
+        new = Min.of(c + t, self.length) - Min.of(c, self.length)
         return Causal().pairs(t, c) + new * new - new
 
     def sees(self, query: Array, key: Array) -> Array:
