@@ -186,7 +186,7 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert host == pytest.approx(5001e-6)
     (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\nfelt: 9\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
-    assert (said.code, said.err) == (2, "error: engine bad.yaml.felt must be 0.1 to 2, got 9\n")
+    assert (said.code, said.err) == (2, "error: engine bad.yaml.interference must be 0.1 to 2, got 9\n")
 
 
 def test_whole_runs_are_predicted() -> None:

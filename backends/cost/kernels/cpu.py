@@ -40,7 +40,7 @@ class CpuGemm(Kernel):
     packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
     results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
     tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
-    launch_us: float = parameter(3, 0.1, 100, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
         """Time of one call."""
@@ -69,7 +69,7 @@ class CpuAttention(Kernel):
     )
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that keys and values reach")
     block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
-    launch_us: float = parameter(8, 0.5, 100, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(8, 0.5, 100, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call; HardwareError for no number of cores."""

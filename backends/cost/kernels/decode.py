@@ -42,7 +42,7 @@ class Decode(Kernel):
     )
     combine_us: float = parameter(2, 0.01, 30, "µs", "to combine pieces")
     pieces: float = parameter(16, 2, 256, "", "pieces at most")
-    launch_us: float = parameter(8, 0.5, 40, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(8, 0.5, 40, "µs", "of an empty call")
     lone: float = parameter(
         1, 0.05, 10, "", "time to begin and end a block of one head, to that of a group's"
     )

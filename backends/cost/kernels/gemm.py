@@ -80,7 +80,7 @@ class Gemm(Kernel):
     tail: float = parameter(0.2, 0, 1, "", "share of the last wave's empty places that is lost")
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
-    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of a call that has nothing to do")
+    launch_us: float = parameter(2.4, 0.2, 20, "µs", "of an empty call")
     step_ns: float = parameter(20, 1, 500, "ns", "of a tile for each 64 elements of k, at least")
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = TILES

@@ -60,7 +60,9 @@ class Host(Kernel):
     kernel_us: float = parameter(
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
-    felt: float = parameter(0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for")
+    interference: float = parameter(
+        0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for"
+    )
 
     def launched(self, busy: Number, kernels: Number) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
@@ -77,7 +79,7 @@ class Host(Kernel):
 
     def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
         """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""
-        return decode + self.felt * prompts * prefill
+        return decode + self.interference * prompts * prefill
 
     def seconds(self, device: Device, shape: RunShape) -> Number:
         """What is measured of a run."""
