@@ -51,10 +51,12 @@ class Blocks:
         self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
     ) -> Value:
         """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes."""
-        operands, terms = [x, self.weight(weight, f"{name}.weight", f"{param}.weight")], [term, weight]
+        module, bracket, piece = param.partition("[")  # of a merged one
+        stored = f"{module}.weight{bracket}{piece}", f"{module}.bias{bracket}{piece}"
+        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0])], [term, weight]
         if bias:
             added = " ".join(a for a in weight.split() if a not in term.split())
-            operands.append(self.weight(added, f"{name}.bias", f"{param}.bias"))
+            operands.append(self.weight(added, f"{name}.bias", stored[1]))
             terms.append(added)
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
         return result

@@ -13,6 +13,8 @@ from llmir.masks import mask
 
 from .blocks import LAYER, Blocks
 
+_GATED = ("gate_proj", "up_proj", "down_proj")  # what most call the matrices of a gated MLP
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -25,7 +27,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Grouped-query attention over the cache, eager: the scores go through memory."""
+    """Grouped-query attention over the cache, eager: the scores go through memory.
+
+    `matrices` are what checkpoints call the projections to q, k and v.
+    """
 
     heads: int
     kv_heads: int
@@ -35,6 +40,7 @@ class Attention:
     out_bias: bool = False
     qk_norm: bool = False
     mask: str = "causal"
+    matrices: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
 
     @property
     def kind(self) -> str:
@@ -45,9 +51,10 @@ class Attention:
         """Of normed hidden states, what is added to them."""
         b, module = blocks.b, f"{LAYER}self_attn."
         at = blocks.sized(g=self.kv_heads, r=self.heads // self.kv_heads, d=self.head_dim)
+        stored = dict(zip(("q_proj", "k_proj", "v_proj"), self.matrices, strict=True))
 
         def project(weight: str, out: str, name: str) -> Value:
-            return at.linear(x, "b t h", weight, out, name, module + name, bias=self.qkv_bias)
+            return at.linear(x, "b t h", weight, out, name, module + stored[name], bias=self.qkv_bias)
 
         with b.block("attention"):
             q = project("h g r d", "b t g r d", "q_proj")
@@ -73,7 +80,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(silu(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`."""
+    """down(silu(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
+
+    `matrices` are what they call gate, up and down.
+    """
 
     kind: ClassVar[str] = "dense"
 
@@ -82,13 +92,15 @@ class Mlp:
     module: str = "mlp"
     block: str = "mlp"
     prefix: str = ""
+    matrices: tuple[str, str, str] = _GATED
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         b, at, own = blocks.b, blocks.sized(f=self.intermediate), self.prefix
+        stored = dict(zip(_GATED, self.matrices, strict=True))
 
         def project(x: Value, term: str, weight: str, out: str, name: str) -> Value:
-            param = f"{LAYER}{self.module}.{name}"
+            param = f"{LAYER}{self.module}.{stored[name]}"
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         with b.block(self.block):
@@ -113,7 +125,7 @@ class Moe:
     intermediate: int
     normalize: bool
     module: str = "mlp"
-    matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    matrices: tuple[str, str, str] = _GATED
     shared: Mlp | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -130,7 +142,7 @@ class Moe:
 
     def _routed(self, blocks: Blocks, x: Value) -> Value:
         b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
-        stored = dict(zip(("gate_proj", "up_proj", "down_proj"), self.matrices, strict=True))
+        stored = dict(zip(_GATED, self.matrices, strict=True))
 
         def grouped(rows: Value, chosen: Value, ins: str, outs: str, name: str) -> Value:
             param = f"{LAYER}{self.module}.experts.{{expert}}.{stored[name]}.weight"

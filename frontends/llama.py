@@ -57,11 +57,12 @@ def attention(
     kv_default: int | None = None,
     head_dim_default: int | None = None,
     theta_default: float = 10000.0,
+    trained_default: int | None = None,
     **differences: Any,
 ) -> Attention:
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
-    positions = rope(config, size, positions_default, theta_default)
+    positions = rope(config, size, positions_default, theta_default, trained_default)
     found = Attention(count, kv, size, positions, **differences)
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
@@ -80,11 +81,11 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     return f"window({width})" if width and acts else "causal"
 
 
-def mlp(config: Config, *, bias: bool = False) -> Mlp:
-    """A gated MLP, in a family without experts."""
+def mlp(config: Config, **differences: Any) -> Mlp:
+    """A gated MLP, in a family without experts; `differences` are the family's own fields of `Mlp`."""
     for key in _EXPERTS:
         config.unmodelled(key, (None, 0), "experts in a dense family")
-    return Mlp(config.integer("intermediate_size"), bias)
+    return Mlp(config.integer("intermediate_size"), **differences)
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:

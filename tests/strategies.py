@@ -25,6 +25,7 @@ _FIELDS = {
     "Qwen3ForCausalLM": ("attention_bias",),
     "Qwen3MoeForCausalLM": ("attention_bias", *_MOE),
     "Qwen2MoeForCausalLM": (*_MOE, "qkv_bias", "shared_expert_intermediate_size"),
+    "Phi3ForCausalLM": ("sliding_window",),
     "MistralForCausalLM": ("sliding_window",),
     "MixtralForCausalLM": ("sliding_window", "num_experts_per_tok", "num_local_experts"),
 }

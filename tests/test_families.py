@@ -32,7 +32,8 @@ QWEN2_MOE = {
 }
 MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": None}
 MIXTRAL = {**TINY, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2}
-CONFIGS: tuple[dict[str, Any], ...] = (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, MISTRAL, MIXTRAL)
+PHI = {**TINY, "architectures": ["Phi3ForCausalLM"]}
+CONFIGS: tuple[dict[str, Any], ...] = (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, PHI, MISTRAL, MIXTRAL)
 EACH = {config["architectures"][0]: config for config in CONFIGS}
 # The defaults of transformers' LlamaConfig, Qwen2Config and so on.
 POSITIONS = {
@@ -41,6 +42,7 @@ POSITIONS = {
     "Qwen3ForCausalLM": 32768,
     "Qwen3MoeForCausalLM": 32768,
     "Qwen2MoeForCausalLM": 32768,
+    "Phi3ForCausalLM": 4096,
     "MistralForCausalLM": 131072,
     "MixtralForCausalLM": 131072,
 }
@@ -93,7 +95,8 @@ ACTING: list[tuple[dict[str, Any], str, object]] = [
     *((config, "num_experts", 8) for config in (MISTRAL, MIXTRAL)),
     (MIXTRAL, "shared_expert_intermediate_size", 8),
     (MIXTRAL, "norm_topk_prob", True),
-    *((config, "attention_bias", True) for config in (QWEN2_MOE, MISTRAL, MIXTRAL)),
+    *((config, "attention_bias", True) for config in (QWEN2_MOE, PHI, MISTRAL, MIXTRAL)),
+    (PHI, "partial_rotary_factor", 0.75),
     (TINY, "partial_rotary_factor", 0.5),
     (TINY, "model_type", "mistral"),
     # What one of `NEUTRAL` would be taken for.
@@ -190,8 +193,8 @@ SLIDES = {"use_sliding_window": True, "sliding_window": 8}
         (MOE, {**SLIDES, "max_window_layers": 2}, (WINDOW, WINDOW)),
         (QWEN2_MOE, {**SLIDES}, (WINDOW, FULL)),
         (QWEN2_MOE, {**SLIDES, "max_window_layers": 0}, (FULL, FULL)),
-        *((config, {"sliding_window": 8}, (WINDOW, WINDOW)) for config in (MISTRAL, MIXTRAL)),
-        *((config, {"sliding_window": None}, (FULL, FULL)) for config in (MISTRAL, MIXTRAL)),
+        *((config, {"sliding_window": 8}, (WINDOW, WINDOW)) for config in (PHI, MISTRAL, MIXTRAL)),
+        *((config, {"sliding_window": None}, (FULL, FULL)) for config in (PHI, MISTRAL, MIXTRAL)),
     ],
 )
 def test_windows_are_in_the_layers_that_the_class_has_them_in(
@@ -221,6 +224,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"max_window_layers": None}, "$.max_window_layers: expected a non-negative integer, got null"),
     (QWEN, {"use_sliding_window": None}, "$.use_sliding_window: expected true or false, got null"),
     (QWEN2_MOE, {"qkv_bias": None}, "$.qkv_bias: expected true or false, got null"),
+    (
+        PHI,
+        {"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32}},
+        "$.rope_scaling.original_max_position_embeddings: 32.0 contradicts 4096",
+    ),
     (MISTRAL, {"sliding_window": 0}, "$.sliding_window: expected a positive integer, or null for no window"),
     (MISTRAL, {"sliding_window": 4.5}, "$.sliding_window: expected a non-negative integer, got 4.5"),
     (MISTRAL, {"num_key_value_heads": 3}, "$.num_key_value_heads: 3 does not divide 4 attention heads"),

@@ -14,6 +14,7 @@ import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
 from llmir.graph import Program
+from llmir.names import stored
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
@@ -28,6 +29,7 @@ class Checkpoint:
 
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
+        self.rows: dict[str, list[int]] = {}  # of the pieces of a tensor
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
@@ -37,6 +39,11 @@ class Checkpoint:
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
                 self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+                name, piece = stored(op.param)
+                if piece is not None:
+                    sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
+                    rows = math.prod(n for axis, n in sizes if axis not in terms[0])
+                    self.rows.setdefault(name, []).append(rows)
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
@@ -56,8 +63,11 @@ class Checkpoint:
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        stored = parameter(name, (outs, math.prod(shape) // outs))
-        return stored.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+        tensor, piece = stored(name)
+        rows = self.rows.get(stored(template)[0], [outs])
+        start = sum(rows[: piece or 0])
+        found = parameter(tensor, (sum(rows), math.prod(shape) // outs))[start : start + outs]
+        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

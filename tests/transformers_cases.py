@@ -48,6 +48,7 @@ _QWEN2_MOE = {
     "moe_intermediate_size": 12,
     "shared_expert_intermediate_size": 14,
 }
+_PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 _MIXTRAL = {
     **_SIZES,
@@ -143,6 +144,14 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
+    "phi3": _PHI3,
+    "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
+    "phi3, longrope": {
+        **_PHI3,
+        "rope_scaling": {"type": "longrope", **{k: v for k, v in _LONG.items() if "factor" in k}},
+        "original_max_position_embeddings": 12,
+        "max_position_embeddings": 48,
+    },
     "mixtral, a window of 3": {**_MIXTRAL, "sliding_window": 3},
     "qwen2, a window of 3 from the second layer": {
         **_QWEN2,
