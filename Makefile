@@ -9,7 +9,7 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz bench wheel clean
+.PHONY: help setup demo test lint fuzz mutants bench wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ lint: $(LINT) ## ruff, and mypy in strict mode
 
 fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir SECONDS=60 SEED=1)
 	@$(RUN)/python -m tests.fuzz $(READERS) --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0)
+
+mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (TARGETS=dim N=60 SEED=1; N=0 for all)
+	@$(RUN)/python scripts/mutants.py $(TARGETS) --number $(or $(N),60) --seed $(or $(SEED),0)
 
 bench: $(READY) ## how fast llmir itself is
 	@$(RUN)/python benchmarks/speed.py

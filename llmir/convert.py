@@ -195,8 +195,9 @@ def mapping(name: str, value: object, of: str, *, error: Error = InputError) -> 
 
 
 def stated(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
-    """What a field is declared to be: `kind` is its annotation, `about` says `least`, `most` or `choices`.
+    """What a field is declared to be: `kind` is its annotation, `about` has its range or `choices`.
 
+    The range is `least` to `most`; `above` leaves out its lower end.
     A field of another kind is its class's own to check.
     """
     word = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
@@ -209,7 +210,8 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
     elif word == "int":
         value = integer(name, value, -MOST if least is None else least, most or MOST, error=error)
     elif word == "float":
-        value = number(name, value, -LARGEST if least is None else least, most or LARGEST, error=error)
+        low, above = -LARGEST if least is None else least, bool(about.get("above"))
+        value = number(name, value, low, most or LARGEST, above=above, error=error)
     elif word == "bool":
         value = flag(name, value, error=error)
     elif word == "str":
@@ -232,6 +234,6 @@ def read(said: str) -> Any:
     if said.lower() in ("true", "false"):
         return said.lower() == "true"
     try:
-        return float(said) if "_" not in said else said
+        return float(said) if said.isascii() and "_" not in said else said
     except ValueError:
         return said

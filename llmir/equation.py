@@ -147,7 +147,6 @@ class Equation:
     def _checked(
         self, split: dict[str, Placement], tokens: dict[tuple[str, ...], Placement], partial: set[str]
     ) -> Layout:
-        split = {axis: p for axis, p in split.items() if p}
         pair, over = next(iter(tokens.items()), ((), ()))
         used = [name for p in (*split.values(), over) for name in p]
         if len(set(used)) != len(used):

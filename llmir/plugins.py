@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from .errors import LlmirError, PluginError, PluginWarning
+from .names import plain
 
 GROUP = "llmir.plugins"  # the entry points of installed plugins: any name, and a module
 
@@ -139,12 +140,13 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise PluginError(f"a plugin is the name of a module, or a file .py; got {plugin!r}")
+    shown = plain(name)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))
         if not os.path.isfile(path) or not path.endswith(".py"):
-            raise PluginError(f"plugin {name}: there is no such file .py")
-        return _guarded(name, path, lambda: _import_file(path))
-    return _load_module(name, name)
+            raise PluginError(f"plugin {shown}: there is no such file .py")
+        return _guarded(shown, path, lambda: _import_file(path))
+    return _load_module(shown, name)
 
 
 def _load_module(name: str, module: str) -> ModuleType:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,3 +56,10 @@ def check_digits(text: str, most: int) -> None:
         line = text.count("\n", 0, found.start()) + 1
         where = f" in line {line}" if "\n" in text.strip() else ""
         raise UnreadableError(f"a number of more than {most} digits{where}")
+
+
+def expression(text: str) -> ast.expr:
+    """The tree of a Python expression, which nothing runs; `SyntaxError` too where Python would only warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of 1and, which would stand on stderr
+        return ast.parse(text.strip(), mode="eval").body

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from llmir import convert
 from llmir.build import Builder
 from llmir.errors import PassError
 from llmir.graph import Program, Value
@@ -75,8 +76,8 @@ class FuseAttention(Pass):
     q: str = ""
 
     def __post_init__(self) -> None:
-        if self.q not in ("", "fp8"):
-            raise PassError(f"fuse-attention: q: expected fp8, got {self.q!r}")
+        if convert.text("fuse-attention: q", self.q, error=PassError):
+            convert.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""

@@ -164,7 +164,7 @@ class _Walk:
     ) -> Tensor:
         # A sum over the ranks that tokens are split over is made where they are split.
         partial = type.partial if i in op.linear and not set(type.partial) & set(tokens) else ()
-        if type.partial and not partial:
+        if not partial:
             # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
             batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])
             placements = ((*placements[0], *batch), *placements[1:])

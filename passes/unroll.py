@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
 from llmir.op import Loop
 from llmir.pipeline import Pass
+from llmir.verify import MOST_OPS
+
+LONG = 50_000  # ops that take seconds to write out, and again in each pass that follows
+LOG = logging.getLogger("llmir")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,15 @@ def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Se
     )
 
 
+def written_out(program: Program, name: str) -> int:
+    """How many ops a graph has with the bodies of its `repeat`s written out."""
+    graph = program[name]
+    bodies = (
+        (p.times, written_out(program, p.body) - len(program[p.body].inputs)) for p in graph.loops.values()
+    )
+    return len(graph.nodes) - len(graph.loops) + sum(times * ops for times, ops in bodies)
+
+
 def _flatten(program: Program, graph: Graph) -> Graph:
     flat: list[Node] = []
     renamed: dict[Value, Value] = {}
@@ -67,7 +82,10 @@ def _flatten(program: Program, graph: Graph) -> Graph:
 
 @dataclass(frozen=True)
 class Unroll(Pass):
-    """One flat graph for each entry; every cost stays what it was."""
+    """One flat graph for each entry; every cost stays what it was.
+
+    What takes long is announced on the logger `llmir`, at level info, before it starts.
+    """
 
     name: ClassVar[str] = "unroll"
 
@@ -75,4 +93,9 @@ class Unroll(Pass):
         """Write out each entry."""
         if not any(n.op.loop for g in program.graphs.values() for n in g.nodes):
             return program
+        ops = sum(written_out(program, entry) for entry in program.entries)
+        if ops > MOST_OPS:
+            raise PassError(f"unroll: {program.name} has {ops:,} ops written out, {MOST_OPS:,} are the most")
+        if ops > LONG:
+            LOG.info("unroll writes out %s ops", f"{ops:,}")
         return program.replace(graphs={e: _flatten(program, program[e]) for e in program.entries})

@@ -31,7 +31,6 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
 GOAL = 0.9
-EXAMPLES = 25  # of each property, at most
 MEMORY = 4 << 30  # bytes
 
 
@@ -42,12 +41,18 @@ class Target:
     name: str
     files: tuple[str, ...]
     tests: tuple[str, ...]
+    examples: int = 100  # of each property, at most
 
 
 TARGETS = (
     Target("dim", ("llmir/dim",), ("tests/test_dim.py", "tests/test_bindings.py")),
     Target("equation", ("llmir/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
-    Target("shard", ("passes/shard.py",), ("tests/test_shard.py",)),
+    Target(
+        "shard",
+        ("passes/shard.py",),
+        ("tests/test_shard_patterns.py", "tests/test_idle_options.py", "tests/test_shard.py"),
+        15,
+    ),
     Target("liveness", ("backends/analysis/liveness.py",), ("tests/test_liveness.py",)),
     Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
 )
@@ -254,6 +259,9 @@ class _Mutated(MetaPathFinder, Loader):
 class _Few:
     """A plugin of pytest: few examples of each property, the same each time, and none made small."""
 
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+
     def pytest_collection_modifyitems(self, items: Sequence[Any]) -> None:
         """Before they run."""
         from hypothesis import Phase, settings
@@ -264,7 +272,7 @@ class _Few:
             if known := getattr(test, name, None):
                 few = settings(
                     known,
-                    max_examples=min(EXAMPLES, known.max_examples),
+                    max_examples=min(self.examples, known.max_examples),
                     derandomize=True,
                     database=None,
                     phases=(Phase.explicit, Phase.generate),
@@ -287,7 +295,9 @@ def run_tests(target: Target, mutant: Mutant | None, seconds: int | None) -> int
         os.dup2(quiet, 2)
     off = [x for name in ("randomly", "xdist", "cacheprovider", "faulthandler") for x in ("-p", f"no:{name}")]
     options = ["-x", "-q", "-o", "addopts=", "--tb=no", "--rootdir", str(ROOT), "-k", "not measured", *off]
-    return int(pytest.main([*options, *(str(ROOT / t) for t in target.tests)], plugins=[_Few()]))
+    return int(
+        pytest.main([*options, *(str(ROOT / t) for t in target.tests)], plugins=[_Few(target.examples)])
+    )
 
 
 def started(work: Callable[[], int]) -> int:

@@ -81,7 +81,7 @@ def test_bands_widen_with_distance() -> None:
     h100 = hw.load("h100-sxm")
     far = [borrowing(hw.load(name), h100) for name in ("h200", "a100", "l40s", "mi300x")]
     assert far == sorted(far)
-    assert len(set(far)) == 4
+    assert len(set(far)) == 3  # another vendor's is no better known than another technology's
     assert far[0] > 0
 
 

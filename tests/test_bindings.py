@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmir.dim import B, Binding, C, Dim, Max, Min, Mixed, Size, T, ceildiv
@@ -90,6 +90,7 @@ def test_a_block_of_a_mixed_step_is_those_rows_of_it(
 POINTS = st.fixed_dictionaries({"B": st.integers(1, 9), "T": st.integers(0, 40), "C": st.integers(0, 40)})
 
 
+@example([{"B": 2, "T": 5, "C": 8}, {"B": 3, "T": 20, "C": 2}], 1, 3)
 @given(st.lists(POINTS, min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 9))
 def test_a_mixed_step_sums_what_counts_and_has_the_rest_once(
     points: list[dict[str, int]], weights: int, by: int
@@ -100,6 +101,7 @@ def test_a_mixed_step_sums_what_counts_and_has_the_rest_once(
     assert at(B * T + weights) == rows + weights
     assert at(3 * B + C) == sum(3 * p["B"] + p["C"] for p in points)
     assert at(ceildiv(B * T, by)) == -(-rows // by)  # of all rows together
+    assert at(Min.of(T, 9) * ceildiv(C, by)) == sum(min(p["T"], 9) * -(-p["C"] // by) for p in points)
     assert at(B * ceildiv(T, by)) == sum(p["B"] * -(-p["T"] // by) for p in points)
 
 

@@ -186,9 +186,9 @@ def test_limits_of_the_user_decide_the_exit_code(run: Run) -> None:
     ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7", 7), ("0B", 0)]
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
-    from llmir.cli.kinds import Bytes
+    from llmir.cli.kinds import Bytes, of_workload
 
-    assert Bytes().convert(text, None, None) == size
+    assert of_workload("reserve_bytes", Bytes).convert(text, None, None) == size
 
 
 def test_a_reserve_leaves_room_for_fewer(run: Run) -> None:

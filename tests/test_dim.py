@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmir.dim import (
@@ -82,6 +83,7 @@ def test_a_size_is_what_python_computes(expression: tuple[Size, object], b: int,
     assert value == compute(tree, {"B": b, "T": t, "C": c})
 
 
+@example((B + 1, None))
 @given(EXPRESSIONS)
 def test_text_round_trips(expression: tuple[Size, object]) -> None:
     size = expression[0]
@@ -152,6 +154,7 @@ def test_terms_print_by_degree_and_then_by_name(size: Size) -> None:
     assert all(names == sorted(names) for names in terms)
 
 
+@example(3 * B + 4, 2, 1, 0, 0)
 @given(POLYNOMIALS, st.integers(1, 6), VALUES, VALUES, VALUES)
 def test_ceildiv_rounds_up(size: Size, by: int, b: int, t: int, c: int) -> None:
     """It is a polynomial where that divides, and rounded wherever it does not."""
@@ -283,12 +286,28 @@ def test_numbers_of_numpy_are_numbers(size: Size) -> None:
         B + 1.5  # type: ignore[operator]
 
 
-BAD = ["", "1 +", "B.x", "f(B, 2)", "max(B)", "B**2", "True", '"x"', "ceildiv(B, 0)", "(", "B T", "1.5"]
+BAD = [
+    "",
+    "1 +",
+    "B.x",
+    "f(B, 2)",
+    "max(B)",
+    "B**2",
+    "True",
+    '"x"',
+    "ceildiv(B, 0)",
+    "(",
+    "B T",
+    "1.5",
+    "1and B",
+    '"\\d"',
+]
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_bad_text_is_one_line(text: str) -> None:
-    with pytest.raises(ParseError) as error:
+    with warnings.catch_warnings(), pytest.raises(ParseError) as error:
+        warnings.simplefilter("error")
         parse(text)
     assert repr(text) in str(error.value)
     assert "\n" not in str(error.value)

@@ -62,8 +62,13 @@ def folder(tmp_path: Path) -> Path:
 def started(folder: Path, command: str, **how: Any) -> subprocess.Popen[str]:
     here = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": here, "LLMIR_TRACEBACK": ""}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": interruptible, **how}
     return subprocess.Popen(command, cwd=folder, env=environment, shell=True, text=True, **streams)
+
+
+def interruptible() -> None:
+    """Tests that are run in the background may ignore interrupts; their commands would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ends(folder: Path, command: str, code: int, says: str | None, **how: Any) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
+from llmir.backends.analysis.liveness import Memory, Moment, memories
+from llmir.backends.analysis.liveness import _iterations as iterations
 from llmir.build import Builder
-from llmir.dim import Binding
-from llmir.graph import Graph, Program, Value
+from llmir.dim import B, Binding, T
+from llmir.graph import Graph, Node, Program, Value
 from llmir.ops import Source
+from llmir.tensor import Tensor
 
 from .strategies import LOGITS, PIPELINES, configs, points
 
@@ -107,6 +111,24 @@ def bodies(draw: st.DrawFn, name: str, inputs: int, carried: int, repeats: dict[
     return b.graph()
 
 
+def resolve(program: Program, path: str) -> tuple[Graph, Node]:
+    """The op of a path through repeats."""
+    graph = program["main"]
+    *repeats, last = path.split(".")
+    for name in repeats:
+        loop = graph[name].op.loop
+        assert loop
+        graph = program[loop.body]
+    return graph, graph[last]
+
+
+def named(program: Program, name: str) -> Tensor:
+    """The type of a value by the name that it has in reports."""
+    path, _, result = name.partition("#")
+    _, node = resolve(program, path)
+    return node.results[int(result or 0)]
+
+
 @given(st.data(), points())
 @settings(max_examples=300)
 def test_any_program(data: st.DataObject, point: dict[str, int]) -> None:
@@ -122,4 +144,80 @@ def test_any_program(data: st.DataObject, point: dict[str, int]) -> None:
     assert report.activation_peak_bytes == transient
     held = report.peak.held
     assert sum(size for _, size in held) == transient
+    assert [size for _, size in held] == sorted((size for _, size in held), reverse=True)
+    for name, size in held:
+        assert size == report.at(named(program, name).bytes)
+    assert resolve(program, report.peak.op)
     assert llmir.parse_program(llmir.print_program(program)) == program
+
+
+@given(st.integers(1, 40))
+def test_iterations_differ_at_both_ends(times: int) -> None:
+    each = [(i == 0, i == times - 1) for i in range(times)]
+    assert iterations(times) == list(dict.fromkeys(each))
+
+
+def test_what_a_body_does_not_read_is_let_go_before_it() -> None:
+    """And memory that nothing transient takes is 0."""
+
+    def program(*, reads: bool) -> Program:
+        b = Builder("layer")
+        h, large = b.input("bf16[B, T, 8]", name="h"), b.input("bf16[B, T, 4096]", name="large")
+        down = b.weight("bf16[4096, 8]", name="down")
+        y = b.linear(large, down, einsum="b t f, f h -> b t h") if reads else h
+        b.output(b.add(b.silu(h), y))
+        main = Builder("main")
+        x = main.input("bf16[B, T, 8]", name="x")
+        up = main.weight("bf16[8, 4096]", name="up")
+        main.output(main.repeat(x, main.linear(x, up, einsum="b t h, h f -> b t f"), body="layer", times=3))
+        return Program("p", {"main": main.graph(), "layer": b.graph()})
+
+    for reads in (True, False):
+        [memory] = memories(program(reads=reads))
+        at = Binding(B=1, T=1, C=0)
+        inside = {m.op: at(m.bytes) for m in memory.moments if "." in m.op}
+        assert any(size > 8192 for size in inside.values()) == reads
+    b = Builder("main")
+    b.output(b.weight("bf16[8]", name="w"))
+    [memory] = memories(Program("p", {"main": b.graph()}))
+    assert memory.transient(Binding()) == 0
+    assert memory.peak(Binding()) == 16
+    assert memory.fullest(Binding()).bytes == 0
+
+
+@given(configs(), PIPELINES, st.lists(points(), min_size=1, max_size=4))
+@settings(max_examples=20)
+def test_the_fullest_of_a_grid_is_that_of_each_point(
+    config: dict[str, object], pipeline: str, at: list[dict[str, int]]
+) -> None:
+    [memory] = memories(llmir.run(llmir.load(config), pipeline))
+    names = {"batch": "B", "new": "T", "context": "C"}
+    grid = Binding(**{symbol: np.array([p[name] for p in at]) for name, symbol in names.items()})
+    which = memory.fullest_index(grid)
+    for i, point in enumerate(at):
+        one = Binding(**{symbol: point[name] for name, symbol in names.items()})
+        fullest = memory.fullest(one)
+        assert memory.distinct[int(which[i])].op == fullest.op
+        assert fullest.bytes == memory.transient(one) == max(one(m.bytes) for m in memory.moments)
+        assert memory.transient(grid)[i] == fullest.bytes
+        assert memory.peak(grid)[i] == memory.peak(one)
+    check_distinct(memory)
+
+
+def test_of_two_that_are_as_full_the_first_counts() -> None:
+    memory = Memory(0, 0, (Moment("a", 2 * B * T, ()), Moment("b", 4 * B, ())))
+    assert memory.fullest_index(Binding(B=3, T=np.arange(1, 4), C=0)).tolist() == [1, 0, 0]
+    assert [memory.fullest(Binding(B=3, T=t, C=0)).op for t in (1, 2, 3)] == ["b", "a", "a"]
+
+
+def check_distinct(memory: Memory) -> None:
+    """The first moment of each size, in the order of the schedule."""
+    firsts = [m for i, m in enumerate(memory.moments) if m.bytes not in {x.bytes for x in memory.moments[:i]}]
+    assert list(memory.distinct) == firsts
+
+
+def test_moments_of_stages_are_called_as_their_ops() -> None:
+    program = llmir.run(llmir.load("qwen3-0.6b"), "stages{pp=2},fuse-attention,fuse")
+    names = {op.name for op in llmir.analyze(program, "h100", batch=1, new=4).ops}
+    for memory in memories(program):
+        assert {m.op for m in memory.moments} <= names

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import cProfile
+import logging
 import pstats
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import llmir
+from llmir.errors import PassError
 from llmir.graph import Program
+from llmir.passes import unroll
+from llmir.passes.unroll import written_out
 
-from .commands import TINY
+from .commands import TINY, runner
 
 
 def flat(layers: int, pipeline: str) -> Program:
@@ -47,3 +53,85 @@ def test_twice_the_layers_are_twice_the_work(what: str) -> None:
     programs = [flat(layers, before) for layers in (20, 40, 80)]
     first, second, third = (calls(lambda p=p: work(p)) for p in programs)  # type: ignore[misc]
     assert third - second < 2.3 * (second - first)  # what is cached is not quite even
+
+
+@pytest.mark.parametrize("model", ["llama3.2-1b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("steps", ["", "stages{pp=2}", "fuse-attention,fuse"])
+def test_the_size_of_a_flat_graph_is_known_before(model: str, steps: str) -> None:
+    program = llmir.run(llmir.load(model), steps)
+    graphs = llmir.run(program, "unroll").graphs
+    assert {e: written_out(program, e) for e in program.entries} == {
+        e: len(g.nodes) for e, g in graphs.items()
+    }
+
+
+class AnnouncedError(Exception):
+    """Raised where something is announced, so that it does not start."""
+
+
+class Raising(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AnnouncedError(record.getMessage())
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        (
+            lambda: llmir.run(llmir.load({**TINY, "num_hidden_layers": 10_000}), "unroll"),
+            "unroll writes out 3",
+        ),
+        (
+            lambda: llmir.analyze(llmir.load(TINY), "h100", batch=np.ones((1, 5000)), new=np.ones((5000, 1))),
+            "each figure of a grid of 25,000,000 points takes",
+        ),
+    ],
+)
+def test_what_takes_long_says_so_before_it_starts(work: Callable[[], object], says: str) -> None:
+    log, handler = logging.getLogger("llmir"), Raising()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with pytest.raises(AnnouncedError, match=says):
+            work()
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+
+
+def test_a_command_notes_it_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(capsys, tmp_path, monkeypatch)
+    quiet = run("opt", "tiny.json", "-p", "unroll")
+    monkeypatch.setattr(unroll, "LONG", 10)
+    loud = run("opt", "tiny.json", "-p", "unroll")
+    ops = sum(line.startswith("  %") for line in quiet.out.splitlines())
+    assert (quiet.err, loud.err) == ("", f"note: unroll writes out {ops} ops\n")
+    assert loud.out == quiet.out
+    assert not logging.getLogger("llmir").handlers
+
+
+LOOPS = """graph @inner {
+  %x = input() : bf16[B]
+  %y = silu(%x) : bf16[B]
+  return %y
+}
+graph @outer {
+  %x = input() : bf16[B]
+  %y = repeat(%x) {body=inner, times=10000} : bf16[B]
+  return %y
+}
+graph @main {
+  %x = input() : bf16[B]
+  %y = repeat(%x) {body=outer, times=10000} : bf16[B]
+  return %y
+}
+"""
+
+
+def test_more_ops_than_fit_are_refused_before_any_is_written() -> None:
+    program = llmir.parse_program(LOOPS)
+    assert written_out(llmir.parse_program(LOOPS.replace("10000", "30")), "main") == 1 + 30 * 30
+    with pytest.raises(PassError, match=r"has 100,000,001 ops written out, 2,000,000 are the most"):
+        llmir.run(program, "unroll")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llmir
 from llmir import hw
-from llmir.backends.cost.network import ALGORITHMS, Way, crossing, exchange, ways
+from llmir.backends.cost.network import ALGORITHMS, Leg, Span, Way, crossing, exchange, fastest, ways
 from llmir.dim import Binding, Dim
 from llmir.errors import HardwareError
 from llmir.hw import Device, Link, Node
@@ -114,6 +114,40 @@ def test_time_is_the_least_of_all_algorithms_and_latency_only_adds(
     assert grid.time(Binding(P=np.array([payload, 0.0])))[0] == pytest.approx(found, rel=1e-12)
 
 
+LINES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=8)
+
+
+@example([(0, 9), (1, 8), (10, 1)], 0.5)
+@example([(0, 3), (1, 2), (2, 1)], 0.5)
+@given(LINES, st.floats(0, 1e3))
+def test_the_ways_kept_are_the_lower_envelope(lines: list[tuple[int, int]], payload: float) -> None:
+    """At no size is one faster that was left out, and each that is kept is the only fastest somewhere."""
+    span = Span("l", "links.l", Link(1.0, 0.0))
+    made = [Way(f"{s} {p}", float(s), (Leg(span, Fraction(p)),)) for s, p in lines]
+    kept = fastest(made)
+    assert min(w.time(payload) for w in kept) == min(s + p * payload for s, p in lines)
+    borders = [0.0, *(crossing(a, b) for a, b in pairwise(kept)), float("inf")]
+    for way, (start, end) in zip(kept, pairwise(borders), strict=True):
+        assert start < end
+        inside = start + 1 if end == float("inf") else (start + end) / 2
+        assert all(way.time(inside) < other.time(inside) for other in kept if other is not way)
+
+
+@given(st.integers(2, 64), st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 10**6))
+def test_what_a_rank_sends_is_whole_bytes(ranks: int, opcode: str, payload: int) -> None:
+    for way in ways(device(ADDS_UP), opcode, tuple(range(ranks))):
+        [leg] = way.legs
+        sent = leg.bytes(payload)
+        assert sent - 1 < leg.share * payload <= sent
+
+
+@given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 64))
+def test_a_large_payload_goes_at_the_rate_that_is_stated(opcode: str, ranks: int) -> None:
+    limit = exchange(device(ADDS_UP), opcode, Dim.symbol("P"), tuple(range(ranks)))
+    assert 1e15 / limit.time(Binding(P=1e15)) == pytest.approx(limit.rate, rel=1e-6)
+    assert limit.below(limit) is False
+
+
 # --- across nodes --------------------------------------------------------------------------------
 
 FAR = Link(1 * GB, 5 * US)
@@ -168,6 +202,41 @@ def test_steps_over_nodes_take_no_longer_than_a_ring_over_the_network(
     )
     if opcode != "all_reduce" or payload > 1e7:  # a tree over all ranks has fewer hops than two rings
         assert found <= flat * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("near_s", [1 * US, 9 * US])
+@pytest.mark.parametrize("can", [(True, True), (True, False), (False, True)])
+def test_everyone_is_sent_to_at_once_only_where_both_links_are_direct(
+    near_s: float, can: tuple[bool, bool]
+) -> None:
+    """One hop over the slower of the two, with 3 of 15 other ranks inside and 12 outside."""
+    near, far = Link(10 * GB, near_s, direct=can[0]), Link(1 * GB, 5 * US, direct=can[1])
+    found = {
+        way.name: way
+        for payload in (0.0, 1e3, 1e6, 1e12)
+        for way in [
+            exchange(device(near, far, 4), "all_to_all", Dim.symbol("P"), tuple(range(16))).fastest(
+                Binding(P=payload)
+            )
+        ]
+    }
+    at_once = found.get("direct to all")
+    assert (at_once is not None) == all(can)
+    if at_once:
+        assert at_once.latency_s == max(near_s, 5 * US)
+        assert {leg.span.name: leg.share for leg in at_once.legs} == {
+            "inside": Fraction(3, 16),
+            "network": Fraction(12, 16),
+        }
+
+
+@given(st.integers(2, 16), st.integers(2, 16))
+def test_an_exchange_in_steps_sends_everything_that_is_for_other_nodes(inside: int, nodes: int) -> None:
+    """(nodes − 1) of `nodes` parts of the payload, and inside a node (inside − 1) of `inside`."""
+    for way in ways(device(PLAIN, FAR, inside), "all_to_all", tuple(range(inside * nodes))):
+        sent = {leg.span.name: leg.share for leg in way.legs}
+        if "to all" not in way.name:
+            assert sent == {"inside": Fraction(inside - 1, inside), "network": Fraction(nodes - 1, nodes)}
 
 
 def test_the_network_adds_up_only_where_it_says_so() -> None:

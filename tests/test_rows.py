@@ -246,7 +246,7 @@ def printed(step: Report) -> Iterator[tuple[int, float, int]]:
     for line in lines[start + 2 : end]:
         whole = before + line.lstrip() if before else line  # a long name goes on in the next line
         before = ""
-        if line.endswith("_"):
+        if line.endswith(("_", ".")):
             before = whole
         elif found := re.fullmatch(r" each as (\S+)", whole):
             yield from ((stage_of(group), time, times) for time in seen[found[1]])

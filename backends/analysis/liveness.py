@@ -67,11 +67,14 @@ class Memory:
     @cached_property
     def distinct(self) -> tuple[Moment, ...]:
         """The first moment of each size."""
-        return tuple({m.bytes: m for m in reversed(self.moments)}.values())[::-1]
+        found: dict[Size, Moment] = {}
+        for moment in self.moments:
+            found.setdefault(moment.bytes, moment)
+        return tuple(found.values())
 
     def fullest_index(self, at: Binding) -> Number:
         """Which of `distinct` is the fullest, on a grid."""
-        peak, index = np.full(at.shape, -1.0), np.zeros(at.shape)
+        peak, index = np.zeros(at.shape), np.zeros(at.shape)
         for i, moment in enumerate(self.distinct):
             size = at(moment.bytes)
             index = np.where(size > peak, i, index)
@@ -139,7 +142,8 @@ def _needed(program: Program, node: Node) -> dict[str, Value]:
 
 def _iterations(times: int) -> list[tuple[bool, bool]]:
     """The iterations that differ in memory, as (is the first, is the last)."""
-    return list(dict.fromkeys((i == 0, i == times - 1) for i in sorted({0, min(1, times - 1), times - 1})))
+    between, end = [(False, False)] * (times > 2), [(False, True)] * (times > 1)
+    return [(True, times == 1), *between, *end]
 
 
 class _Walk:
@@ -214,7 +218,7 @@ class _Walk:
             if origin.op.role == "cache":  # rows that are read now and that it does not keep
                 size = size - _after(self.graph, self.program.mesh)[origin.name]
             if size:
-                self._hold(value, node.name if len(node.results) == 1 else str(value)[1:], size)
+                self._hold(value, str(value)[1:], size)
         self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:
@@ -227,9 +231,8 @@ class _Walk:
         pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
-        captured = {n: p for n, p in pieces.items() if n not in carried}
         for first, last in _iterations(loop.times):
-            ours = pieces if first and last else given if first else captured if last else {}
+            ours = pieces if last else given if first else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
             walk = _Walk(self.program, body, {**ours, **fresh})
             away = {*given.values(), *ours.values()}

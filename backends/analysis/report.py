@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -46,6 +47,9 @@ PHASE_KEYS = (
 )
 
 STEP = ("batch", "new", "context")
+
+LONG = 10_000_000  # points of a grid, of which each figure takes seconds
+LOG = logging.getLogger("llmir")
 
 
 class Report(Immutable, Result):
@@ -93,6 +97,8 @@ class Report(Immutable, Result):
             raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
         if math.prod(shape) > POINTS:
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
+        if math.prod(shape) > LONG:
+            LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
         vars(self).update(program=program, device=device, at=at, shape=shape)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
         vars(self)["plan"] = plan(program, model or cost.model(device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware
-from llmir.convert import integer, number
+from llmir.convert import MOST, stated
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import Record
@@ -26,6 +26,10 @@ from llmir.views import Result
 _MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 _STEPS = 1 << 20  # decode steps priced at once
+
+
+def _between(least: float, most: float, *, above: bool = False, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"least": least, "most": most, "above": above})
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +43,27 @@ class Workload(Record, Result):
 
     program: Program
     device: Device
-    batch: int
-    prompt: int
-    generate: int
-    memory_utilization: float = 0.9
-    reserve_bytes: int = 0
+    batch: int = _between(1, _MOST)
+    prompt: int = _between(1, LONGEST)
+    generate: int = _between(1, LONGEST)
+    memory_utilization: float = _between(0, 1, above=True, default=0.9)
+    reserve_bytes: int = _between(0, MOST, default=0)
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("batch", 1, _MOST),
-            ("prompt", 1, LONGEST),
-            ("generate", 1, LONGEST),
-            ("reserve_bytes", 0, 1 << 60),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
-                raise InputError(f"{name}: a workload takes one integer, got an array; use analyze for grids")
-            vars(self)[name] = integer(name, value, least, most)
-        share = number("memory_utilization", self.memory_utilization, 0, 1, above=True)
-        vars(self)["memory_utilization"] = share
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.metadata and (
+                isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
+            ):
+                raise InputError(
+                    f"{f.name}: a workload takes one number, got an array; use analyze for grids"
+                )
+            vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
         if self.capacity_bytes <= 0:
-            usable = f"{self.device.memory_bytes * share:,.0f} bytes usable on {self.device.name}"
-            raise InputError(f"reserve: {self.reserve_bytes:,} bytes leaves nothing of the {usable}")
+            usable = f"{self.device.memory_bytes * self.memory_utilization:,.0f} bytes usable"
+            nothing = f"leaves nothing of the {usable} on {self.device.name}"
+            raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
     def _step(self, new: Any, context: Any) -> Report:
         at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}

@@ -196,9 +196,10 @@ def _link(device: Device, ranks: tuple[int, ...]) -> Span:
 
 
 def _network(device: Device) -> Span:
-    if device.node is None or device.node.network is None:
+    network = device.node.network if device.node else None
+    if network is None:
         raise HardwareError(f"{device.name} has no network that joins several nodes")
-    return Span("network", "node.network", device.node.network)
+    return Span("network", "node.network", network)
 
 
 def _alone(algorithms: Iterable[Algorithm], over: Span, n: int) -> Iterator[Way]:

@@ -23,6 +23,7 @@ LEGEND = (
     "FLOPs, read and written are changes too.",
     "–: it is not there. =: it is as before.",
 )
+_SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
 _WIDTH = 20  # of the names; the columns beside them are 60 wide at most
 
 
@@ -203,13 +204,18 @@ def _rows(shown: Table, change: Change, indent: str) -> None:
     """A change, under it what was there before if other ops did its work."""
     time = change.figure("time_s").delta or 0
     style = "green" if time < 0 else "red" if time > 0 else ""
-    first, *further = wrap(names(change.after or change.before), _WIDTH)
+    first, *further = _wrapped(names(change.after or change.before), _WIDTH)
     table.add(shown, (indent + first, *cells(change)), styles=["", "", "", style])
     for line in further:
         table.add(shown, (indent + line,))
     if change.before and change.after and change.what != "changed":
-        for i, line in enumerate(wrap(names(change.before), _WIDTH - 6)):
+        for i, line in enumerate(_wrapped(names(change.before), _WIDTH - 6)):
             table.add(shown, (f"{indent}  {'was' if not i else '   '} {line}",), style="dim")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of names; a long one goes on after one of its `_`."""
+    return [line.translate(_SWAPPED) for line in wrap(text.translate(_SWAPPED), width)]
 
 
 def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:

@@ -25,7 +25,7 @@ BOUND_STYLES = {"memory": "blue", "compute": "dark_orange", "network": "magenta"
 
 WIDE = 80  # columns of a terminal, to which prose and cells of prose are wrapped
 LEAST = 16  # of a column that is wrapped
-NAME = 22  # of them for the name of an op; a longer one goes on in the next line
+NAME = 21  # of them for the name of an op; a longer one goes on in the next line
 
 LINES = 400  # that a notebook shows of what is text: many layers written out are thousands
 LONG = 24  # characters of a cell that a page wraps
@@ -216,7 +216,7 @@ def ops(report: Report) -> Table:
 
     def put(line: OpLine, style: str = "") -> None:
         if len(line.name) > NAME:
-            cut = line.name.rfind("_", 0, NAME) + 1 or NAME
+            cut = max(line.name.rfind(end, 0, NAME) for end in "_.") + 1 or NAME
             add(table, [line.name[:cut]], style)
             indent = " " * (len(line.name) - len(line.name.lstrip()) + 2)
             put(line._replace(name=indent + line.name[cut:]), style)

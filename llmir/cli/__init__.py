@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -92,9 +94,24 @@ class Commands(click.Group):
                 return ended.exit_code
 
         streams()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _announcements():
             warnings.showwarning = _note(warnings.showwarning)
             sys.exit(guard(run))
+
+
+@contextmanager
+def _announcements() -> Iterator[None]:
+    """What is announced before it starts, as it takes long, is noted in one line."""
+    log, shown = logging.getLogger("llmir"), logging.Handler()
+    shown.emit = lambda record: line("note", record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(shown)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(shown)
+        log.setLevel(before)
 
 
 def _note(show: Callable[..., None]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @options.lowering
 @options.parallel
 @options.memory
-@click.option("--require-fit", is_flag=True, help="Exit 1 if the memory does not suffice.")
+@click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
 @click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
 @options.form("table", "json", "csv", "md", "html")
@@ -30,9 +30,9 @@ def analyze(**given: Any) -> int:
     """Price a request: prefill, decode, and each op of both.
 
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
-    Times are of measured kernels, the device's own or those of the nearest GPU that was measured, and never
-    below the roofline, which --cost ideal gives alone. Sizes are in powers of 1000 (GB), times of one
-    execution.
+    Times are those of kernels measured on the device, or borrowed from the nearest GPU that was measured, and
+    never below the roofline; --cost ideal is the roofline alone. Sizes are in powers of 1000 (GB). The time
+    of an op is that of one execution.
 
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256

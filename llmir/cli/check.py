@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from . import inputs, options, output
 from .command import command
-from .kinds import Count
+from .kinds import of_workload
 
 _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 
@@ -23,8 +23,10 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@click.option("--batch", type=Count(), help="Sequences at once, with --tp and its like.  [default: dp]")
-@click.option("--prompt", type=Count(), help="Tokens of each, with --tp and its like.  [default: tp]")
+@click.option("--batch", type=of_workload("batch"), help="Sequences, with --tp and its like.  [default: dp]")
+@click.option(
+    "--prompt", type=of_workload("prompt"), help="Tokens of each, with --tp and its like.  [default: tp]"
+)
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")
 def check(**given: Any) -> int:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @command("diff", "What passes, another model or another device change, op by op.")
 @options.model
 @click.argument("other", metavar="[MODEL2]", required=False)
-@click.option("--before", metavar="PASSES", help="Passes on the one side; '' for none, as eager code runs.")
+@click.option("--before", metavar="PASSES", help="Passes on the first side; '' for none, as eager code runs.")
 @click.option("--after", metavar="PASSES", help="Passes on the other side.")
 @click.option(
-    "--pass", "step", metavar="PASS", help="Instead of both: one pass, at its place in the default."
+    "--pass", "step", metavar="PASS", help="Instead of both: the default up to this pass, and with it."
 )
 @options.workload
 @click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")

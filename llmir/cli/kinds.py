@@ -1,26 +1,33 @@
-"""The kinds of values that options take: counts, sizes, numbers."""
+"""The kinds of values that options take: read from text, and checked as the API checks them, in its words."""
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from llmir.errors import InputError
 
 if TYPE_CHECKING:
     _Kind = click.ParamType[Any]
 else:
     _Kind = click.ParamType  # not generic before click 8.3
 
-# More tokens or sequences than anyone runs; the mean over decode steps holds one number for each.
-LARGEST_COUNT = 10_000_000
-
 _UNITS = {"B": 1}
 for _power, _prefix in enumerate("KMGT", 1):
     _UNITS |= {f"{_prefix}B": 1000**_power, f"{_prefix}iB": 1024**_power}
-_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def spelled(text: str) -> Any:
+    """The value that a text spells."""
+    from llmir.convert import read  # here and below: help needs no numpy
+
+    return read(text.strip())
 
 
 class Count(_Kind):
@@ -28,108 +35,109 @@ class Count(_Kind):
 
     name = "N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`UsageError` for anything else."""
-        text = str(value).strip()
-        if not re.fullmatch(r"[+-]?\d{1,30}", text, re.ASCII) or int(text) < 1:
-            self.fail(f"expected an integer of at least 1, got {text[:40]!r}", param, ctx)
-        if int(text) > LARGEST_COUNT:
-            self.fail(f"expected at most {LARGEST_COUNT:,}, got {text}", param, ctx)
-        return int(text)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """`InputError` that begins with the option, for what it does not take."""
+        name = param.opts[-1] if param else self.name
+        return self.check(name, self.read(name, value) if isinstance(value, str) else value)
+
+    def read(self, name: str, text: str) -> Any:
+        """What is said; `InputError` for what cannot be read."""
+        return spelled(text)
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value as the API takes it."""
+        from llmir.convert import integer
+
+        return integer(name, value, 1)
 
 
-class Stages(_Kind):
+class Number(Count):
+    """A number above 0."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def check(self, name: str, value: Any) -> float:
+        """A float."""
+        from llmir.convert import number
+
+        return number(name, value, above=True)
+
+
+class Field(Count):
+    """What a field of a class of the API is declared to be; the class is imported when it is needed."""
+
+    def __init__(self, kind: Callable[[], type], field: str, name: str = "N") -> None:
+        self.kind, self.field, self.name = kind, field, name
+
+    def check(self, name: str, value: Any) -> Any:
+        """As the class checks it."""
+        from llmir.convert import stated
+
+        (field,) = (f for f in fields(self.kind()) if f.name == self.field)
+        return stated(name, value, field.type, field.metadata, InputError)
+
+
+class Bytes(Field):
+    """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
+
+    def read(self, name: str, text: str) -> int:
+        """Bytes, without a fraction."""
+        found = _SIZE.fullmatch(text.strip())
+        scale = {u.lower(): f for u, f in _UNITS.items()}.get((found[2] or "B").lower()) if found else None
+        if not found or not scale:
+            expected = f"a size such as 2GiB (units {', '.join(_UNITS)})"
+            raise InputError(f"{name}: expected {expected}, got {text[:40]!r}")
+        return int(Decimal(found[1]) * scale)
+
+
+class Stages(Field):
     """How many pipeline stages, or the layers of each: `4`, `30,32,32,32`."""
 
-    name = "N[,N…]"
+    def read(self, name: str, text: str) -> tuple[Any, ...]:
+        """What stands between the commas."""
+        return tuple(map(spelled, text.split(",")))
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """`UsageError` for anything but integers from 1 up."""
-        if isinstance(value, tuple):
-            return value
-        parts = [p.strip() for p in str(value).split(",")]
-        if not all(re.fullmatch(r"\d{1,9}", p, re.ASCII) and int(p) for p in parts):
-            expected = "expected a number of stages, or the layers of each such as 30,32,32,32"
-            self.fail(f"{expected}, got {str(value)[:40]!r}", param, ctx)
-        return tuple(map(int, parts))
+    def check(self, name: str, value: Any) -> tuple[int, ...]:
+        """Integers from 1 up."""
+        return tuple(super(Stages, self).check(name, part) for part in value)
 
 
-class Shares(_Kind):
+class Shares(Count):
     """`compute=0.7,memory=0.8`: numbers by name."""
 
     name = "SHARES"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, float]:
-        """`UsageError` for what is no list of names and numbers; which names there are, others know."""
-        found: dict[str, float] = {}
-        for part in value.split(",") if isinstance(value, str) else ():
-            key, _, text = (p.strip() for p in part.partition("="))
-            try:
-                number = float(text)
-            except ValueError:
-                number = float("nan")
-            if not key or key in found or math.isnan(number):
-                self.fail(f"expected shares such as compute=0.7,memory=0.8, got {value[:60]!r}", param, ctx)
-            found[key] = number
-        return value if isinstance(value, dict) else found
+    def read(self, name: str, text: str) -> dict[str, Any]:
+        """What is said of each name."""
+        pairs = [[p.strip() for p in part.partition("=")] for part in text.split(",")]
+        found = {key: spelled(value) for key, _, value in pairs}
+        if len(found) != len(pairs) or not all(key and value for key, _, value in pairs):
+            raise InputError(f"{name}: expected shares such as compute=0.7,memory=0.8, got {text[:60]!r}")
+        return found
+
+    def check(self, name: str, value: Any) -> Any:
+        """The cost model knows which names there are, and checks each number."""
+        return value
 
 
-class Bytes(_Kind):
-    """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
+def of_pass(name: str, option: str, kind: type[Field] = Field, shown: str = "N") -> Field:
+    """What an option of a pass takes."""
 
-    name = "SIZE"
+    def find() -> Any:
+        from llmir.pipeline import PASSES
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes; `UsageError` for a negative amount, a fraction of a byte, or an unknown unit."""
-        if isinstance(value, int):
-            return value
-        found = _SIZE.fullmatch(value[:40])
-        number, unit = found.groups() if found else ("", "")
-        scale = {u.lower(): f for u, f in _UNITS.items()}.get((unit or "B").lower())
-        if not number or not scale:
-            allowed = ", ".join(_UNITS)
-            self.fail(f"expected a size such as 2GiB (units {allowed}), got {value[:40]!r}", param, ctx)
-        size = Decimal(number) * scale
-        if size < 0:
-            self.fail(f"expected a size of at least 0, got {value!r}", param, ctx)
-        return int(size)
+        return PASSES[name]
+
+    return kind(find, option, shown)
 
 
-class Skew(_Kind):
-    """An exponent of Zipf's law, from 0 up to the steepest that there is."""
+def of_workload(field: str, kind: type[Field] = Field, shown: str = "N") -> Field:
+    """What a field of a workload takes."""
 
-    name = "S"
+    def find() -> type:
+        from llmir.backends.analysis.workload import Workload
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`UsageError` for anything else."""
-        from llmir.routing.zipf import STEEPEST
+        return Workload
 
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not 0 <= number <= STEEPEST:
-            self.fail(f"expected a number from 0 to {STEEPEST:g}, got {str(value)[:40]!r}", param, ctx)
-        return number
-
-
-class Number(_Kind):
-    """A number above 0, and up to `most`."""
-
-    def __init__(self, name: str, most: float | None = None) -> None:
-        self.name, self.most = name, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`UsageError` for anything else, infinities included."""
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not 0 < number < float("inf") or (self.most is not None and number > self.most):
-            upto = "" if self.most is None else f" and up to {self.most:g}"
-            self.fail(f"expected a number above 0{upto}, got {str(value)[:40]!r}", param, ctx)
-        return number
+    return kind(find, field, shown)

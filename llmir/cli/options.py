@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Number, Shares, Skew, Stages
+from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,13 +34,13 @@ precision = _stack(
     click.option(
         "--weights",
         metavar="DTYPE",
-        help="fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or mxfp4. "
-        "Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or "
+        "mxfp4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
     ),
     click.option(
         "--activations",
         metavar="DTYPE",
-        help="What matrices are multiplied by: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+        help="Inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
     ),
     click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
     click.option(
@@ -75,44 +75,64 @@ lowering = _stack(
 )
 
 parallel = _stack(
-    click.option("--tp", type=Count(), default=1, help="Tensor-parallel ranks.  [default: 1]"),
+    click.option("--tp", type=of_pass("shard", "tp"), default=1, help="Tensor-parallel ranks.  [default: 1]"),
     click.option(
         "--pp",
-        type=Stages(),
+        type=of_pass("stages", "pp", Stages, "N[,N…]"),
         default="1",
         help="Pipeline stages, or the layers of each, such as 30,32,32,32.  [default: 1]",
     ),
     click.option(
-        "--micro-batches", type=Count(), default=1, help="Equal parts of --batch that go through the stages."
+        "--micro-batches",
+        type=of_pass("stages", "micro_batches"),
+        default=1,
+        help="Equal parts of --batch that go through the stages.",
     ),
-    click.option("--dp", type=Count(), default=1, help="Data-parallel ranks; --batch is over all of them."),
-    click.option("--ep", type=Count(), default=1, help="Expert-parallel ranks; divides dp·tp."),
+    click.option(
+        "--dp",
+        type=of_pass("shard", "dp"),
+        default=1,
+        help="Data-parallel ranks; --batch is over all of them.",
+    ),
+    click.option(
+        "--ep", type=of_pass("shard", "ep"), default=1, help="Expert-parallel ranks; divides dp·tp."
+    ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing-skew",
-        type=Skew(),
-        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, as even "
-        "as can be]",
+        type=of_pass("route", "skew", shown="S"),
+        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, all "
+        "are as popular]",
     ),
 )
 
 workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
-    click.option("--batch", type=Count(), default=1, show_default=True, help="Sequences at once."),
     click.option(
-        "--prompt", type=Count(), default=2048, show_default=True, help="Tokens in, for each sequence."
+        "--batch", type=of_workload("batch"), default=1, show_default=True, help="Sequences in a step."
     ),
     click.option(
-        "--generate", type=Count(), default=128, show_default=True, help="Tokens out, for each sequence."
+        "--prompt",
+        type=of_workload("prompt"),
+        default=2048,
+        show_default=True,
+        help="Prompt tokens of each sequence.",
+    ),
+    click.option(
+        "--generate",
+        type=of_workload("generate"),
+        default=128,
+        show_default=True,
+        help="Generated tokens of each sequence.",
     ),
     click.option(
         "--cost",
         metavar="NAME",
-        help="Times: ideal, a roofline's; calibrated, of measured kernels; or by a plugin's model.  "
+        help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
         "[default: calibrated where there are kernels]",
     ),
-    click.option("--engine", metavar="NAME", help="Whose kernels: vllm, sglang, trtllm …, as calibrated."),
+    click.option("--engine", metavar="NAME", help="Engine whose kernels are priced: vllm, sglang, trtllm …"),
     click.option(
         "--efficiency",
         type=Shares(),
@@ -125,16 +145,16 @@ workload = _stack(
 memory = _stack(
     click.option(
         "--memory-utilization",
-        type=Number("SHARE", 1),
+        type=of_workload("memory_utilization", shown="SHARE"),
         default=0.9,
         show_default=True,
         help="Share of the device's memory that may be used.",
     ),
     click.option(
         "--reserve",
-        type=Bytes(),
+        type=of_workload("reserve_bytes", Bytes, "SIZE"),
         default=0,
-        help="Memory kept free of that, such as 2GiB or 500MB.  [default: 0]",
+        help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
     ),
 )
 

@@ -126,4 +126,4 @@ class Mixed(Binding):
     def block(self, rows: slice) -> Binding:
         """Each part at some of the points."""
         axes = len(self.shape)
-        return Mixed(p.block(rows) if len(p.shape) == axes and p.shape[0] > 1 else p for p in self.parts)
+        return Mixed(p.block(rows) if len(p.shape) == axes else p for p in self.parts)

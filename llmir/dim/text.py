@@ -9,6 +9,7 @@ from dataclasses import fields
 
 from ..errors import ParseError, VerifyError
 from ..names import plain
+from ..reading import expression
 from ..routing import Law, law
 from .atoms import ATOMS
 from .polynomial import Dim, Size
@@ -23,7 +24,7 @@ def parse(text: str) -> Size:
     try:
         if len(text) > _LONGEST:
             raise ValueError(text)
-        return _build(ast.parse(text.strip(), mode="eval").body)
+        return _build(expression(text))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
         allowed = f"integers, symbols, +, -, * and {', '.join(ATOMS)}"
         raise ParseError(f"size {plain(text, 60)!r}: expected {allowed}") from None

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import VerifyError
+from ..reading import expression
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Number = Any  # an int, a float, or a float64 array
@@ -74,7 +75,7 @@ def law(text: str) -> Law:
     try:
         if not isinstance(text, str) or len(text) > _LONGEST:
             raise TypeError(text)
-        return _build(ast.parse(text.strip(), mode="eval").body)
+        return _build(expression(text))
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         known = ", ".join(_form(known) for known in LAWS.values())
         raise VerifyError(f"routing {str(text)[:_LONGEST]!r}: expected one of {known}") from None

@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import traceback
+import warnings
 from typing import Any, NamedTuple
 
 from llmir.errors import LlmirError
@@ -45,7 +46,10 @@ def attempt(reader: Reader, data: bytes) -> Outcome:
     signal.signal(signal.SIGPROF, _slow)
     signal.setitimer(signal.ITIMER_PROF, reader.seconds)
     try:
-        reader.take(data)
+        with warnings.catch_warnings():  # they would stand on stderr, beside the one line
+            warnings.simplefilter("error")
+            warnings.simplefilter("default", UserWarning)  # llmir's own are notes
+            reader.take(data)
         outcome = Outcome(False, "result", "")
     except LlmirError as error:
         signal.setitimer(signal.ITIMER_PROF, 0)
