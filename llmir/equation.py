@@ -144,6 +144,11 @@ class Equation:
                 raise VerifyError(f'"{self.text}": tokens lie in two ways, one is {tensor}')
         return self._checked(split, {p: t for p, t in tokens.items() if t}, partial)
 
+    def carries(self, pair: tuple[str, ...]) -> bool:
+        """Whether each token goes on by itself: to its place in the first two dimensions, or to rows."""
+        kept = all(term[:2] == _apart(pair) or any(d.axes[:2] == pair for d in term) for term in self.results)
+        return kept and not any(a in self.whole or self.role(a) != "mapped" for a in pair)
+
     def _checked(
         self, split: dict[str, Placement], tokens: dict[tuple[str, ...], Placement], partial: set[str]
     ) -> Layout:
@@ -158,7 +163,7 @@ class Equation:
         if over:
             firsts = [tuple(d.axes[0] for d in term[:2]) for term in self.operands]
             stray = any(set(f) & set(pair) and f != pair for f in firsts)
-            if len(tokens) > 1 or stray or any(a in self.whole or self.role(a) != "mapped" for a in pair):
+            if len(tokens) > 1 or stray or not self.carries(pair):
                 raise VerifyError(
                     f'"{self.text}": tokens must stay whole, they are sharded over {".".join(over)}'
                 )
@@ -184,10 +189,14 @@ class Layout:
         for d in term:
             own = self.split.get(" ".join(d.axes), self.split.get(d.axes[0], ()))
             # Rows that run over the tokens are split as the tokens are.
-            rows = self.tokens if len(d.axes) > 1 and d.axes[:2] == self.pair else ()
+            rows = self.tokens if d.axes[:2] == self.pair else ()
             placements.append((*own, *rows))
-        together = tuple(d.axes[0] for d in term[:2]) == self.pair and all(len(d.axes) == 1 for d in term[:2])
+        together = term[:2] == _apart(self.pair)
         return tuple(placements), self.tokens if together else ()
+
+
+def _apart(pair: tuple[str, ...]) -> tuple[Dimension, ...]:
+    return tuple(Dimension((axis,)) for axis in pair)
 
 
 @lru_cache(maxsize=4096)

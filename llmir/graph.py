@@ -179,10 +179,13 @@ class Graph(Immutable, Shown):
 
     def operand_types(self, node: Node) -> tuple[Tensor, ...]:
         """The types of the values that `node` takes."""
+        if not isinstance(node, Node):
+            convert.refuse(f"graph @{self.name}", node, "a node", VerifyError)
         return tuple(self.type(v) for v in node.operands)
 
     def origin(self, value: Value) -> Node:
         """The node in whose memory a value lies: follows what is written in place to where it began."""
+        self.type(value)
         return self._origins.get(value) or self[value.node]
 
     @cached_property
@@ -313,8 +316,8 @@ class Program(Record, Shown):
 
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
+        loops = self[name].loops.values()
         if name not in self._depths:
-            loops = self[name].loops.values()
             self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
         return self._depths[name]
 

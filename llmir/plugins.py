@@ -138,8 +138,9 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     `PluginError` names the plugin and says what is wrong in it, or that there is none.
     """
     name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
-    if not isinstance(name, str) or not name:
-        raise PluginError(f"a plugin is the name of a module, or a file .py; got {plugin!r}")
+    if not isinstance(name, str) or not name or "\0" in name:
+        got = f"a {type(plugin).__name__}" if name is None else plain(str(name))
+        raise PluginError(f"a plugin is the name of a module, or a file .py; got {got!r}")
     shown = plain(name)
     if name.endswith(".py") or os.sep in name:
         path = os.path.realpath(os.path.expanduser(name))

@@ -180,13 +180,13 @@ class _Walk:
         """The axes over which the op can work on split tokens: all of the plan's, or none."""
         over = self.plan.tokens
         rule = op.equation(types)
-        pair = [d.axes[0] for d in terms[0][:2]]
+        pair = tuple(d.axes[0] for d in terms[0][:2])
         arriving = any(t.tokens or set(over) <= set(t.partial) for t in types)
         free = not any(set(p) & set(over) for p in where.values())
-        carried = all(
-            [d.axes[0] for d in term[:2]] == pair or not {d.axes[0] for d in term} & set(pair)
+        carried = rule.carries(pair) and all(
+            tuple(d.axes[0] for d in term[:2]) == pair or not {d.axes[0] for d in term} & set(pair)
             for term in terms
-        ) and all(rule.role(a) == "mapped" and a not in rule.whole for a in pair)
+        )
         return over if over and arriving and free and carried and len(pair) == 2 else ()
 
     def place(self, value: Value, target: Tensor) -> Value:

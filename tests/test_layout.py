@@ -80,6 +80,7 @@ def test_what_ranks_compute_is_the_whole(rule: Equation, data: st.DataObject) ->
         return
     layout = rule.layout(types, {0})
     placements, _ = layout.of(rule.results[0])
+    assert list(layout.partial) == sorted(layout.partial)
 
     chance = np.random.default_rng(0)
     arrays = [chance.integers(-9, 10, t.shape) for t in types]
@@ -188,6 +189,11 @@ def test_dimensions_of_several_axes(text: str, types: tuple[str, ...], says: str
         ("b t h, h f -> b t f", ("bf16[B, T, 8]~x", "bf16[8, 6@x]"), "two axes are split over one mesh axis"),
         ("b t h, b s h -> b t s", ("bf16[B, T, 8]~x", "bf16[B, C, 8]"), "tokens must stay whole"),
         ("b t h, t h -> b t h", ("bf16[B, T, 8]~x", "bf16[T, 8]"), "tokens must stay whole"),
+        ("b t h, h f -> f b t", ("bf16[B, T, 8]~x", "bf16[8, 6]"), "tokens must stay whole"),
+        ("b t h, h f -> b f t", ("bf16[B, T, 8]~x", "bf16[8, 6]"), "tokens must stay whole"),
+        ("b t h, h f -> t b f", ("bf16[B, T, 8]~x", "bf16[8, 6]"), "tokens must stay whole"),
+        ("b t h -> b t h, b h", ("bf16[B, T, 8]~x",), "tokens must stay whole"),
+        ("b t h -> (h b t)", ("bf16[B, T, 8]~x",), "tokens must stay whole"),
         ("b t! h -> b t h", ("bf16[B, T, 8]~x",), "tokens must stay whole, they are sharded over x"),
         ("b t h -> b h", ("bf16[B, T, 8]~x",), "tokens must stay whole"),
         ("b t~ h -> b t h", ("bf16[B, T, 8]~x",), "tokens must stay whole"),

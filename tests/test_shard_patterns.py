@@ -136,3 +136,21 @@ def test_what_no_rank_can_do_alone_is_gathered_first(mix: str) -> None:
         atoms = ".".join(sharded.mesh.atoms("tp"))
         over_tp = [x for x in sent(sharded, "main") if "tp" in x]
         assert over_tp == [x.replace("tp0", atoms) for x in expected]
+
+
+@pytest.mark.parametrize("einsum", ["b t h, h f -> b t f", "b t h, h f -> f b t", "b t h, h f -> b f t"])
+def test_tokens_are_gathered_before_an_op_that_turns_them(einsum: str) -> None:
+    """With sequence parallelism: of a result that has them elsewhere, no rank could say which are its own."""
+    b = Builder()
+    x = b.input("bf16[B, T, 8]", name="x", axes=("batch", "seq", "embed"))
+    up = b.weight("bf16[8, 12]", name="up", axes=("embed", "mlp"), param="up")
+    down = b.weight("bf16[12, 8]", name="down", axes=("mlp", "embed"), param="down")
+    other = b.weight("bf16[8, 4]", name="other", axes=("embed", "other"), param="other")
+    y = b.linear(b.linear(x, up, einsum="b t h, h f -> b t f"), down, einsum="b t f, f h -> b t h")
+    b.output(b.linear(y, other, einsum=einsum))
+    program = Program("turned", {"main": b.graph()})
+    sharded = llmir.run(program, "shard{tp=2}")
+    assert llmir.equivalent(program, sharded, batch=4, new=4)
+    sharded = llmir.run(program, "shard{tp=2, sp=1}")
+    assert llmir.equivalent(program, sharded, batch=4, new=4)
+    assert ("reduce_scatter tp0" in sent(sharded, "main")) == (einsum == "b t h, h f -> b t f")

@@ -23,6 +23,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from llmir.convert import shown
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
 from llmir.hw import Device
@@ -63,12 +64,14 @@ class Seconds:
         """What the function says; InputError for what is no time."""
         found = self.seconds(at)
         try:
-            time = np.asarray(found, dtype=np.float64)
-        except (TypeError, ValueError):
+            time = np.broadcast_to(np.asarray(found, dtype=np.float64), at.shape)
+        except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
-        if not (np.isfinite(time) & (time >= 0)).all() or time.ndim > len(at.shape):
-            raise InputError(f"cost model {self.basis.kind}: {self.op} takes {found!r}, expected seconds")
-        return cast("Number", np.broadcast_to(time, at.shape)) if at.shape else float(time)
+        if not (np.isfinite(time) & (time >= 0)).all():
+            raise InputError(
+                f"cost model {self.basis.kind}: {self.op} takes {shown(found)}, expected seconds"
+            )
+        return cast("Number", time) if at.shape else float(time)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """Seconds, and what the roofline is due to."""

@@ -31,7 +31,8 @@ def percent_off(error: Number | None) -> str:
 
 def plain(text: object) -> str:
     """`text` on one line, without control characters."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
+    words = str(text)
+    return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
 def overhead(report: Report) -> str:
