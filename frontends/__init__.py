@@ -9,7 +9,7 @@ from llmir.errors import LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
-from . import blocks, quantization
+from . import quantization
 from .config import Config, read
 from .family import FAMILIES, Family, family
 from .fields import INERT, NEUTRAL
@@ -34,16 +34,17 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map; the class of transformers is what is modelled")
-    program, stored = quantization.scheme(config, lambda apart: blocks.decoder(decoder, logits, apart))
+    program, stored = quantization.scheme(config, lambda apart: decoder.program(logits, apart))
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))
 
 
 def _family(config: Config) -> Family:
-    for named in config.texts("architectures")[:1]:
+    classes = config.texts("architectures")
+    for named in classes[:1]:
         if named not in FAMILIES:
             raise _unknown(config, "architectures", plain(named))
-        config.every("architectures", named)
+        config.every("architectures", *[named] * len(classes))
         config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:

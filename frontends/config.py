@@ -157,11 +157,14 @@ class Config:
         choices = " or ".join(map(show, allowed)) or "no value"
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
-    def every(self, key: str, allowed: str) -> None:
-        """Refuse (or, when lenient, note) a list of strings in which one is not `allowed`."""
-        for i, kind in enumerate(self.texts(key)):
-            if kind != allowed:
-                self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(allowed)} is")
+    def every(self, key: str, *allowed: str) -> None:
+        """Refuse (or, when lenient, note) a list of strings that are not those `allowed`, one by one."""
+        kinds = self.texts(key)
+        if self.fields.get(key) is not None and len(kinds) != len(allowed):
+            raise self.error(key, f"{len(kinds)} kinds for {len(allowed)} layers")
+        for i, (kind, due) in enumerate(zip(kinds, allowed, strict=False)):
+            if kind != due:
+                self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(due)} is")
 
     def ignore(self, *keys: str) -> None:
         """Count `keys` as asked for: this family knows that they change nothing llmir computes."""

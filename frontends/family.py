@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from llmir.plugins import Kind
 
-from .blocks import Decoder
 from .config import Config
+from .decoder import Decoder
 
 Reader = Callable[[Config], Decoder]
 

@@ -29,7 +29,7 @@ _INERT = {
     "it acts in training only": """
         attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha dropout embd_pdrop
         gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range layerdrop
-        neftune_noise_alpha resid_pdrop router_aux_loss_coef seq_aux tf_legacy_loss
+        neftune_noise_alpha resid_pdrop router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
     """,
     "it says what is returned beside the logits": """
         keys_to_ignore_at_inference output_attentions output_hidden_states output_router_logits
@@ -43,7 +43,7 @@ _INERT = {
         prefill_chunk_size pretraining_tp use_bfloat16 use_cache
     """,
     "the classes read max_position_embeddings, and rotary positions go on past it": "max_sequence_length",
-    "it counts the layers before those with a sliding window, and windows are refused": "max_window_layers",
+    "it counts the layers before those with a sliding window, in classes that have none": "max_window_layers",
 }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from llmir.dtype import dtype
 
-from .blocks import Decoder
 from .config import Config
+from .decoder import Decoder
 from .family import family
+from .layers import Attention, Layer, Mlp, Moe
 from .rope import rope
 
 _EXPERTS = (
@@ -49,66 +50,75 @@ def _given(config: Config, key: str, default: int | None) -> int | None:
     return config.assumed(key, default)
 
 
-def _refuse_unmodelled(config: Config, model: Decoder, *, routed: bool) -> None:
-    """An error for each field that the model's other fields say a neutral value of."""
-    config.unmodelled("hidden_act", ("silu", "swish"), "another activation")
-    for key, usual in (
-        ("query_pre_attn_scalar", model.head_dim),
-        ("attention_multiplier", model.head_dim**-0.5),
-    ):
-        config.unmodelled(key, (None, usual), "another scale of the attention scores")
-    # Qwen3's own configs state the norm and the biases that they have anyway.
-    config.unmodelled("use_qk_norm", (None, model.qk_norm), "normalized q and k, as in Llama 4")
-    config.unmodelled("qkv_bias", (None, model.qkv_bias), "biases of q, k and v unlike the class's")
-    for key in () if routed else _EXPERTS:
-        config.unmodelled(key, (None, 0), "experts in a dense family")
-    kinds = config.texts("layer_types")
-    if config.fields.get("layer_types") is not None and len(kinds) != len(model.moe):
-        raise config.error("layer_types", f"{len(kinds)} kinds for {len(model.moe)} layers")
-    config.every("layer_types", "full_attention")
-
-
-def decoder(
+def attention(
     config: Config,
-    architecture: str,
     *,
     positions_default: int = 2048,
     kv_default: int | None = None,
     head_dim_default: int | None = None,
-    **differences: object,
+    theta_default: float = 10000.0,
+    trained_default: int | None = None,
+    **differences: Any,
+) -> Attention:
+    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
+    count, kv, size = heads(config, kv_default, head_dim_default)
+    positions = rope(config, size, positions_default, theta_default, trained_default)
+    found = Attention(count, kv, size, positions, **differences)
+    for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
+        config.unmodelled(key, (None, usual), "another scale of the attention scores")
+    # Qwen3's own configs state the norm and the biases that they have anyway.
+    config.unmodelled("use_qk_norm", (None, found.qk_norm), "normalized q and k, as in Llama 4")
+    config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
+    return found
+
+
+def window(config: Config, default: int | None, *, acts: bool = True) -> str:
+    """The mask that `sliding_window` says: absent it is the family's default, and null is none."""
+    key = "sliding_window"
+    width = config.optional_integer(key, 0) if key in config else default
+    if width == 0 and acts:
+        raise config.error(key, "expected a positive integer, or null for no window, got 0")
+    return f"window({width})" if width and acts else "causal"
+
+
+def mlp(config: Config, **differences: Any) -> Mlp:
+    """A gated MLP, in a family without experts; `differences` are the family's own fields of `Mlp`."""
+    for key in _EXPERTS:
+        config.unmodelled(key, (None, 0), "experts in a dense family")
+    return Mlp(config.integer("intermediate_size"), **differences)
+
+
+def check_chosen(config: Config, experts: Moe) -> Moe:
+    """The experts, unless a token is to choose more than there are."""
+    if experts.chosen > experts.count:
+        fact = f"{experts.chosen} is more than the {experts.count} experts"
+        raise config.error("num_experts_per_tok", fact)
+    return experts
+
+
+def decoder(
+    config: Config, architecture: str, layers: tuple[Layer, ...], *, eps_default: float = 1e-6
 ) -> Decoder:
-    """What llama-like configs have in common; `differences` are the family's own fields of `Decoder`."""
-    count, kv, head_dim = heads(config, kv_default, head_dim_default)
-    common: dict[str, object] = {
-        "name": config.name,
-        "architecture": architecture,
-        "dtype": dtype(config.dtype()),
-        "vocab": config.integer("vocab_size"),
-        "hidden": config.integer("hidden_size"),
-        "heads": count,
-        "kv_heads": kv,
-        "head_dim": head_dim,
-        "intermediate": config.integer("intermediate_size"),
-        "moe": (False,) * layers(config),
-        "rope": rope(config, head_dim, positions_default),
-        "eps": config.number("rms_norm_eps", 1e-6),
-        "positions": config.optional_integer("max_position_embeddings"),
-        "tied": config.flag("tie_word_embeddings", False),
-    }
-    make: Callable[..., Decoder] = Decoder
-    model = make(**{**common, **differences})
-    _refuse_unmodelled(config, model, routed="experts" in differences)
-    return model
+    """What llama-like configs have in common beside their layers."""
+    config.unmodelled("hidden_act", ("silu", "swish"), "another activation")
+    config.every("layer_types", *(f"{layer.mixer.kind}_attention" for layer in layers))
+    return Decoder(
+        name=config.name,
+        architecture=architecture,
+        dtype=dtype(config.dtype()),
+        vocab=config.integer("vocab_size"),
+        hidden=config.integer("hidden_size"),
+        eps=config.number("rms_norm_eps", eps_default),
+        positions=config.optional_integer("max_position_embeddings"),
+        tied=config.flag("tie_word_embeddings", False),
+        layers=layers,
+    )
 
 
 @family("LlamaForCausalLM", "llama")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)
-    return decoder(
-        config,
-        "LlamaForCausalLM",
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=config.flag("mlp_bias", False),
-    )
+    mixer = attention(config, qkv_bias=bias, out_bias=bias)
+    layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))
+    return decoder(config, "LlamaForCausalLM", (layer,) * layers(config))

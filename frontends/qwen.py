@@ -1,89 +1,121 @@
-"""Qwen2 and Qwen2.5, Qwen3, and Qwen3 MoE. Defaults for absent fields are transformers' own."""
+"""Qwen2 and Qwen2.5, Qwen3, and the MoE models of both. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
-from .blocks import Decoder, Experts
+from collections.abc import Callable
+from dataclasses import replace
+
 from .config import Config
+from .decoder import Decoder
 from .family import family
-from .llama import decoder, layers
+from .layers import Attention, Layer, Mlp, Moe
+from .llama import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
 
 
 # The defaults of transformers, which act where `use_sliding_window` is set.
-_WINDOW, _FIRST_WITH_WINDOW = 4096, 28
+_WINDOW, _WINDOW_LAYERS = 4096, 28
 
 
-def _full_attention(config: Config, *, moe: bool = False) -> None:
-    """An error if a window slides: in layers from `max_window_layers` on, and in all of a MoE model."""
-    width = config.optional_integer("sliding_window", 0) if "sliding_window" in config else _WINDOW
-    first = config.integer("max_window_layers", _FIRST_WITH_WINDOW, minimum=0)
-    slides = width is not None and (moe or first < layers(config))
-    by_layer = not moe and config.fields.get("layer_types") is not None  # which is looked at
-    if config.flag("use_sliding_window", False) and slides and not by_layer:
-        config.unmodelled("use_sliding_window", (False,), "sliding-window attention")
+def _masks(config: Config, slides: Callable[[int, int], bool], *, typed: bool = True) -> tuple[str, ...]:
+    """By layer, where `use_sliding_window` is set: a window where `layer_types` says so, if a class reads it.
+
+    Absent that, `slides` says it of a layer's number and `max_window_layers`.
+    """
+    own = window(config, _WINDOW, acts=config.flag("use_sliding_window", False))
+    most = config.integer("max_window_layers", _WINDOW_LAYERS, minimum=0)
+    found = [slides(i, most) for i in range(layers(config))]
+    if typed and len(kinds := config.texts("layer_types")) == len(found):
+        found = [kind == "sliding_attention" for kind in kinds]
+    return tuple(own if slide else "causal" for slide in found)
+
+
+def _last(layer: int, most: int) -> bool:
+    return layer >= most
 
 
 @family("Qwen2ForCausalLM", "qwen2")
 def qwen2(config: Config) -> Decoder:
     """Qwen2ForCausalLM: biases on q, k and v only."""
-    _full_attention(config)
     config.unmodelled("attention_bias", (None,), "q, k and v have biases, whatever it says")
-    return decoder(config, "Qwen2ForCausalLM", positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
+    mixer = attention(config, positions_default=_POSITIONS, kv_default=32, qkv_bias=True)
+    stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
+    return decoder(config, "Qwen2ForCausalLM", stack)
 
 
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
-    _full_attention(config)
+    mixer = _normed(config, kv_default=32, head_dim_default=128)
+    stack = _stack(mixer, _masks(config, _last), (mlp(config),) * layers(config))
+    return decoder(config, "Qwen3ForCausalLM", stack)
+
+
+def _stack(mixer: Attention, masks: tuple[str, ...], mlps: tuple[Mlp | Moe, ...]) -> tuple[Layer, ...]:
+    """Layers that differ in their masks and in what follows."""
+    return tuple(Layer(replace(mixer, mask=mask), mlp) for mask, mlp in zip(masks, mlps, strict=True))
+
+
+def _normed(config: Config, kv_default: int, head_dim_default: int | None = None) -> Attention:
+    """Qwen3's attention."""
     bias = config.flag("attention_bias", False)
-    return decoder(
+    return attention(
         config,
-        "Qwen3ForCausalLM",
         positions_default=_POSITIONS,
-        kv_default=32,
-        head_dim_default=128,
+        kv_default=kv_default,
+        head_dim_default=head_dim_default,
         qkv_bias=bias,
         out_bias=bias,
         qk_norm=True,
     )
 
 
-def _experts(config: Config) -> int:
+def _count(config: Config, default: int) -> int:
     """How many there are, in either spelling; the second is what transformers 5 writes."""
     spellings = [key for key in ("num_experts", "num_local_experts") if key in config]
     counts = [config.integer(key) for key in spellings]
     if len(set(counts)) > 1:
         raise config.error(spellings[1], f"{counts[1]} contradicts num_experts {counts[0]}")
-    return counts[0] if counts else config.assumed("num_experts", 128)
+    return counts[0] if counts else config.assumed("num_experts", default)
+
+
+def _experts(config: Config, count: int, chosen: int, intermediate: int, shared: Mlp | None = None) -> Moe:
+    """Those of a MoE model, with the class's own numbers for absent fields."""
+    experts = Moe(
+        count=_count(config, count),
+        chosen=config.assumed("num_experts_per_tok", chosen),
+        intermediate=config.assumed("moe_intermediate_size", intermediate),
+        normalize=config.flag("norm_topk_prob", False),
+        shared=shared,
+    )
+    return check_chosen(config, experts)
+
+
+def _mlps(config: Config, experts: Moe) -> tuple[Mlp | Moe, ...]:
+    """What each layer has: every `decoder_sparse_step`-th the experts, but `mlp_only_layers`."""
+    dense = Mlp(config.integer("intermediate_size"))
+    step, only = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
+    return tuple(dense if i in only or (i + 1) % step else experts for i in range(layers(config)))
+
+
+@family("Qwen2MoeForCausalLM", "qwen2_moe")
+def qwen2_moe(config: Config) -> Decoder:
+    """Qwen2MoeForCausalLM: Qwen2's biases, and beside the experts one for all tokens, scaled by a gate."""
+    width = config.assumed("shared_expert_intermediate_size", 5632)
+    shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
+    bias = config.flag("qkv_bias", True)
+    mixer = attention(config, positions_default=_POSITIONS, kv_default=16, qkv_bias=bias)
+    masks = _masks(config, lambda i, most: i % 2 == 0 and i < most)
+    stack = _stack(mixer, masks, _mlps(config, _experts(config, 60, 4, 1408, shared)))
+    return decoder(config, "Qwen2MoeForCausalLM", stack)
 
 
 @family("Qwen3MoeForCausalLM", "qwen3_moe")
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
-    _full_attention(config, moe=True)
-    bias = config.flag("attention_bias", False)
     config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
-    experts = Experts(
-        count=_experts(config),
-        chosen=config.assumed("num_experts_per_tok", 8),
-        intermediate=config.assumed("moe_intermediate_size", 768),
-        normalize=config.flag("norm_topk_prob", False),
-    )
-    if experts.chosen > experts.count:
-        fact = f"{experts.chosen} is more than the {experts.count} experts"
-        raise config.error("num_experts_per_tok", fact)
-    step, dense = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
-    moe = tuple(i not in dense and (i + 1) % step == 0 for i in range(layers(config)))
-    return decoder(
-        config,
-        "Qwen3MoeForCausalLM",
-        positions_default=_POSITIONS,
-        kv_default=_KV_HEADS,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm=True,
-        experts=experts if any(moe) else None,
-        moe=moe,
-    )
+    mlps = _mlps(config, _experts(config, 128, 8, 768))
+    stack = _stack(_normed(config, _KV_HEADS), _masks(config, lambda i, most: True, typed=False), mlps)
+    return decoder(config, "Qwen3MoeForCausalLM", stack)

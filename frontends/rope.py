@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .blocks import Rope
 from .config import Config
+from .layers import Rope
 from .source import show
 
 _NUMBERS = """
@@ -26,11 +26,12 @@ class _Stated:
     theta: float
     head_dim: int
     positions: int
+    own: int | None  # the class's own length before stretching, which counts as if it were stated
 
     @property
     def trained(self) -> float:
         """The length before stretching; beside the object it counts as in it."""
-        return _agreed(self.config, self.inner, _TRAINED, self.positions)
+        return _agreed(self.config, self.inner, _TRAINED, self.positions, self.own)
 
     def factor(self) -> float:
         """How far positions are stretched; null stands for the ratio of the two lengths."""
@@ -40,17 +41,20 @@ class _Stated:
         return self.inner.number("factor")
 
 
-def rope(config: Config, head_dim: int, positions: int) -> Rope:
+def rope(
+    config: Config, head_dim: int, positions: int, theta: float = 10000.0, trained: int | None = None
+) -> Rope:
     """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-    `positions` is the family's default for `max_position_embeddings`.
+    `positions`, `theta` and `trained` are the family's defaults for `max_position_embeddings`, `rope_theta`
+    and `original_max_position_embeddings`.
     """
     inner = _object(config)
     for view in (config, inner):
         view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
-    theta = _agreed(config, inner, _THETA, 10000.0)
+    theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
-    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length))
+    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length, trained))
     unread = ((None,), "a number of other rotary scalings")
     inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
     return Rope(theta, kind, factors)
@@ -70,9 +74,10 @@ def _object(config: Config) -> Config:
     return found[0]
 
 
-def _agreed(config: Config, inner: Config, key: str, default: float) -> float:
+def _agreed(config: Config, inner: Config, key: str, default: float, own: float | None = None) -> float:
     """A number that may stand in the object or beside it; an error if it does in both and differs."""
     values = [view.number(key) for view in (inner, config) if key in view]
+    values += [own] if own is not None and key not in config else []
     if len(set(values)) > 1:
         raise inner.error(key, f"{show(values[0])} contradicts {show(values[1])} beside it")
     return values[0] if values else default

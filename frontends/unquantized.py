@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from llmir.dim import Binding
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Instance, Program
+from llmir.names import stored
 
 from .source import show
 
@@ -89,9 +90,10 @@ def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
         op = at.node.op
-        matrix = op.param.endswith(".weight") and len(at.node.results[0].shape) > 1
-        if matrix and "{layer}" in op.param:  # a bias may have the axes of heads too
-            yield at, op.param.removesuffix(".weight")
+        name, _ = stored(op.param)
+        matrix = name.endswith(".weight") and len(at.node.results[0].shape) > 1
+        if matrix and "{layer}" in name:  # a bias may have the axes of heads too
+            yield at, name.removesuffix(".weight")
 
 
 def _experts(at: Instance) -> int:

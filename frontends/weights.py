@@ -17,6 +17,7 @@ from llmir.equation import Equation
 from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
+from llmir.names import stored
 from llmir.op import Op
 from llmir.views import Pairs
 
@@ -105,7 +106,18 @@ def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
 
 def expected(program: Program) -> dict[str, Stored]:
     """Each tensor of the program's checkpoint, by name; `program` is unfused."""
-    return {name: tensor for at in program.instances() for name, tensor in _stored(at)}
+    found: dict[str, Stored] = {}
+    for at in program.instances():
+        for param, tensor in _stored(at):
+            name, piece = stored(param)
+            found[name] = _below(found[name], tensor) if piece else tensor
+    return found
+
+
+def _below(above: Stored, tensor: Stored) -> Stored:
+    """Two pieces of one tensor."""
+    shape = (above.shape[0] + tensor.shape[0], *tensor.shape[1:])
+    return Stored(shape, tensor.dtype, above.bytes + tensor.bytes)
 
 
 class _Use(NamedTuple):

@@ -224,12 +224,15 @@ def interpret(
     inputs: Mapping[str, Array],
     weights: Callable[[str, Tensor], Array] | None = None,
     caches: Mapping[str, list[Array]] | None = None,
+    *,
+    context: int = 0,
 ) -> tuple[list[Array], dict[str, list[Array]]]:
     """What a program computes, in numpy, in float64: the outputs of one step, and the caches after it.
 
     `inputs` are whole arrays by name; their shapes say how many sequences and tokens there are. `weights`
     gives an array for a checkpoint's name and a type; by default numbers that depend on the name alone.
-    `caches` are those that the step before returned, by rank. For small models: nothing is spared.
+    `caches` are those that the step before returned, by rank, and `context` says how many tokens there were
+    before this step. For small models: nothing is spared.
     """
     from .backends.interpret import interpret, random
 
@@ -241,7 +244,8 @@ def interpret(
     for name, pieces in held.items():
         given = convert.items(f"caches: {name}", pieces, "arrays")
         held[name] = [convert.array(f"caches: {name}", x) for x in given]
-    return interpret(checked_program(program), arrays, weights or random, held)
+    tokens = convert.integer("context", context)
+    return interpret(checked_program(program), arrays, weights or random, held, context=tokens)
 
 
 def equivalent(

@@ -15,6 +15,16 @@ def normalize(name: str) -> str:
     return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum() or c == ".")
 
 
+def stored(param: str) -> tuple[str, int | None]:
+    """The tensor in a checkpoint that a weight is, or is a piece of, and which one from the top.
+
+    >>> stored("layers.0.qkv_proj.weight[1]"), stored("layers.0.o_proj.weight")
+    (('layers.0.qkv_proj.weight', 1), ('layers.0.o_proj.weight', None))
+    """
+    name, bracket, piece = param.removesuffix("]").rpartition("[")
+    return (name, int(piece)) if bracket and piece.isdecimal() else (param, None)
+
+
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     """`; did you mean A, B?` for the known names nearest to `name`, or an empty string."""
     spellings = {normalize(k): k for k in known}

@@ -76,12 +76,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one execution stands: tokens `cached` before it, and the global `origins` of its local axes.
+    """Where one execution stands: after `cached` tokens, with `new` ones, and where its local axes begin.
 
     A partial sum is shared by several ranks, of which one `leads`: it adds what must be added once.
     """
 
     cached: int = 0
+    new: int = 0  # 0 where each rank has all of them
     origins: Mapping[str, int] = field(default_factory=dict)
     leads: bool = True
 

@@ -80,6 +80,13 @@ class OpMethods:
         """
         return self._op("append", (cache, rows), name, block)
 
+    def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
+        """Scores with −∞ where a query does not see a key; 1 FLOP an element, as eager code adds it.
+
+        `* t! c! -> * t! c!`
+        """
+        return self._op("attention_mask", (x,), name, block, mask=mask)
+
     def attention_mix(
         self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
@@ -104,34 +111,6 @@ class OpMethods:
         `* -> *`
         """
         return self._op("cast", (x,), name, block, to=to)
-
-    def causal_flash_attention(
-        self,
-        q: Value,
-        k: Value,
-        v: Value,
-        /,
-        *,
-        scale: float = 1.0,
-        to: str = "",
-        window: int = 0,
-        name: str = "",
-        block: str | None = None,
-    ) -> Value:
-        """FlashAttention in which the i-th new token sees the cache and new tokens up to itself.
-
-        Of these it sees the last `window` keys, itself included; 0 is no window.
-
-        `b t g r d, b c! g d, b c! g e -> b t g r e`
-        """
-        return self._op("causal_flash_attention", (q, k, v), name, block, scale=scale, to=to, window=window)
-
-    def causal_mask(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Scores with −∞ where a key is later than the query; 1 FLOP an element, as eager code adds it.
-
-        `* t! c! -> * t! c!`
-        """
-        return self._op("causal_mask", (x,), name, block)
 
     def combine(
         self,
@@ -211,19 +190,21 @@ class OpMethods:
         v: Value,
         /,
         *,
+        mask: str,
         scale: float = 1.0,
         to: str = "",
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135).
+        """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a
+        mask.
 
-        Reads q, k and v once and writes the output once, in the type `to` or else q's. Every query sees
-        all keys.
+        Reads q once, of k and v what some query sees, and writes the output once, in the type `to` or else
+        q's.
 
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op("flash_attention", (q, k, v), name, block, scale=scale, to=to)
+        return self._op("flash_attention", (q, k, v), name, block, mask=mask, scale=scale, to=to)
 
     def grouped_linear(
         self,
@@ -420,6 +401,13 @@ class OpMethods:
         `* -> *`
         """
         return self._op("send", (x,), name, block, to=to)
+
+    def sigmoid_mul(self, x: Value, gate: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · sigmoid(gate), of one number for each row of x.
+
+        `* h, * -> * h`
+        """
+        return self._op("sigmoid_mul", (x, gate), name, block)
 
     def silu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · sigmoid(x).

@@ -14,28 +14,23 @@ from llmir.rewrite import Match, Rule, rewrite
 
 
 def _masked(p: Any, q: Value, k: Value, v: Value) -> Any:
-    scores = p.attention_scores(q, k, label="scores")
-    return p.attention_mix(p.softmax(p.causal_mask(scores)), v, label="mix")
+    scores = p.attention_mask(p.attention_scores(q, k, label="scores"), label="mask")
+    return p.attention_mix(p.softmax(scores), v, label="mix")
 
 
 def _unmasked(p: Any, q: Value, k: Value, v: Value) -> Any:
     return p.attention_mix(p.softmax(p.attention_scores(q, k, label="scores")), v, label="mix")
 
 
-def _flash(opcode: str) -> Any:
-    def replacement(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
-        scores: Any = match["scores"].op
-        block = match["mix"].op.block
-        return getattr(b, opcode)(q, k, v, scale=scores.scale, block=block, name="flash_attention")
-
-    return replacement
+def _flash(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
+    scores: Any = match["scores"].op
+    mask: Any = match.labels["mask"].op.mask if "mask" in match.labels else "full"  # type: ignore[attr-defined]
+    block = match["mix"].op.block
+    return b.flash_attention(q, k, v, mask=mask, scale=scores.scale, block=block, name="flash_attention")
 
 
-def _widened(opcode: str) -> Any:
-    def pattern(p: Any, q: Value, k: Value, v: Value) -> Any:
-        return getattr(p, opcode)(q, p.dequantize(k), p.dequantize(v), label="flash")
-
-    return pattern
+def _widened(p: Any, q: Value, k: Value, v: Value) -> Any:
+    return p.flash_attention(q, p.dequantize(k), p.dequantize(v), label="flash")
 
 
 def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
@@ -45,18 +40,14 @@ def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any
 
 # Flash kernels widen a narrow cache as they read it.
 RULES = (
-    Rule("flash-attention", _masked, _flash("causal_flash_attention")),
-    Rule("flash-attention-unmasked", _unmasked, _flash("flash_attention")),
-    Rule("narrow-cache", _widened("causal_flash_attention"), _reads_narrow),
-    Rule("narrow-cache-unmasked", _widened("flash_attention"), _reads_narrow),
+    Rule("flash-attention", _masked, _flash),
+    Rule("flash-attention-unmasked", _unmasked, _flash),
+    Rule("narrow-cache", _widened, _reads_narrow),
 )
 
 
-def _flash_of(opcode: str) -> Any:
-    def pattern(p: Any, q: Value, k: Value, v: Value) -> Any:
-        return getattr(p, opcode)(q, k, v, label="flash")
-
-    return pattern
+def _any_flash(p: Any, q: Value, k: Value, v: Value) -> Any:
+    return p.flash_attention(q, k, v, label="flash")
 
 
 def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
@@ -69,15 +60,12 @@ def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
 
 
 # Kernels that multiply in 8 bits take q as narrow as the cache; its scale was found before, as the cache's.
-NARROW_Q = tuple(
-    Rule(f"narrow-q-{opcode}", _flash_of(opcode), _narrows_q)
-    for opcode in ("causal_flash_attention", "flash_attention")
-)
+NARROW_Q = (Rule("narrow-q", _any_flash, _narrows_q),)
 
 
 @dataclass(frozen=True)
 class FuseAttention(Pass):
-    """Attention without its scores in memory: reads q, k, v once, and does only the causal half.
+    """Attention without its scores in memory: reads q, k, v once, and does only what the mask leaves.
 
     With `q=fp8` its products are in fp8 too: q is narrowed, by a scale that is known, where the cache is in
     fp8. Engines do so with FlashAttention-3 and TensorRT-LLM's kernels.

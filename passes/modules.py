@@ -10,7 +10,7 @@ from typing import NamedTuple
 from llmir import convert, strict_yaml
 from llmir.errors import InputError, PassError, UnreadableError
 from llmir.graph import Graph, Node
-from llmir.names import suggest
+from llmir.names import stored, suggest
 from llmir.reading import contents
 from llmir.tensor import split_commas
 
@@ -163,7 +163,8 @@ def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
     """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
-        parts = weight.op.param.removesuffix(".weight").removesuffix(".bias").split(".")
+        name, _ = stored(weight.op.param)
+        parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
         found |= {".".join(parts[i:]) for i in range(len(parts))}
     return found
 

@@ -162,7 +162,8 @@ class _Walk:
     def _target(
         self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
     ) -> Tensor:
-        partial = type.partial if i in op.linear else ()
+        # A sum over the ranks that tokens are split over is made where they are split.
+        partial = type.partial if i in op.linear and not set(type.partial) & set(tokens) else ()
         if not partial:
             # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
             batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])
@@ -236,8 +237,10 @@ class _Walk:
     def _dispatch(self, name: str, op: Dispatch, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         """Gather tokens over the ranks that share experts, copy, and send rows to their experts."""
         experts = self.plan.axes["expert"]
-        _, split = self._rows(operands[0])
-        placed = [self.place(v, self._rows(v)[0]) for v in operands]
+        # As what chose lies, which weighs the rows when they come back.
+        target, split = self._rows(operands[1])
+        how_laid = target.placements, (), target.tokens
+        placed = [self.place(v, self.b.type(v).laid(*how_laid)) for v in operands]
         sliced = tuple(a for a in experts if a not in split)
         rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):

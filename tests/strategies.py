@@ -11,11 +11,43 @@ from llmir.passes.quantize import Quantize
 DTYPES = ("bfloat16", "float16", "float32")
 
 
+# What each family has beside the sizes that all have.
+_MOE = (
+    "num_experts_per_tok",
+    "num_experts",
+    "moe_intermediate_size",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+)
+_FIELDS = {
+    "LlamaForCausalLM": ("attention_bias", "mlp_bias"),
+    "Qwen2ForCausalLM": (),
+    "Qwen3ForCausalLM": ("attention_bias",),
+    "Qwen3MoeForCausalLM": ("attention_bias", *_MOE),
+    "Qwen2MoeForCausalLM": (*_MOE, "qkv_bias", "shared_expert_intermediate_size"),
+    "Phi3ForCausalLM": ("sliding_window",),
+    "MistralForCausalLM": ("sliding_window",),
+    "MixtralForCausalLM": ("sliding_window", "num_experts_per_tok", "num_local_experts"),
+}
+_DRAWN: dict[str, st.SearchStrategy[object]] = {
+    "attention_bias": st.booleans(),
+    "mlp_bias": st.booleans(),
+    "qkv_bias": st.booleans(),
+    "shared_expert_intermediate_size": st.integers(1, 20),
+    "sliding_window": st.sampled_from((None, 1, 2, 5, 40)),
+    "num_experts_per_tok": st.none(),  # of as many as there are
+    "num_experts": st.integers(1, 6),
+    "num_local_experts": st.integers(1, 6),
+    "moe_intermediate_size": st.integers(1, 20),
+    "decoder_sparse_step": st.integers(1, 2),
+    "mlp_only_layers": st.lists(st.integers(0, 4), max_size=2),
+}
+
+
 @st.composite
 def configs(draw: st.DrawFn, architectures: tuple[str, ...] = ()) -> dict[str, object]:
     """A config of a supported family with small, odd sizes."""
-    known = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
-    architecture = draw(st.sampled_from(architectures or known))
+    architecture = draw(st.sampled_from(architectures or tuple(_FIELDS)))
     kv_heads = draw(st.integers(1, 4))
     heads = kv_heads * draw(st.integers(1, 3))
     head_dim = 2 * draw(st.integers(1, 6))
@@ -31,19 +63,19 @@ def configs(draw: st.DrawFn, architectures: tuple[str, ...] = ()) -> dict[str, o
         "tie_word_embeddings": draw(st.booleans()),
     }
     if architecture != "Qwen2ForCausalLM":
-        config |= {"head_dim": head_dim, "attention_bias": draw(st.booleans())}
-    if architecture == "LlamaForCausalLM":
-        config["mlp_bias"] = draw(st.booleans())
-    if architecture == "Qwen3MoeForCausalLM":
-        experts = draw(st.integers(1, 6))
-        config |= {
-            "num_experts": experts,
-            "num_experts_per_tok": draw(st.integers(1, experts)),
-            "moe_intermediate_size": draw(st.integers(1, 20)),
-            "decoder_sparse_step": draw(st.integers(1, 2)),
-            "mlp_only_layers": draw(st.lists(st.integers(0, 4), max_size=2)),
-        }
+        config["head_dim"] = head_dim
+    for field in _FIELDS[architecture]:
+        config[field] = draw(_DRAWN[field])
+    if "num_experts_per_tok" in config:
+        experts: Any = config.get("num_experts", config.get("num_local_experts"))
+        config["num_experts_per_tok"] = draw(st.integers(1, experts))
     return config
+
+
+def window(config: dict[str, Any]) -> int | None:
+    """How many keys a query sees, if not all."""
+    found: int | None = config.get("sliding_window")
+    return found
 
 
 LOGITS = st.sampled_from(("last", "all"))
@@ -107,7 +139,8 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
     """A shard pass whose degrees divide what they must, as text."""
     kv = config["num_key_value_heads"]
     group = config["num_attention_heads"] // kv
-    sizes = [config[k] for k in ("intermediate_size", "vocab_size")]
+    split = ("intermediate_size", "vocab_size", "shared_expert_intermediate_size")
+    sizes = [config[k] for k in split if k in config]
     tp = draw(
         st.sampled_from(
             [
@@ -119,9 +152,9 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
         )
     )
     dp = draw(st.sampled_from((1, 2, 3, 6)))
-    experts = config.get("num_experts", 1)
-    inner = config.get("moe_intermediate_size", 1)
-    routed = config["architectures"] == ["Qwen3MoeForCausalLM"]
+    experts = config.get("num_experts", config.get("num_local_experts", 1))
+    routed = "num_experts_per_tok" in config
+    inner = config.get("moe_intermediate_size", config["intermediate_size"])
     eps = [n for n in range(1, dp * tp + 1) if (dp * tp) % n == 0 and experts % n == 0]
     eps = [n for n in eps if inner % (dp * tp // n) == 0] if routed else [1]
     ep = draw(st.sampled_from(eps or [0]))

@@ -37,7 +37,21 @@ MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**SIZES, "architectures": ["LlamaForCausalLM"]},
     "llama-tied": {**SIZES, "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
+    "mistral": {**SIZES, "architectures": ["MistralForCausalLM"], "head_dim": 10},
+    "mixtral": {
+        **SIZES,
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    "phi3": {**SIZES, "architectures": ["Phi3ForCausalLM"]},
     "qwen2": {**SIZES, "architectures": ["Qwen2ForCausalLM"]},
+    "qwen2-moe": {
+        **SIZES,
+        **MOE,
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "shared_expert_intermediate_size": 20,
+    },
     "qwen3": {**SIZES, "architectures": ["Qwen3ForCausalLM"], "head_dim": 10},
     "qwen3-moe": {
         **SIZES,
@@ -60,20 +74,37 @@ def stored(kind: str) -> Shapes:
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         found[f"{layer}input_layernorm.weight"] = found[f"{layer}post_attention_layernorm.weight"] = (hidden,)
-        for name, out in (("q", 6 * head), ("k", 2 * head), ("v", 2 * head)):
+        merged = (("qkv", 10 * head),)
+        for name, out in merged if kind == "phi3" else (("q", 6 * head), ("k", 2 * head), ("v", 2 * head)):
             found[f"{layer}self_attn.{name}_proj.weight"] = (out, hidden)
-            if kind == "qwen2":
+            if kind.startswith("qwen2"):
                 found[f"{layer}self_attn.{name}_proj.bias"] = (out,)
         found[f"{layer}self_attn.o_proj.weight"] = (hidden, 6 * head)
         if kind.startswith("qwen3"):
             found[f"{layer}self_attn.q_norm.weight"] = found[f"{layer}self_attn.k_norm.weight"] = (head,)
-        if kind == "qwen3-moe" and i != 1:
-            found[f"{layer}mlp.gate.weight"] = (4, hidden)
-            for expert in range(4):
-                found |= mlp(f"{layer}mlp.experts.{expert}.", hidden, 12)
-        else:
-            found |= mlp(f"{layer}mlp.", hidden, 40)
+        found |= follows(kind, layer, i)
     return found
+
+
+def follows(kind: str, layer: str, i: int) -> Shapes:
+    """What comes after attention."""
+    hidden, found = SIZES["hidden_size"], Shapes()
+    if kind == "phi3":
+        return {f"{layer}mlp.gate_up_proj.weight": (80, hidden), f"{layer}mlp.down_proj.weight": (hidden, 40)}
+    if kind == "mixtral":
+        block = f"{layer}block_sparse_moe."
+        shapes = {"w1": (40, hidden), "w2": (hidden, 40), "w3": (40, hidden)}
+        names = {f"{block}experts.{e}.{name}.weight": s for e in range(4) for name, s in shapes.items()}
+        return {f"{block}gate.weight": (4, hidden), **names}
+    if kind == "qwen2-moe":
+        found |= mlp(f"{layer}mlp.shared_expert.", hidden, 20)
+        found[f"{layer}mlp.shared_expert_gate.weight"] = (1, hidden)
+    if kind == "qwen2-moe" or (kind == "qwen3-moe" and i != 1):
+        found[f"{layer}mlp.gate.weight"] = (4, hidden)
+        for expert in range(4):
+            found |= mlp(f"{layer}mlp.experts.{expert}.", hidden, 12)
+        return found
+    return mlp(f"{layer}mlp.", hidden, 40)
 
 
 def mlp(prefix: str, hidden: int, inner: int) -> Shapes:

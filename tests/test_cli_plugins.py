@@ -55,12 +55,14 @@ graph @main {
 """
 FAMILY = """
 from llmir.frontends import family
-from llmir.frontends.llama import decoder
+from llmir.frontends.layers import Layer
+from llmir.frontends.llama import attention, decoder, layers, mlp
 
 @family("WidgetForCausalLM", "widget")
 def widget(config):
     '''Llama with biases on q, k and v.'''
-    return decoder(config, "WidgetForCausalLM", qkv_bias=True)
+    layer = Layer(attention(config, qkv_bias=True), mlp(config))
+    return decoder(config, "WidgetForCausalLM", (layer,) * layers(config))
 """
 EXPORTER = """
 from llmir.backends.analysis.workload import Workload

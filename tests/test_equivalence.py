@@ -58,7 +58,7 @@ def changed(program: Program, opcode: str, **attributes: Any) -> Program:
 
 
 def unmasked(program: Program) -> Program:
-    rule = Rule("unmask", lambda p, scores: p.causal_mask(scores), lambda b, match, scores: scores)
+    rule = Rule("unmask", lambda p, scores: p.attention_mask(scores), lambda b, match, scores: scores)
     return program.replace(graphs={name: rewrite(g, [rule]) for name, g in program.graphs.items()})
 
 
@@ -145,7 +145,7 @@ def test_interpret_takes_weights_and_gives_what_the_next_step_needs() -> None:
     tokens = rng.integers(0, 100, (2, 6))
     (whole,), _ = llmir.interpret(program, {"tokens": tokens})
     _, caches = llmir.interpret(program, {"tokens": tokens[:, :4]})
-    (pieces,), _ = llmir.interpret(program, {"tokens": tokens[:, 4:]}, caches=caches)
+    (pieces,), _ = llmir.interpret(program, {"tokens": tokens[:, 4:]}, caches=caches, context=4)
     assert np.allclose(whole, pieces, rtol=1e-9)
     (zero,), _ = llmir.interpret(program, {"tokens": tokens}, lambda name, type: np.zeros(type.shape))
     assert not zero.any()

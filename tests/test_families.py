@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import llmir
+from llmir.dim import C
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import INERT, NEUTRAL
+from llmir.masks import mask
 from llmir.ops.rope import Rotary
 
 from .commands import TINY
@@ -22,13 +24,27 @@ MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
-EACH = {config["architectures"][0]: config for config in (TINY, QWEN2, QWEN, MOE)}
-# The defaults of transformers' LlamaConfig, Qwen2Config, Qwen3Config and Qwen3MoeConfig.
+QWEN2_MOE = {
+    **MOE,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "shared_expert_intermediate_size": 48,
+    "use_qk_norm": False,
+}
+MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": None}
+MIXTRAL = {**TINY, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2}
+PHI = {**TINY, "architectures": ["Phi3ForCausalLM"]}
+CONFIGS: tuple[dict[str, Any], ...] = (TINY, QWEN2, QWEN, MOE, QWEN2_MOE, PHI, MISTRAL, MIXTRAL)
+EACH = {config["architectures"][0]: config for config in CONFIGS}
+# The defaults of transformers' LlamaConfig, Qwen2Config and so on.
 POSITIONS = {
     "LlamaForCausalLM": 2048,
     "Qwen2ForCausalLM": 32768,
     "Qwen3ForCausalLM": 32768,
     "Qwen3MoeForCausalLM": 32768,
+    "Qwen2MoeForCausalLM": 32768,
+    "Phi3ForCausalLM": 4096,
+    "MistralForCausalLM": 131072,
+    "MixtralForCausalLM": 131072,
 }
 
 
@@ -74,7 +90,13 @@ ACTING: list[tuple[dict[str, Any], str, object]] = [
     *((TINY, key, 8) for key in ("num_experts", "num_local_experts", "n_routed_experts")),
     (QWEN, "num_experts", 8),
     (QWEN, "num_experts_per_tok", 2),
-    *((config, "use_sliding_window", True) for config in (TINY, MOE)),
+    *((config, "use_sliding_window", True) for config in (TINY, MISTRAL)),
+    *((config, "sliding_window", 8) for config in (TINY,)),
+    *((config, "num_experts", 8) for config in (MISTRAL, MIXTRAL)),
+    (MIXTRAL, "shared_expert_intermediate_size", 8),
+    (MIXTRAL, "norm_topk_prob", True),
+    *((config, "attention_bias", True) for config in (QWEN2_MOE, PHI, MISTRAL, MIXTRAL)),
+    (PHI, "partial_rotary_factor", 0.75),
     (TINY, "partial_rotary_factor", 0.5),
     (TINY, "model_type", "mistral"),
     # What one of `NEUTRAL` would be taken for.
@@ -96,7 +118,9 @@ def test_what_changes_the_computation_is_refused_by_name(
     assert [n for n in llmir.load({**config, key: value}, lenient=True).notes if key in n]
 
 
-READ = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}  # by one family or another
+# By one family or another.
+READ = {"attention_bias", "mlp_bias", "shared_expert_intermediate_size"}
+READ |= {"sliding_window", "use_sliding_window"}
 
 
 @pytest.mark.parametrize("config", EACH.values(), ids=EACH)
@@ -154,17 +178,40 @@ def test_what_changes_nothing_is_read_without_a_note(
     assert llmir.load({**config, **fields}) == llmir.load(config)
 
 
+WINDOW, FULL = "window(8)", "causal"
+SLIDES = {"use_sliding_window": True, "sliding_window": 8}
+
+
 @pytest.mark.parametrize(
-    ("config", "fields"),
+    ("config", "fields", "masks"),
     [
-        *((config, {"max_window_layers": 1}) for config in (QWEN2, QWEN)),
-        (QWEN2, {"max_window_layers": 0, "sliding_window": 4096}),
-        (MOE, {"max_window_layers": 2, "layer_types": ["full_attention"] * 2}),
+        *((config, {**SLIDES, "max_window_layers": 1}, (FULL, WINDOW)) for config in (QWEN2, QWEN)),
+        (QWEN2, {**SLIDES, "max_window_layers": 0}, (WINDOW, WINDOW)),
+        (QWEN2, {**SLIDES}, (FULL, FULL)),
+        (QWEN2, {"use_sliding_window": True, "max_window_layers": 0}, ("window(4096)",) * 2),
+        (QWEN, {**SLIDES, "layer_types": ["sliding_attention", "full_attention"]}, (WINDOW, FULL)),
+        (MOE, {**SLIDES, "max_window_layers": 2}, (WINDOW, WINDOW)),
+        (QWEN2_MOE, {**SLIDES}, (WINDOW, FULL)),
+        (QWEN2_MOE, {**SLIDES, "max_window_layers": 0}, (FULL, FULL)),
+        *((config, {"sliding_window": 8}, (WINDOW, WINDOW)) for config in (PHI, MISTRAL, MIXTRAL)),
+        *((config, {"sliding_window": None}, (FULL, FULL)) for config in (PHI, MISTRAL, MIXTRAL)),
     ],
 )
-def test_a_window_that_slides_is_refused(config: dict[str, Any], fields: dict[str, object]) -> None:
-    with pytest.raises(UnsupportedError, match=r"^\$\.use_sliding_window: true is not modelled"):
-        llmir.load({**config, "use_sliding_window": True, **fields})
+def test_windows_are_in_the_layers_that_the_class_has_them_in(
+    config: dict[str, Any], fields: dict[str, object], masks: tuple[str, ...]
+) -> None:
+    program = llmir.run(llmir.load({**config, **fields}), "fuse-attention,unroll")
+    ops: list[Any] = [at.node.op for at in program.instances() if at.node.op.opcode == "flash_attention"]
+    assert tuple(op.mask for op in ops) == masks
+    kept = [at.node.results[0].shape[1] for at in program.instances() if at.node.op.role == "cache"][::2]
+    assert [str(size) for size in kept] == [str(mask(m).kept(C)) for m in masks]
+
+
+def test_what_windows_absent_fields_mean() -> None:
+    for config, due in ((MISTRAL, "window(4096)"), (MIXTRAL, "causal")):
+        program = llmir.run(llmir.load(without(config, "sliding_window")), "fuse-attention")
+        ops: list[Any] = [at.node.op for at in program.instances() if at.node.op.opcode == "flash_attention"]
+        assert [op.mask for op in ops] == [due]
 
 
 ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -176,6 +223,17 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (QWEN, {"sliding_window": "4096"}, '$.sliding_window: expected a non-negative integer, got "4096"'),
     (MOE, {"max_window_layers": None}, "$.max_window_layers: expected a non-negative integer, got null"),
     (QWEN, {"use_sliding_window": None}, "$.use_sliding_window: expected true or false, got null"),
+    (QWEN2_MOE, {"qkv_bias": None}, "$.qkv_bias: expected true or false, got null"),
+    (
+        PHI,
+        {"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32}},
+        "$.rope_scaling.original_max_position_embeddings: 32.0 contradicts 4096",
+    ),
+    (MISTRAL, {"sliding_window": 0}, "$.sliding_window: expected a positive integer, or null for no window"),
+    (MISTRAL, {"sliding_window": 4.5}, "$.sliding_window: expected a non-negative integer, got 4.5"),
+    (MISTRAL, {"num_key_value_heads": 3}, "$.num_key_value_heads: 3 does not divide 4 attention heads"),
+    (MIXTRAL, {"num_experts_per_tok": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
+    (MIXTRAL, {"num_local_experts": None}, "$.num_local_experts: expected a positive integer, got null"),
     (QWEN, {"layer_types": []}, "$.layer_types: 0 kinds for 2 layers"),
     (
         TINY,
@@ -306,6 +364,14 @@ def test_both_spellings_of_the_positions_are_one_program() -> None:
         (MOE, "num_experts", 128),
         (MOE, "num_experts_per_tok", 8),
         (MOE, "moe_intermediate_size", 768),
+        *((config, "num_key_value_heads", 8) for config in (MISTRAL, MIXTRAL)),
+        (MIXTRAL, "num_local_experts", 8),
+        (QWEN2_MOE, "num_key_value_heads", 16),
+        (QWEN2_MOE, "num_experts", 60),
+        (QWEN2_MOE, "num_experts_per_tok", 4),
+        (QWEN2_MOE, "moe_intermediate_size", 1408),
+        (QWEN2_MOE, "shared_expert_intermediate_size", 5632),
+        (MIXTRAL, "num_experts_per_tok", 2),
     ],
 )
 def test_a_size_that_the_family_fills_in_is_noted(config: dict[str, Any], key: str, default: int) -> None:

@@ -24,7 +24,7 @@ CONFIGS = {
 
 
 def test_no_comparison_is_left_out() -> None:
-    assert len(ORACLE) == 41 and CONFIGS.keys() == ORACLE.keys()
+    assert len(ORACLE) == 43 and CONFIGS.keys() == ORACLE.keys()
     assert len(PEAKS["rows"]) == 43
 
 
@@ -68,6 +68,8 @@ def test_a_preset_computes_what_the_published_config_does(name: str) -> None:
 
 def test_the_models_that_were_ever_supported_still_are() -> None:
     loaded = {"LlamaForCausalLM": 9, "Qwen2ForCausalLM": 5, "Qwen3ForCausalLM": 5, "Qwen3MoeForCausalLM": 2}
+    loaded |= {"MistralForCausalLM": 2, "MixtralForCausalLM": 1, "Qwen2MoeForCausalLM": 1}
+    loaded["Phi3ForCausalLM"] = 3
     for architecture, count in loaded.items():
         names = [name for name, model in ORACLE.items() if model["class"] == architecture]
         assert len(names) == count and all(find(name) for name in names)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 CORE = (
     *("errors", "names", "plugins", "views", "frozen", "convert"),
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
-    *("routing", "dim", "ragged", "dtype", "mesh", "tensor", "equation"),
+    *("routing", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
     *("graph", "opmethods", "build", "text", "verify", "rewrite", "pipeline"),
 )

@@ -119,7 +119,7 @@ def test_a_files_own_calibration_is_laid_over_the_one_that_it_inherits(write: Wr
     assert found.engine == "ours"
     assert set(found.engines) == {*base.engines, "ours"} - {"sglang"}
     assert found.engines["ours"]["add"].origin == found.engines["vllm"]["gemm_bf16"].origin == "our own"
-    assert found.engines["vllm"]["quantize"] == base.engines["vllm"]["quantize"]
+    assert found.engines["vllm"]["quantize_fp8"] == base.engines["vllm"]["quantize_fp8"]
     assert found.engines["trtllm"] == base.engines["trtllm"]
 
 

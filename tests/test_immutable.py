@@ -309,7 +309,7 @@ def test_callers_keep_their_arrays() -> None:
     held: dict[str, Any] = {}
     cache = {"k": [np.ones((1, 3, 2, 4))]}
     weights = lambda name, type: held.setdefault(name, np.ones(type.shape))  # noqa: E731
-    outputs, caches = interpret(silu(), {"x": x}, weights, cache)
+    outputs, caches = interpret(silu(), {"x": x}, weights, cache, context=3)
     results = [*outputs, *caches["k"]]
     expected = [r.copy() for r in results]
     x[:], cache["k"][0][:] = 5, 6

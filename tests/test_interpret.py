@@ -36,7 +36,8 @@ def logits(program: Program, tokens: np.ndarray[Any, Any], *pieces: int) -> np.n
     out: list[Any] = []
     start = 0
     for size in pieces:
-        out, caches = interpret(program, {"tokens": tokens[:, start : start + size]}, weight, caches)
+        step = {"tokens": tokens[:, start : start + size]}
+        out, caches = interpret(program, step, weight, caches, context=start)
         start += size
     assert start == tokens.shape[1]
     return out[0]  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ def attention(b: Builder, x: Value, name: str) -> Value:
     axes = ("batch", "cached", "kv_heads", "head_dim")
     caches = [b.cache("fp32[B, C, 1, 2]", name=f"{p}_cache", axes=axes) for p in "kv"]
     keys, values = (b.append(c, rows) for c, rows in zip(caches, (k, v), strict=True))
-    mixed = b.causal_flash_attention(q, keys, values)
+    mixed = b.flash_attention(q, keys, values, mask="causal")
     return product(b, mixed, "b t g r d, g r d h -> b t h", param + "o")
 
 
@@ -142,7 +142,7 @@ def played(program: Program, *pieces: int) -> tuple[list[Any], list[str], dict[s
     for size in pieces:
         names.clear()
         step = {name: x[:, start : start + size] for name, x in inputs.items()}
-        out, caches = interpret(program, step, given, caches)
+        out, caches = interpret(program, step, given, caches, context=start)
         start += size
     return out, sorted(names), caches
 

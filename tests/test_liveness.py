@@ -37,6 +37,7 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
     def needed_after(buffer: set[Value], i: int) -> bool:
         return any(u > i for v in buffer for u in uses.get(v, []))
 
+    later = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})
     peak = 0
     freed: set[int] = set()
     for i, node in enumerate(graph.nodes):
@@ -50,9 +51,14 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
             )
             size = at(type.bytes)
             fits = home is not None and sizes[home] == size and not needed_after(buffers[home], i)
-            if home is not None and (resident[home] or fits):
+            if home is not None and resident[home]:
                 buffers[home].add(value)
-                sizes[home] = max(sizes[home], size) if resident[home] else sizes[home]
+                sizes[home] = later(graph.origin(value).results[0].bytes)
+                buffers.append({value})  # rows that are read now and that the cache does not keep
+                sizes.append(size - sizes[home])
+                resident.append(False)
+            elif home is not None and fits:
+                buffers[home].add(value)
             else:
                 buffers.append({value})
                 sizes.append(size)

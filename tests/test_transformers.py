@@ -14,12 +14,14 @@ import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
 from llmir.graph import Program
+from llmir.names import stored
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
+CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
 class Checkpoint:
@@ -27,6 +29,7 @@ class Checkpoint:
 
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
+        self.rows: dict[str, list[int]] = {}  # of the pieces of a tensor
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
@@ -36,6 +39,11 @@ class Checkpoint:
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
                 self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+                name, piece = stored(op.param)
+                if piece is not None:
+                    sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
+                    rows = math.prod(n for axis, n in sizes if axis not in terms[0])
+                    self.rows.setdefault(name, []).append(rows)
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
@@ -55,8 +63,11 @@ class Checkpoint:
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        stored = parameter(name, (outs, math.prod(shape) // outs))
-        return stored.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+        tensor, piece = stored(name)
+        rows = self.rows.get(stored(template)[0], [outs])
+        start = sum(rows[: piece or 0])
+        found = parameter(tensor, (sum(rows), math.prod(shape) // outs))[start : start + outs]
+        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])
@@ -65,8 +76,23 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     program = llmir.load(CASES[case], logits="all")
     weights = Checkpoint(program)
     program = llmir.run(program, pipeline)
-    (prefill,), caches = interpret(program, {"tokens": np.array(PROMPT)}, weights)
-    (decode,), _ = interpret(program, {"tokens": np.array(NEXT)}, weights, caches)
-    # transformers takes norms, positions and softmax in fp32 whatever the model's type.
-    np.testing.assert_allclose(prefill[:, -3:], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(decode, TRUTH[case]["decode"], rtol=0, atol=1e-5)
+    prompt = len(PROMPT[0])
+    decoded = [1] * steps(case)
+    for pieces in [prompt], *([CHUNKS] if "window of" in case else []):
+        found = _logits(program, weights, [*pieces, *decoded])
+        # transformers takes norms, positions and softmax in fp32 whatever the model's type.
+        np.testing.assert_allclose(found[:, prompt - 3 : prompt], TRUTH[case]["prefill"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found[:, prompt:], TRUTH[case]["decode"], rtol=0, atol=1e-5)
+
+
+def _logits(program: Program, weights: Checkpoint, pieces: list[int]) -> np.ndarray[Any, Any]:
+    """The logits of all positions, of the prompt and what follows in pieces of so many tokens."""
+    tokens = np.concatenate([PROMPT, NEXT], axis=1)
+    caches: dict[str, Any] = {}
+    found, start = [], 0
+    for size in pieces:
+        step = {"tokens": tokens[:, start : start + size]}
+        (out,), caches = interpret(program, step, weights, caches, context=start)
+        found.append(out)
+        start += size
+    return np.concatenate(found, axis=1)

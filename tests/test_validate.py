@@ -26,7 +26,7 @@ MOVED = "gpu,dtype,op,rows,cols,bytes_moved_ideal,latency_us,framework\n"
 SENT = "gpu,op,dtype,num_gpus,bytes,latency_us,framework,note\n"
 MODEL = (
     "model,gpu,num_gpus,tp,pp,ep,dp,weight_dtype,kv_dtype,batch_or_concurrency,isl,osl,ttft_ms,tpot_ms,"
-    "e2e_latency_ms,throughput_tok_s,throughput_kind,kind,framework,mode,flag,source\n"
+    "e2e_latency_ms,throughput_tok_s,throughput_kind,kind,framework,mode,flag,note,source\n"
 )
 
 
@@ -191,6 +191,26 @@ def test_a_step_of_a_closed_loop_decodes_all_and_reads_its_share_of_prompts(judg
     prompt = llmir.analyze(program, "a100", batch=1, new=512, context=0, cost="ideal").time_s
     assert row.predicted_s == pytest.approx(decode + 8 / 32 * prompt)
     assert max(decode, 8 / 32 * prompt) == pytest.approx(row.ideal_s)
+
+
+@pytest.mark.parametrize(
+    ("note", "degrees"),
+    [
+        ("PP", {"tp": 1, "pp": 4, "ep": 1}),
+        ("TP", {"tp": 4, "pp": 1, "ep": 1}),
+        ("EP", {"tp": 4, "pp": 1, "ep": 4}),
+        ("Hybrid TP = 2 and PP = 2", {"tp": 2, "pp": 2, "ep": 1}),
+        ("Hybrid TP = 2 and EP = 2", {"tp": 4, "pp": 1, "ep": 2}),
+    ],
+)
+def test_a_note_says_how_gpus_are_used_where_no_column_does(
+    judge: Any, note: str, degrees: dict[str, int]
+) -> None:
+    name = "mixtral-8x7b" if "EP" in note else "llama3.1-8b"
+    given = {"model": name, "num_gpus": 4, "e2e_latency_ms": 9999, "dp": 1}
+    noted = only(judge(MODEL + model(**given, tp="", pp="", ep="", note=note)))
+    stated = only(judge(MODEL + model(**given, **degrees)))
+    assert noted.predicted_s == stated.predicted_s
 
 
 def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) -> None:

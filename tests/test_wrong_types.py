@@ -196,7 +196,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda phase: llmir.explain(llmir.workload(PROGRAM, "h100", generate=2), "lm_head", phase=phase),
         {"phase": "decode"},
     ),
-    "interpret": (llmir.interpret, {"program": PROGRAM, "inputs": IDS, "weights": None, "caches": None}),
+    "interpret": (
+        llmir.interpret,
+        {"program": PROGRAM, "inputs": IDS, "weights": None, "caches": None, "context": 0},
+    ),
     "interpret inputs": (
         lambda x: llmir.interpret(PROGRAM, {"ids": x, "tokens": x}),
         {"x": np.zeros((1, 1))},

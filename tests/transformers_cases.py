@@ -39,6 +39,26 @@ _MOE = {
 _QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 
 
+_QWEN2_MOE = {
+    **_QWEN2,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 14,
+}
+_PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
+_MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_MIXTRAL = {
+    **_SIZES,
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+}
+
+
 def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
     return {**of, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
 
@@ -114,12 +134,49 @@ CASES: dict[str, dict[str, Any]] = {
         **_yarn(_MOE, mscale=0.707, mscale_all_dim=1.2),
         "decoder_sparse_step": 2,
     },
+    "qwen2-moe": {**_QWEN2_MOE, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "qwen2-moe, a window of 3 in the first layer": {
+        **_QWEN2_MOE,
+        "use_sliding_window": True,
+        "sliding_window": 3,
+    },
+    "mistral": {**_MISTRAL, "sliding_window": None, "head_dim": 8},
+    "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
+    "mistral, the window of its class": _MISTRAL,
+    "mixtral": _MIXTRAL,
+    "phi3": _PHI3,
+    "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
+    "phi3, longrope": {
+        **_PHI3,
+        "rope_scaling": {"type": "longrope", **{k: v for k, v in _LONG.items() if "factor" in k}},
+        "original_max_position_embeddings": 12,
+        "max_position_embeddings": 48,
+    },
+    "mixtral, a window of 3": {**_MIXTRAL, "sliding_window": 3},
+    "qwen2, a window of 3 from the second layer": {
+        **_QWEN2,
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "max_window_layers": 1,
+    },
+    "qwen3, a window of 3 in the first layer": {
+        **_QWEN3,
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
-NEXT = [[9], [9]]
+NEXT = [[9, 7, 9, 3], [9, 3, 2, 8]]
+
+
+def steps(case: str) -> int:
+    """Tokens that are decoded one by one: with windows as many as to leave the prompt's last ones."""
+    return len(NEXT[0]) if "window of" in case else 1
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -127,6 +184,17 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     noise = rng.normal(size=shape)
     return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
+
+
+# What a checkpoint calls modules that transformers calls otherwise.
+_STORED = {
+    "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
+}
+
+
+def stored(name: str, model_type: str) -> str:
+    """The name in a checkpoint of a parameter of transformers."""
+    return ".".join(_STORED.get(model_type, {}).get(part, part) for part in name.split("."))
 
 
 def main() -> None:
@@ -146,14 +214,17 @@ def main() -> None:
                         stem = name.rpartition(".")[0] + f".{e}."
                         parts = rows.chunk(len(kinds))
                         for kind, part in zip(kinds, parts, strict=True):
-                            part.copy_(torch.tensor(parameter(f"{stem}{kind}.weight", tuple(part.shape))))
+                            own = stored(f"{stem}{kind}.weight", fields["model_type"])
+                            part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
                 else:
-                    tensor.copy_(torch.tensor(parameter(name, tuple(tensor.shape))))
+                    own = stored(name, fields["model_type"])
+                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
-            decode = model(torch.tensor(NEXT), past_key_values=prefill.past_key_values)
+            cache, tokens = prefill.past_key_values, torch.tensor(NEXT)
+            decode = [model(tokens[:, i : i + 1], past_key_values=cache) for i in range(steps(case))]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
-            "decode": decode.logits.numpy().round(7).tolist(),
+            "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
     lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
     FILE.write_text("{\n" + lines + "\n}\n", "utf-8")

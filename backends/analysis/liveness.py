@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.dim import Binding, Number, Size, at_most, maximum
+from llmir.dim import Binding, Number, Size, at_most, grown, maximum
 from llmir.graph import Graph, Node, Program, Value
 from llmir.mesh import Mesh
 from llmir.op import Loop
@@ -108,8 +108,8 @@ def memories(program: Program) -> tuple[Memory, ...]:
         if at.node.op.role == "weight":
             weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
         elif at.node.op.role == "cache":
-            grown = _grown(at.graph, program.mesh)[at.node.name]
-            caches[at.stage] += grown * at.repeat * program.micro_batches
+            after = _after(at.graph, program.mesh)[at.node.name]
+            caches[at.stage] += after * at.repeat * program.micro_batches
     return tuple(
         Memory(weights[stage], caches[stage], _moments(program, entry))
         for stage, entry in enumerate(program.entries)
@@ -123,15 +123,11 @@ def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
 
 
 @lru_cache(maxsize=256)
-def _grown(graph: Graph, mesh: Mesh) -> dict[str, Size]:
-    """The bytes of each cache of `graph` once this step has written to it."""
-    sizes: dict[str, Size] = {}
-    for node in graph.nodes:
-        for value, type in zip(node.values, node.results, strict=True):
-            origin = graph.origin(value)
-            if origin.op.role == "cache":
-                sizes[origin.name] = type.local(mesh).bytes
-    return sizes
+def _after(graph: Graph, mesh: Mesh) -> dict[str, Size]:
+    """The bytes of each cache of `graph` after this step: what its type keeps, if the step writes to it."""
+    written = {graph.origin(v).name for n in graph.nodes if n.operands for v in n.values}
+    held = ((n.name, n.results[0].local(mesh).bytes) for n in graph.nodes if n.op.role == "cache")
+    return {name: grown(size) if name in written else size for name, size in held}
 
 
 def _needed(program: Program, node: Node) -> dict[str, Value]:
@@ -216,8 +212,13 @@ class _Walk:
             piece = None if slot is None else self.home.get(node.operands[slot])
             if piece is not None and piece in dying and self.live[piece].bytes == local(type):
                 self._share(value, piece)
-            elif self.graph.origin(value).op.role != "cache":
-                self._hold(value, str(value)[1:], local(type))
+                continue
+            origin = self.graph.origin(value)
+            size = local(type)
+            if origin.op.role == "cache":  # rows that are read now and that it does not keep
+                size = size - _after(self.graph, self.program.mesh)[origin.name]
+            if size:
+                self._hold(value, str(value)[1:], size)
         self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:

@@ -88,12 +88,12 @@ def equivalent(
         return Equivalence(*about, np.inf, unlike)
     caches: tuple[dict[str, Spread], ...] = ({}, {})
     largest = 0.0
-    for tokens in (new, 1):
+    for context, tokens in ((0, new), (new, 1)):
         inputs = _inputs(sides[0], batch, tokens)
         seen: dict[str, Array] = {}
-        out, kept = interpret(sides[0], inputs, random, caches[0], seen=seen)
+        out, kept = interpret(sides[0], inputs, random, caches[0], context=context, seen=seen)
         other: dict[str, Array] = {}
-        others, theirs = interpret(sides[1], inputs, random, caches[1], seen=other)
+        others, theirs = interpret(sides[1], inputs, random, caches[1], context=context, seen=other)
         caches = kept, theirs
         apart = [difference(a, b) for a, b in zip(out, others, strict=True)]
         largest = max([largest, *apart])

@@ -14,7 +14,7 @@ import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.convert import array
-from llmir.dim import Binding
+from llmir.dim import Binding, grown
 from llmir.errors import InputError
 from llmir.frozen import read_only
 from llmir.graph import Graph, Node, Program, Value
@@ -76,8 +76,16 @@ class _Run:
                 self.see(prefix + str(value)[1:], graph.type(value), result)
                 origin = graph.origin(value)
                 if origin.op.role == "cache":
-                    self.written[prefix + origin.name] = result
+                    self.written[prefix + origin.name] = self.kept(origin.results[0], result)
         return [held[v] for v in graph.outputs]
+
+    def kept(self, type: Tensor, pieces: Spread) -> Spread:
+        """The last rows of a cache, as many as its type has after the step."""
+        for dim, (size, over) in enumerate(zip(type.shape, type.placements, strict=True)):
+            most = int(self.at(grown(size)))
+            if not over and size != grown(size):
+                pieces = [x.take(range(max(x.shape[dim] - most, 0), x.shape[dim]), dim) for x in pieces]
+        return pieces
 
     def see(self, path: str, type: Tensor, pieces: Spread) -> None:
         """Keep a value, if that is asked for and it can be put together: no partial sum, no routed rows."""
@@ -109,7 +117,7 @@ class _Run:
             if placement
         }
         leads = self.ranks.index(rank, node.results[0].partial) == 0
-        return Place(int(self.at.symbols["C"]), origins, leads)
+        return Place(int(self.at.symbols["C"]), int(self.at.symbols["T"]), origins, leads)
 
     def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
         """The body, once for each iteration."""
@@ -135,7 +143,13 @@ class _Run:
         shape = tuple(map(self.at, type.shape))
         if path not in self.caches and 0 not in shape:
             raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
-        return self.caches.get(path) or self.ranks.spread(np.zeros(shape), type)
+        empty = self.ranks.spread(np.zeros(shape), type)
+        found = self.caches.get(path) or empty
+        for given, due in zip(found, empty, strict=True):
+            if given.shape != due.shape:
+                after = f"after {self.at.symbols['C']} tokens"
+                raise InputError(f"%{path}: expected a cache of shape {due.shape} {after}, got {given.shape}")
+        return found
 
 
 def interpret(
@@ -144,18 +158,20 @@ def interpret(
     weights: Weights,
     caches: Mapping[str, Spread] | None = None,
     *,
+    context: int = 0,
     seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
     """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
 
     Each micro-batch goes through the entries one after another, on the ranks of each.
 
-    `inputs` are whole and by name; their shapes say how many sequences and new tokens there are, and `caches`
-    how many tokens came before. `weights` gives the whole array of a checkpoint name (or of a path, for
-    weights without one) and a type, to whose element type it is then rounded. Shapes are llmir's own, with
-    heads apart. `seen` is given each value of the (last) micro-batch that is no partial sum, by its path.
+    `inputs` are whole and by name; their shapes say how many sequences and new tokens there are. `context` is
+    how many tokens came before, which left `caches`. `weights` gives the whole array of a checkpoint name (or
+    of a path, for weights without one) and a type, to whose element type it is then rounded. Shapes are
+    llmir's own, with heads apart. `seen` is given each value of the (last) micro-batch that is no partial
+    sum, by its path.
     """
-    symbols = {"B": 1, "T": 1, "C": 0}
+    symbols = {"B": 1, "T": 1, "C": context}
     for node in asked(program):
         if node.name not in inputs:
             raise InputError(f"input %{node.name} is not given")
@@ -169,9 +185,8 @@ def interpret(
         for size, length in zip(node.results[0].shape, shape, strict=True):
             symbols |= {str(size): length} if str(size) in symbols else {}
     for path, cache in (caches or {}).items():
-        if len(cache) != program.mesh.devices or cache[0].ndim < 2:
+        if len(cache) != program.mesh.devices:
             raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
-        symbols["C"] = cache[0].shape[1]
     parts = program.micro_batches
     if symbols["B"] % parts:
         raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")

@@ -2,6 +2,7 @@
 
 Every length above `KEPT` that any of the programs has becomes another, the same in all and in the same
 order: even, a multiple of the ranks that any axis is split over, distinct where lengths were. Layers stay.
+Windows are as short as to leave some of the few tokens out.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from itertools import count
 from math import lcm
 from typing import Any
 
+from llmir.dim import Dim, Min, Size
 from llmir.errors import InputError, VerifyError
 from llmir.graph import Graph, Node, Program
+from llmir.masks import mask
 from llmir.op import Op, infer
 from llmir.tensor import Tensor
 from llmir.verify import verify
 
 KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
+WINDOW = 3  # keys that a query sees in a window, at most
 
 
 def small(programs: Sequence[Program]) -> list[Program]:
@@ -68,8 +72,18 @@ def _op(op: Op, short: dict[int, int]) -> Op:
         value = getattr(op, field.name)
         if isinstance(value, Tensor):
             for i, n in enumerate(value.shape):
-                value = value.resized(i, short.get(n, n)) if isinstance(n, int) else value
+                value = value.resized(i, short.get(n, n) if isinstance(n, int) else _ring(n))
             changes[field.name] = value
+        elif field.name == "mask":
+            changes[field.name] = str(mask(value).short(WINDOW))
         elif field.name == "experts":
             changes[field.name] = short.get(value, value)
     return replace(op, **changes) if changes else op
+
+
+def _ring(size: Size) -> Size:
+    """The size of a cache that keeps a window, of one that keeps a shorter one."""
+    match size:
+        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)):
+            return Min.of(tokens, min(most, WINDOW - 1))
+    return size

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from llmir.frontends.presets import llama, qwen
+from llmir.frontends.presets import llama, mistral, phi, qwen
 from llmir.frontends.presets.preset import Preset
 from llmir.frozen import FrozenDict
 from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-PRESETS = FrozenDict({preset.name: preset for preset in (*llama.presets(), *qwen.presets())})
+_FAMILIES = (llama, mistral, phi, qwen)
+PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 
 

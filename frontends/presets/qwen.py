@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3, text models, dense and mixture-of-experts.
+"""Qwen1.5 MoE, Qwen2, Qwen2.5 and Qwen3, text models, dense and mixture-of-experts.
 
 Shapes: table 1 of each technical report (arXiv:2407.10671, 2412.15115, 2505.09388) and the released
 configs. Totals: the checkpoints on huggingface.co/Qwen. Context lengths are those of the model cards:
@@ -63,6 +63,12 @@ _MOE = {
     "Qwen3-Coder-480B-A35B-Instruct": (480_154_875_392, 62, 6144, 96, 8, 8192, 160, 8, 2560, 262144, 1e7),
 }
 
+_MOE_2_COLUMNS = (*_MOE_COLUMNS[:8], "shared_expert_intermediate_size", *_MOE_COLUMNS[8:])
+_MOE_2 = {
+    "Qwen1.5-MoE-A2.7B": (14_315_784_192, 24, 2048, 16, 16, 5632, 60, 4, 1408, 5632, 8192, 1e6),
+    "Qwen2-57B-A14B": (57_408_658_944, 28, 3584, 28, 4, 18944, 64, 8, 2560, 20480, 65536, 1e6),
+}
+
 _EVERY: Mapping[str, object] = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
@@ -95,6 +101,16 @@ _EVERY_MOE = {
     "tie_word_embeddings": False,
 }
 
+_EVERY_MOE_2 = {
+    **_EVERY_QWEN2,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "vocab_size": 151936,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "tie_word_embeddings": False,
+}
+
 # Tuned from, or shaped as, a Qwen2.5 of this size.
 _KIN = {
     "Qwen2.5-14B": ("DeepSeek-R1-Distill-Qwen-14B",),
@@ -104,6 +120,8 @@ _WITHOUT_BASE = {"Qwen3-32B", "Qwen3-235B-A22B"}
 
 
 def _aliases(name: str) -> tuple[str, ...]:
+    if name.startswith("Qwen1.5-"):
+        return (f"{name}-Chat",)
     if name.startswith("Qwen2-"):
         return (f"{name}-Instruct",)
     if name.startswith("Qwen2.5-"):
@@ -121,6 +139,7 @@ def presets() -> Iterator[Preset]:
     """Every bundled Qwen, by generation, the dense ones first."""
     tables: list[tuple[Mapping[str, object], tuple[str, ...], Mapping[str, tuple[float, ...]]]] = [
         (_EVERY_QWEN2, _QWEN2_COLUMNS, _QWEN2),
+        (_EVERY_MOE_2, _MOE_2_COLUMNS, _MOE_2),
         (_EVERY_QWEN3, _QWEN3_COLUMNS, _QWEN3),
         (_EVERY_MOE, _MOE_COLUMNS, _MOE),
     ]

@@ -27,7 +27,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, product
+from .polynomial import B, C, Dim, Size, T, at_most, grown, product
 from .text import parse
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "at_most",
     "ceildiv",
     "distinct",
+    "grown",
     "maximum",
     "minimum",
     "parse",

@@ -47,6 +47,11 @@ class Atom(Record):
         """Its value, by those of its arguments."""
         raise NotImplementedError
 
+    def put(self, size: Callable[[Size], Size]) -> Size:
+        """The same of other sizes."""
+        given = ((f.type, getattr(self, f.name)) for f in fields(self))
+        return self.of(*(size(value) if kind == "Size" else value for kind, value in given))
+
     def __str__(self) -> str:
         given = [(getattr(self, f.name), f.default) for f in fields(self)]
         return f"{self.name}({', '.join(str(value) for value, usual in given if value != usual)})"
@@ -102,8 +107,13 @@ class Min(Atom):
     b: Size
 
     def folded(self) -> Size | None:
-        """Of two numbers."""
-        return min(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+        """Of two numbers, or of a number and the smaller of one and another size."""
+        if isinstance(self.a, int) or not isinstance(self.b, int):
+            return min(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+        match self.a.terms:
+            case (((Min(a=a, b=int(b)),), 1),):
+                return Min.of(a, min(b, self.b))
+        return None
 
     def at(self, value: Values) -> Number:
         """Element by element."""

@@ -121,6 +121,22 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 @lru_cache(maxsize=1 << 14)
+def grown(size: Size) -> Size:
+    """A size of what was cached as it is after the step: with C + T in place of C.
+
+    >>> print(grown(2 * B * C))
+    2*B*C + 2*B*T
+    """
+    total: Size = 0
+    for monomial, coefficient in _terms(size):
+        factors = (
+            (C + T if f == "C" else Dim.symbol(f)) if isinstance(f, str) else f.put(grown) for f in monomial
+        )
+        total = total + coefficient * product(factors)
+    return total
+
+
+@lru_cache(maxsize=1 << 14)
 def at_most(a: Size, b: Size) -> bool:
     """Whether `a <= b` for every binding, by comparing coefficients (False may mean unknown)."""
     return all(c >= 0 for _, c in _terms(b - a))

@@ -1,4 +1,4 @@
-"""Ops that touch each element on its own. FLOPs per element: add 1, mul 1, silu 4, silu·mul 5."""
+"""Ops that touch each element on its own. FLOPs per element: add 1, mul 1, silu 4, silu·mul 5, sigmoid 4."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..op import Array, Op, Place
@@ -72,6 +73,26 @@ class SiluMul(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         return (silu(operands[0]) * operands[1],)
+
+
+@dataclass(frozen=True)
+class SigmoidMul(Op):
+    """x · sigmoid(gate), of one number for each row of x."""
+
+    opcode = "sigmoid_mul"
+    kind = "elementwise"
+    rule = "* h, * -> * h"
+    takes = ("x", "gate")
+    linear = frozenset({0})
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """1 an element of x, and 4 of the gate."""
+        return operands[0].elements + 4 * operands[1].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        x, gate = operands
+        return (x * (0.5 + 0.5 * np.tanh(0.5 * gate))[..., None],)
 
 
 @dataclass(frozen=True)

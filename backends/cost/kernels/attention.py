@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
-from llmir.ops.attention import FlashAttention
+from llmir.masks import mask
 
 from .base import Array, Shape
 from .call import bits
@@ -68,19 +69,16 @@ def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
     return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)
 
 
-FLASH = ("flash_attention", "causal_flash_attention")
-
-
 def shape(row: Row) -> AttentionShape:
     """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
-    op = row.node.op
-    assert isinstance(op, FlashAttention)
     q, k, *_ = row.operands
     batch, new, groups, group, head = q.shape
+    op: Any = row.node.op
+    by = mask(op.mask)
     return AttentionShape(
         batch=batch,
         new=new,
-        cached=k.shape[1] - new * op.causal,
+        cached=k.shape[1] - new * by.step,
         kv_heads=groups,
         group=group,
         head=head,
@@ -88,6 +86,6 @@ def shape(row: Row) -> AttentionShape:
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        window=op.most,
-        causal=int(op.causal),
+        window=by.most,
+        causal=by.step,
     )

@@ -19,7 +19,7 @@ from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .attention import FLASH, AttentionShape, shape
+from .attention import AttentionShape, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 
@@ -87,7 +87,7 @@ class Decode(Kernel):
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
 
 
-@prices(*FLASH)
+@prices("flash_attention")
 def decode(row: Row) -> Call:
     """Of one new token of each sequence."""
     return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode"), shape(row))

@@ -16,7 +16,7 @@ from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
 
-from .attention import FLASH, AttentionShape, seen, shape
+from .attention import AttentionShape, seen, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 
@@ -87,7 +87,7 @@ NARROW = {
 }
 
 
-@prices(*FLASH)
+@prices("flash_attention")
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
     q, k, *_ = (t.dtype.bits for t in row.operands)

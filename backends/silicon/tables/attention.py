@@ -27,7 +27,7 @@ HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 
 @lru_cache(maxsize=256)
-def attention(dtype: str, kv: str, window: float, causal: bool = True) -> Program:
+def attention(dtype: str, kv: str, mask: str) -> Program:
     """q of `b` sequences with `t` new tokens, `g`·`r` heads of `d`, over caches of `c` tokens."""
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
@@ -36,10 +36,7 @@ def attention(dtype: str, kv: str, window: float, causal: bool = True) -> Progra
     q = b.input(f"{q_type}[b, t, g, r, d]", name="q")
     k, v = (b.cache(f"{kv_type}[b, c, g, d]", name=n) for n in "kv")
     to = "bf16" if q_type in ("fp8_e4m3", "int8") else ""
-    if causal:
-        b.output(b.causal_flash_attention(q, k, v, window=int(window), to=to, name="o"))
-    else:
-        b.output(b.flash_attention(q, k, v, to=to, name="o"))
+    b.output(b.flash_attention(q, k, v, mask=mask, to=to, name="o"))
     return Program(f"attention {dtype} {kv}", {"main": b.graph()})
 
 
@@ -57,7 +54,8 @@ class Attention(Kernels):
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        return attention(*key)
+        dtype, kv, window = key
+        return attention(dtype, kv, f"window({int(window)})" if window else "causal")
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Query heads in groups, one for each head of keys and values."""
@@ -91,7 +89,7 @@ class Encoder(Kernels):
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        return attention(*key, "", 0, causal=False)
+        return attention(*key, "", "full")
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """All heads have keys of their own."""

@@ -103,6 +103,10 @@ def _layout(t: Table, i: int) -> Layout:
     gpus = t["num_gpus"][i]
     said = {name: t[name][i] for name in ("tp", "pp", "dp")}
     degrees = {name: int(n) or 1 for name, n in said.items() if not math.isnan(n)}
+    noted: Mapping[str, int] = {}
+    if gpus > 1 and not degrees.keys() & {"tp", "pp"}:
+        noted = spelling.degrees(t["note"][i], int(gpus))
+    degrees |= {name: noted[name] for name in ("tp", "pp") if noted}
     missing = [name for name in said if name not in degrees]
     stated = math.prod(degrees.values())
     if missing:
@@ -112,7 +116,7 @@ def _layout(t: Table, i: int) -> Layout:
         degrees |= dict.fromkeys(missing, 1) | {missing[0]: int(left)}
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
-    ep = 1 if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
+    ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
     weights, activations = _type(t["weight_dtype"][i], spelling.WEIGHTS, "weight_dtype")
     _, usual = _campaign(t, i)
     kv = usual if _unsaid(t["kv_dtype"][i]) else _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype")

@@ -72,6 +72,24 @@ def model(name: str) -> str:
     return _ALIKE.get(normalize(plain), plain)
 
 
+_DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
+
+
+def degrees(note: str, gpus: int) -> dict[str, int]:
+    """How a note says that GPUs are used: by one kind of parallelism all, or so many by each.
+
+    Experts lie over the ranks that split all else.
+
+    >>> degrees("PP", 4), degrees("Hybrid TP = 2 and PP = 2", 4), degrees("Hybrid TP = 2 and EP = 2", 4)
+    ({'pp': 4, 'tp': 1}, {'tp': 2, 'pp': 2}, {'tp': 4, 'ep': 2, 'pp': 1})
+    """
+    found = {kind.lower(): int(count or gpus) for kind, count in _DEGREE.findall(note)}
+    if not found:
+        return {}
+    pp = found.get("pp", 1)
+    return found | {"tp": found["tp"] if "pp" in found and "tp" in found else gpus // pp, "pp": pp}
+
+
 # weights -> the options of `quantize`: weights, activations. 16 bits are the model's own.
 WEIGHTS = {
     "": ("", ""),
