@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -221,3 +222,46 @@ def test_moments_of_stages_are_called_as_their_ops() -> None:
     names = {op.name for op in llmir.analyze(program, "h100", batch=1, new=4).ops}
     for memory in memories(program):
         assert {m.op for m in memory.moments} <= names
+
+
+def agrees(program: Program) -> None:
+    """Rolled as flat, by hand."""
+    report = llmir.analyze(program, "h100", batch=2, new=3)
+    _, transient = simulate(llmir.run(program, "unroll").graphs["main"], report.at)
+    assert report.activation_peak_bytes == transient
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("needed_after", [True, False])
+def test_what_a_body_reads_first_makes_room_in_its_last_iteration_only(
+    times: int, needed_after: bool
+) -> None:
+    b = Builder("layer")
+    h, large = b.input(TYPE, name="h"), b.input("bf16[B, T, 512]", name="large")
+    down, up = b.weight("bf16[512, 8]", name="down"), b.weight("bf16[8, 400]", name="up")
+    back = b.weight("bf16[400, 8]", name="back")
+    read = b.add(h, b.linear(large, down, einsum="b t f, f h -> b t h"))
+    wide = b.silu(b.linear(read, up, einsum="b t h, h f -> b t f"))
+    b.output(b.linear(wide, back, einsum="b t f, f h -> b t h"))
+    main = Builder("main")
+    x = main.input(TYPE, name="x")
+    first = main.weight("bf16[8, 512]", name="first")
+    given = main.linear(x, first, einsum="b t h, h f -> b t f")
+    out = main.repeat(x, given, body="layer", times=times)
+    if needed_after:
+        last = main.weight("bf16[512, 8]", name="last")
+        out = main.add(out, main.linear(given, last, einsum="b t f, f h -> b t h"))
+    main.output(out)
+    agrees(Program("p", {"main": main.graph(), "layer": b.graph()}))
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_one_value_that_a_body_gives_twice_is_held_once(times: int) -> None:
+    b = Builder("layer")
+    s = b.silu(b.add(b.input(TYPE, name="x"), b.input(TYPE, name="y")))
+    b.output(s, s)
+    main = Builder("main")
+    x = main.input(TYPE, name="x")
+    one, other = main.repeat(x, main.silu(x), body="layer", times=times, carried=2)
+    main.output(main.add(main.silu(one), main.silu(other)))
+    agrees(Program("p", {"main": main.graph(), "layer": b.graph()}))

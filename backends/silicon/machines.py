@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from llmir import hw
@@ -60,9 +61,10 @@ class Machines:
     def file(self, name: str) -> Path | None:
         """The file of this name, if it is one."""
         beside = self.folder / f"{name}.yaml"
-        if os.sep not in name and beside.is_file():
-            return beside
-        return Path(name) if name.endswith((".yaml", ".yml")) else None
+        with suppress(OSError):  # a name that is too long for one
+            if os.sep not in name and beside.is_file():
+                return beside
+        return Path(name) if name.endswith((".yaml", ".yml")) and "\0" not in name else None
 
     def base(self, device: Device, name: str, target: str) -> str:
         """What a file `target` says under `extend` to build on `device`, `name` if that is bundled."""

@@ -1,0 +1,58 @@
+"""The script of `make mutants`: what it changes, and that the list of equivalent mutants is of real ones."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
+    assert spec and spec.loader
+    found = sys.modules["mutants"] = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_each_kind_of_change_is_made(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "part.py"
+    file.write_text(
+        '"""Doc 1."""\ndef f(a: int = 1, b=True):\n    if a < 2 and not b:\n'
+        '        raise ValueError(f"{a + 1}")\n'
+        "    return [x for x in a if x]\n"
+    )
+    script.ROOT = tmp_path
+    try:
+        found = [m.new.strip() for m in script.mutants(script.TARGETS[0], file)]
+    finally:
+        script.ROOT = ROOT
+    assert found == [
+        "def f(a: int = (2), b=True):",
+        "def f(a: int = 1, b=(False)):",
+        "if (not (a < 2 and (not b))):",
+        "if (a < 2 or not b):",
+        "if (not b):",
+        "if (a < 2):",
+        "if (a <= 2) and not b:",
+        "if (a >= 2) and not b:",
+        "if a < (3) and not b:",
+        "if a < 2 and (b):",
+        "pass",
+        "return None",
+        "return ([x for x in a])",
+    ]
+
+
+def test_what_is_listed_as_equivalent_is_a_mutant_with_a_reason(script: ModuleType) -> None:
+    made = {m.key for t in script.TARGETS for file in script._files(t) for m in script.mutants(t, file)}
+    listed = script.equivalent()
+    assert listed
+    assert not set(listed) - made
+    assert all(len(why) > 20 for why in listed.values())
