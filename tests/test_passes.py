@@ -43,7 +43,8 @@ def test_fusion_finds_every_layer_and_leaves_no_eager_op(config: dict[str, objec
     program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
     for name in program.graphs.keys() - {"main"}:
         found = opcodes(program, name)
-        assert found["flash_attention"] == found["rope_append"] == found["silu_mul"] == 1
+        assert found["flash_attention"] == found["rope_append"] == 1
+        assert found["silu_mul"] == 1 + found["sigmoid_mul"]  # which a shared expert has
         assert found["add_rms_norm"] == 1
         eager = (
             "attention_scores",
