@@ -55,8 +55,9 @@ def validate(
         convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
-    if engine and hw is None:
-        raise InputError(f"validate: engine {engine!r} is of chat logs; other tables name their own")
+    given = {"engine": engine, "unit": unit, "batch": batch if batch != 1 else None}
+    if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
+        raise InputError(f"validate: {wrong} {given[wrong]!r} is of chat logs; other tables name their own")
     if engine:
         model(device(hw), cost, engine)  # or an error
     on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch, unit)

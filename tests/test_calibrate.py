@@ -224,6 +224,35 @@ def test_one_group_of_shapes_is_too_few_to_judge(run: Run, tmp_path: Path) -> No
     assert ran.err.splitlines()[-1] == "error: .: no rows of any known device"
 
 
+def test_times_that_no_device_has_are_too_few_to_judge(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    rows = "".join(f"h100_sxm,bfloat16,64,{n},4096,0.01,ours,,test,\n" for n in (1024, 2048, 4096))
+    (tmp_path / "gemm.csv").write_text(HEADER + rows)
+    ran = run("calibrate", "--from", ".")
+    assert (ran.code, ran.out) == (2, "")
+    assert "too few to judge (3 rows are faster than the roofline)" in ran.err
+
+
+@pytest.mark.parametrize("target", ["x.yaml", "out"])
+def test_fits_that_are_worse_than_the_roofline_are_not_written(run: Run, tmp_path: Path, target: str) -> None:
+    pytest.importorskip("scipy")
+    h100 = hw.load("h100-sxm")
+    sizes = [(m, n) for m in (1, 8, 2048, 8192) for n in (2048, 4096)]
+    least = [
+        1e6 * max(2 * m * n * 4096 / h100.matrix_flops["bf16"], 2 * 4096 * n / h100.memory_Bps)
+        + 2e6 * m * (4096 + n) / h100.memory_Bps * (m < 100)
+        for m, n in sizes
+    ]
+    rows = (
+        f"h100_sxm,bfloat16,{m},{n},4096,{t + 1e-3:.6f},ours,,test,\n"
+        for (m, n), t in zip(sizes, least, strict=True)
+    )
+    (tmp_path / "gemm.csv").write_text(HEADER + "".join(rows))
+    ran = run("calibrate", "--from", ".", "-o", target)
+    assert (ran.code, ran.out, (tmp_path / target).exists()) == (2, "", False)
+    assert "nothing to write" in ran.err
+
+
 def test_one_file_is_of_one_device(run: Run, tmp_path: Path) -> None:
     written(tmp_path / "rows", Gemm())
     first = (tmp_path / "rows" / "gemm.csv").read_text()

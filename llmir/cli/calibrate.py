@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from llmir.errors import InputError
 from . import fits, options, output
 from .command import command
 from .ending import line
-
-if TYPE_CHECKING:
-    pass
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")

@@ -144,6 +144,7 @@ def cases(
             case = _case(format, some, device, engine, framework, families, points, known(device))
             if len(set(case.groups)) < 2:
                 few = f"fewer than two groups by {', '.join(format.groups)}, too few to judge"
+                few += f" ({case.hot} rows are faster than the roofline)" if case.hot else ""
                 problems.append(f"{what}, {case.name}: {few}")
             elif variant:
                 found.append(replace(case, main=variant == "main"))

@@ -32,10 +32,8 @@ class Term:
         """As a report has them."""
         return np.asarray(self.call.seconds(kernel, device, NUMBERS, self.least))
 
-    def take(self, some: Array) -> Term:
-        """Of some rows, which are numbered anew."""
-        place = np.full(max(self.rows.max(), some.max()) + 1, -1)
-        place[some] = np.arange(len(some))
+    def take(self, place: Array) -> Term:
+        """Of some rows: `place` has the new number of each, below 0 for those that are left out."""
         at = place[self.rows] >= 0
         call = replace(self.call, shape=self.call.shape.take(at))
         return Term(self.family, call, self.least[at], place[self.rows[at]])
@@ -60,7 +58,10 @@ class Clock:
 
     def take(self, some: Array) -> Clock:
         """Of some rows."""
-        return Clock(self.device, tuple(t.take(some) for t in self.terms), len(some))
+        place = np.full(self.count, -1)
+        place[some] = np.arange(len(some))
+        kept = (t.take(place) for t in self.terms)
+        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some))
 
 
 def clock(points: Sequence[Points], device: Device) -> Clock:

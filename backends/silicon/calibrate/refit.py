@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 Engines = dict[str, dict[str, Fitted]]
 YAML = (".yaml", ".yml")
+BETTER = "is nearer to shapes that it has not seen than the roofline"
 NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 
 
@@ -65,6 +66,8 @@ class Refit(Immutable):
         if not target.endswith(YAML):
             made = files(self._cases, whole=self._whole)
             made |= {f"engines/{host.engine}.yaml": host.yaml for host in self._overheads}
+            if not made:
+                raise InputError(f"{target}: nothing to write, no fit to a bundled device {BETTER}")
             return {f"{target}/{name}": text for name, text in made.items()}
         if not self._cases:
             (host,) = _alone(self._overheads, target, "engine", [host.engine for host in self._overheads])
@@ -183,6 +186,8 @@ def block(found: Sequence[Case], hosts: Mapping[str, Mapping[str, Fitted]] = NO_
     engines = calibration(found)
     for engine, host in hosts.items():
         engines.setdefault(engine, {}).update(host)
+    if not engines:
+        raise InputError(f"nothing to write, no fit {BETTER}")
     known = found[0].device.calibration
     first = max(engines, key=lambda e: (known is not None and e == known.engine, len(engines[e])))
     return to_yaml(Calibration(first, engines))
