@@ -29,6 +29,9 @@ def _gate_up(p: Any, x: Value) -> Any:
 
 
 def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
+    one, other = (b.type(match[name].operands[1]) for name in ("gate", "up"))
+    if len(one.shape) != len(other.shape):
+        return None  # a router, and the gate of a shared expert
     return _merge(b, x, [match["gate"], match["up"]], "gate_up_proj")
 
 

@@ -103,6 +103,27 @@ def test_experts_are_read_where_they_are_touched_and_rows_are_shared_over_ranks(
     assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-6)
 
 
+@pytest.mark.parametrize("routing", ["{x}", "{", "{law.__class__}", "{ranks:>999999999999}", "chance{"])
+def test_a_routing_that_is_no_law_is_refused(judge: Any, routing: str) -> None:
+    columns = MOE.replace("framework", "framework,routing")
+    [refused] = judge(columns + f"h100_sxm,bfloat16,4,2048,768,8,128,1,2,9999,x,{routing}\n").refused
+    assert refused.reason.startswith("routing ")
+
+
+def test_experts_of_more_ranks_than_there_can_be_are_refused(judge: Any) -> None:
+    ranks = 2**31 - 1  # a prime
+    [refused] = judge(MOE + f"h100_sxm,bfloat16,4,2048,768,8,{ranks},1,{ranks},9999,x\n").refused
+    assert "1,048,576" in refused.reason
+
+
+def test_a_norm_that_narrows_reads_wide_rows_whatever_its_type_is_called(judge: Any) -> None:
+    wide, narrow = (
+        only(judge(MOVED + f"h100_sxm,{dtype},rms_norm_quant_fp8,64,4096,0,9,x\n")).ideal_s
+        for dtype in ("bfloat16", "fp8")
+    )
+    assert wide == narrow
+
+
 @pytest.mark.parametrize(
     ("op", "gpus", "sent"), [("all_reduce", 4, 2 * 3 / 4), ("all_gather", 8, 7 / 8), ("alltoall", 2, 1 / 2)]
 )

@@ -85,11 +85,15 @@ def collective(op: str, ranks: int, narrow: bool) -> Program:
 
 
 def factors(n: int) -> list[int]:
-    """The prime factors."""
+    """The prime factors.
+
+    >>> factors(1), factors(12), factors(2**31 - 1)
+    ([], [2, 2, 3], [2147483647])
+    """
     found, p = [], 2
-    while n > 1:
+    while p * p <= n:
         while n % p == 0:
             found.append(p)
             n //= p
         p += 1
-    return found
+    return [*found, n] if n > 1 else found

@@ -18,6 +18,7 @@ from .attention import TYPES
 from .table import MORE, WHOSE, Kernels, columns
 
 FP8 = "fp8_e4m3_t"
+NARROWS = ("scale_matrix", "static")  # their dtype may be the result's
 Build = Callable[..., Any]
 
 
@@ -70,7 +71,7 @@ class Elementwise(Kernels):
     numbers = columns("rows", "cols")
     words = (*WHOSE, "dtype", "op")
     more = (*MORE, "timing")
-    key = ("timed", "dtype", "op")
+    key = ("timed", "dtype")
 
     def completed(self, rows: Table, device: Device) -> Table:
         """What is timed is what the table names unless its source says otherwise."""
@@ -94,11 +95,11 @@ class Elementwise(Kernels):
 
 
 @lru_cache(maxsize=256)
-def elementwise(timed: str, dtype: str, op: str = "") -> Program:
+def elementwise(timed: str, dtype: str) -> Program:
     """What is timed, of so many rows and columns; of what is narrowed the table's type is the result's."""
     if timed not in OPS:
         raise InputError(f"no op is a {timed!r}")
-    type = "bf16" if op == "scale_matrix" else TYPES.get(dtype, "")
+    type = "bf16" if timed in NARROWS and dtype == "fp8" else TYPES.get(dtype, "")
     if not type:
         raise InputError(f"dtype {dtype!r} of an elementwise op is not known")
     b = Builder()

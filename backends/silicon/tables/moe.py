@@ -67,7 +67,7 @@ class Moe(Kernels):
         said = zip(rows["distribution"], rows["routing"], rows["moe_ep"], strict=True)
         for i, (exponent, form, ranks) in enumerate(said):
             usual = f"power_law({exponent})" if exponent else "even"
-            laws[i] = (form or "{law}").format(law=usual, ranks=int(ranks))
+            laws[i] = form.replace("{law}", usual).replace("{ranks}", f"{ranks:.0f}") or usual
         timed = np.where(rows["timed"] == "", LAYER, rows["timed"])
         return Table({**rows.columns, "law": laws, "timed": timed})
 
