@@ -31,6 +31,7 @@ from llmir.dim import (
     parse,
     product,
 )
+from llmir.dim.polynomial import grown
 from llmir.errors import ParseError, VerifyError
 from llmir.routing import CHANCE, Even, Law, Zipf
 
@@ -81,6 +82,16 @@ def test_a_size_is_what_python_computes(expression: tuple[Size, object], b: int,
     value = Binding(B=b, T=t, C=c)(size)
     assert type(value) is int
     assert value == compute(tree, {"B": b, "T": t, "C": c})
+
+
+@example((ceildiv(C, 3) * C + B, None), 1, 2, 3)
+@given(EXPRESSIONS, VALUES, VALUES, VALUES)
+def test_what_is_cached_has_grown_by_the_new_tokens(
+    expression: tuple[Size, object], b: int, t: int, c: int
+) -> None:
+    """Its value after the step is what it was with as many more in the cache."""
+    size = expression[0]
+    assert Binding(B=b, T=t, C=c)(grown(size)) == Binding(B=b, T=t, C=c + t)(size)
 
 
 @example((B + 1, None))
