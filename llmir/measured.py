@@ -12,7 +12,7 @@ from . import convert
 from .api import checked_program, load, run
 from .errors import HardwareError, InputError, OutputError
 from .graph import Program
-from .names import suggest
+from .names import plain, suggest
 
 if TYPE_CHECKING:
     from .backends.silicon.calibrate import Case, Refit
@@ -90,8 +90,8 @@ def calibrate(
     hw = None if hw is None else convert.text("hw", hw)
     engine = None if engine is None else convert.text("engine", engine)
     family = None if family is None else convert.text("family", family)
-    if not path.is_dir():
-        raise InputError(f"no folder {str(path)!r}")
+    if not os.path.isdir(path):
+        raise InputError(f"no folder {plain(str(path))!r}")
     machines = Machines(path)
     if convert.flag("host", host):
         if hw or family:

@@ -199,7 +199,7 @@ def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--from", "nowhere"), "--from: no folder 'nowhere'"),
+        (("--from", "nowhere"), "no folder 'nowhere'"),
         (("--from", "rows", "--device", "b200"), "rows: no rows of b200"),
         (("--from", "rows", "--engine", "x"), "rows: no rows of x"),
         (("--from", "rows", "--family", "gem"), "unknown family 'gem'; did you mean gemm"),

@@ -178,8 +178,24 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "hw": None,
             "batch": 1,
             "engine": None,
+            "unit": "ms",
             "cost": "ideal",
             "tell": print,
+        },
+    ),
+    "calibrate": (
+        llmir.calibrate,
+        {"folder": FOLDER, "hw": None, "engine": None, "family": None, "host": False, "tell": print},
+    ),
+    "measure": (  # of a device that nobody knows, so that nothing is timed
+        llmir.measure,
+        {
+            "folder": FOLDER / "times",
+            "hw": "abacus",
+            "seconds": 1.0,
+            "quick": True,
+            "tell": print,
+            "progress": print,
         },
     ),
     "draw": (

@@ -25,7 +25,7 @@ import numpy as np
 
 from llmir.convert import shown
 from llmir.dim import Binding, Number
-from llmir.errors import InputError
+from llmir.errors import InputError, LlmirError
 from llmir.hw import Device
 
 from .basis import Basis
@@ -62,7 +62,14 @@ class Seconds:
 
     def time(self, at: Binding) -> Number:
         """What the function says; InputError for what is no time."""
-        found = self.seconds(at)
+        try:
+            found = self.seconds(at)
+        except LlmirError:
+            raise
+        except Exception as error:  # of the user's function, which the cause shows
+            raise InputError(
+                f"cost model {self.basis.kind}: {self.op}: {type(error).__name__}: {error}"
+            ) from error
         try:
             time = np.broadcast_to(np.asarray(found, dtype=np.float64), at.shape)
         except (TypeError, ValueError, OverflowError):

@@ -70,8 +70,6 @@ def calibrate(
         raise InputError(f"{'--quick' if quick else '--seconds'}: says how to measure; it goes with --run")
     if folder is None:
         raise InputError("missing option '--from' with measured times, or '--run' to measure them here")
-    if not Path(folder).is_dir():
-        raise InputError(f"--from: no folder {folder!r}")
     if output_file is not None and Path(output_file).suffix:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
     asked: dict[str, Any] = {"hw": device, "engine": engine, "family": family, "host": host}
