@@ -180,7 +180,8 @@ def measure(
     write_file(file, base)
 
     machines = Machines(target)
-    found = fitted(load_all(target, tell), machines, tell=tell)
+    own = machines(name)  # the folder may hold tables of others
+    found = fitted(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
     if not found:
         raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
     write_file(file, base + block(found))

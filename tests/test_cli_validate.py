@@ -50,6 +50,13 @@ def test_a_csv_has_every_row_and_the_statistics_are_still_shown(run: Run, tmp_pa
     assert "| gemm" in run("validate", "gemm.csv", "--format", "md").out
 
 
+def test_a_page_is_html(run: Run, tmp_path: Path) -> None:
+    assert run("validate", "gemm.csv", "-o", "page.html").code == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "rows priced" in page
+
+
 def test_a_log_gets_its_predictions_beside_its_own_columns(run: Run, tmp_path: Path) -> None:
     said = run(
         "validate", "chat.csv", "--model", "tiny.json", "--hw", "rtx3090", "--tp", "2", "-o", "out.csv"

@@ -45,6 +45,9 @@ class CostModel(Protocol):
         """Seconds of one execution of an op on one rank, as a function of a binding; or a `Price`."""
 
 
+NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
+
+
 @dataclass(frozen=True, eq=False)
 class Seconds:
     """A price that is a function; bounds and the least are the roofline's."""
@@ -71,7 +74,8 @@ class Seconds:
                 f"cost model {self.basis.kind}: {self.op}: {type(error).__name__}: {error}"
             ) from error
         try:
-            time = np.broadcast_to(np.asarray(found, dtype=np.float64), at.shape)
+            some = found if isinstance(found, NUMBERS) else np.nan  # no array of what may have no end
+            time = np.broadcast_to(np.asarray(some, dtype=np.float64), at.shape)
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
         if not (np.isfinite(time) & (time >= 0)).all():

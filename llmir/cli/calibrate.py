@@ -23,7 +23,7 @@ from .ending import line
 @click.option("--engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
 @click.option("--family", metavar="NAME", help="Only this family of kernels, or kind such as gemm.")
 @click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
-@options.form("table", "json", "csv", "md")
+@options.form("table", "json", "csv", "md", "html")
 @options.output(
     "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
     "that was fitted, laid out as llmir/hw; with --run, of the times too."

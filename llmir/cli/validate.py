@@ -47,7 +47,7 @@ _SAID = 5  # unreadable rows that are named one by one
 @options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @click.option("--plot", metavar="DIR", help="Draw predicted against measured, error by size, and requests.")
-@options.form("table", "json", "csv", "md")
+@options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")
 @click.pass_context
 def validate(ctx: click.Context, /, **given: Any) -> None:
@@ -122,7 +122,7 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in _more(found)]
         output.emit("\n".join(parts), target)
     else:
-        output.emit_table(_shown(found, by), target)
+        output.emit_rows(show.every_row(found), form, target, _shown(found, by))
 
 
 def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
