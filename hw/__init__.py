@@ -99,7 +99,8 @@ def engine(name: str, kernels: Iterable[str] = ()) -> Fitted:
     if path is not None:
         return schema.fitted(parse(path), path.name)
     if name not in engines():
-        near = suggest(name, (*engines(), *kernels)) or f", known are {', '.join(engines())}"
+        more = convert.items("kernels", kernels, "names", error=HardwareError)
+        near = suggest(name, (*engines(), *map(str, more))) or f", known are {', '.join(engines())}"
         raise HardwareError(f"unknown engine {schema.show(name)}{near}")
     return _engine(name)
 

@@ -55,6 +55,7 @@ def validate(
         convert.refuse("tell", tell, "a function of a file's name, rows done and rows in all")
     if (program is None) != (hw is None):
         raise InputError("validate: a chat log needs both, a program and the hw that it ran on")
+    unit = convert.text("unit", unit)
     given = {"engine": engine, "unit": unit, "batch": batch if batch != 1 else None}
     if hw is None and (wrong := next((name for name, value in given.items() if value), None)):
         raise InputError(f"validate: {wrong} {given[wrong]!r} is of chat logs; other tables name their own")

@@ -108,7 +108,7 @@ _PLANS = (
     "",
     "(lm_head:int8)",
     "(down_proj:keep)",
-    "(q_proj:int4_g6, attention:fp8_t)",
+    "(o_proj:int4_g6, attention:fp8_t)",
     "(embedding:fp8)",
     "(*_norm:fp32, lm_head:nvfp4)",
 )
