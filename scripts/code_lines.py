@@ -1,4 +1,4 @@
-"""Code lines of folders: neither blank, nor comments, nor docstrings.
+"""Code lines of folders and files: neither blank, nor comments, nor docstrings.
 
 python scripts/code_lines.py backends/cost backends/silicon
 """
@@ -36,7 +36,10 @@ def count(text: str) -> int:
 
 def main(folders: list[str]) -> None:
     """A line for each folder, and the sum."""
-    counts = {name: sum(count(p.read_text()) for p in Path(name).rglob("*.py")) for name in folders}
+    counts = {}
+    for name in folders:
+        files = [Path(name)] if Path(name).is_file() else Path(name).rglob("*.py")
+        counts[name] = sum(count(file.read_text()) for file in files)
     for name, lines in (*counts.items(), ("in all", sum(counts.values()))):
         print(f"{lines:7}  {name}")
 

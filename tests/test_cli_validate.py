@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import llmir
+
 from tests.commands import Run, runner
 
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
@@ -37,6 +39,7 @@ def test_the_table_says_what_was_priced_and_what_was_not(run: Run) -> None:
     assert said.code == 0
     assert said.out.startswith("2 of 3 rows priced, 1 refused, cost model calibrated")
     assert "unknown device 'x9'" in said.out
+    assert str(llmir.validate("gemm.csv")) == said.out.rstrip()
 
 
 def test_a_csv_has_every_row_and_the_statistics_are_still_shown(run: Run, tmp_path: Path) -> None:

@@ -138,7 +138,10 @@ def test_a_row_takes_what_a_report_says_of_its_ops(
             timed = [op for op in step.ops if op.name not in points.untimed and op.kind != "overhead"]
             judged = said[int(lines[row])]
             assert judged.predicted_s == pytest.approx(sum(op.time_s for op in timed), rel=EXACT)
-            assert {*judged.basis.split("; ")} == {str(op.basis) for op in timed}
+            bases = {str(op.basis) for op in timed}
+            if engine == "another":  # whose kernels nobody measured: the device's first stand in
+                bases = {"calibrated for vllm" if basis == "calibrated" else basis for basis in bases}
+            assert {*judged.basis.split("; ")} == bases
 
 
 def only(path: Path, text: str) -> Any:

@@ -105,7 +105,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _emit(found: Validation, by: list[str], form: str, target: str | None, logs: tuple[str, ...]) -> None:
     from llmir.backends.export import jsonio
-    from llmir.backends.silicon.validate import chat, show
+    from llmir.backends.silicon.validate import chat, overview, show
 
     if form == "json":
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
@@ -113,68 +113,16 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
         output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
-            output.emit_table(_shown(found, by))
+            output.emit_table(overview.shown(found, by))
     elif form == "md":
         lines = show.group_lines(found, by)
         right = range(len(by), len(by) + len(show.HEADINGS))
         parts = [f"{show.scope(found)}, cost model {found.cost_model}.\n"]
         parts.append(jsonio.to_markdown([*by, *show.HEADINGS], lines, right))
-        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in _more(found)]
+        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in overview.more(found)]
         output.emit("\n".join(parts), target)
     else:
-        output.emit_rows(show.every_row(found), form, target, _shown(found, by))
-
-
-def _more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
-    """The tables below the first: rows faster than their bound, rows refused."""
-    from llmir.backends.silicon.validate import show
-
-    exceeds = [[*words, f"{n:,}"] for *words, n in show.exceeds(found)]
-    refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
-    tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
-        (("kind", "device", "measured below ideal, because", "rows"), exceeds),
-        (("kind", "refused, because", "row numbers", "rows"), refused),
-    ]
-    return [(headings, rows) for headings, rows in tables if rows]
-
-
-def _shown(found: Validation, by: list[str]) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    from llmir.backends.export import table
-    from llmir.backends.silicon.validate import show
-
-    parts: list[Any] = [Text(f"{show.scope(found)}, cost model {found.cost_model}")]
-    parts += _sections([*by, *show.HEADINGS[:-1]], show.group_lines(found, by), len(by))
-    for headings, rows in _more(found):
-        more = table.columns(headings, headings[-1:], headings[1:-1])
-        for row in rows:
-            table.add(more, row)
-        parts += ["", more]
-    return Group(*parts)
-
-
-def _sections(headings: list[str], lines: list[list[str]], keys: int) -> list[Any]:
-    """Tables of groups, alike in width, under what they share: all keys but the last two."""
-    from rich.text import Text
-
-    from llmir.backends.export import table
-
-    shared, parts = max(keys - 2, 0), []
-    headings = headings[shared:]
-    cells = [headings, *(line[shared:] for line in lines)]
-    widths = [
-        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
-    ]
-    for title, some in groupby(lines, key=lambda line: line[:shared]):
-        shown = table.columns(headings, headings[keys - shared :], headings[: keys - shared])
-        for column, width in zip(shown.columns, widths, strict=True):
-            column.min_width = width
-        for line in some:
-            table.add(shown, line[shared : shared + len(headings)])
-        parts += ["", *([Text(", ".join(title), style="bold")] if shared else []), shown]
-    return parts
+        output.emit_rows(show.every_row(found), form, target, overview.shown(found, by))
 
 
 def _notes(found: Validation) -> None:

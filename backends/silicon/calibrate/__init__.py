@@ -1,5 +1,6 @@
 """From measured times to the parameters of kernels, and of what engines add to them."""
 
+from . import overview
 from .cases import Case, cases
 from .fit import fit
 from .hosts import TABLE, Overheads, overheads
@@ -15,5 +16,6 @@ __all__ = [
     "fit",
     "fitted",
     "overheads",
+    "overview",
     "with_fits",
 ]

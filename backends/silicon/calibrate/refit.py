@@ -18,6 +18,7 @@ from llmir.errors import InputError
 from llmir.frozen import FrozenDict, Immutable
 from llmir.hw import Calibration, Device, Fitted
 from llmir.hw.calibration import rank
+from llmir.views import Shown
 
 from .cases import Case, cases
 from .hosts import Overheads
@@ -30,7 +31,7 @@ BETTER = "is nearer to shapes that it has not seen than the roofline"
 NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 
 
-class Refit(Immutable):
+class Refit(Immutable, Shown):
     """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
 
     `device` is the one that was asked for, as it was named; `whole`, whether all there is was fitted.

@@ -1,5 +1,6 @@
 """Predictions held against measurements: tables of kernels, of whole models, and chat logs."""
 
+from . import overview
 from .chat import Chat
 from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
 from .pricing import IDEAL, Pricing, priced_by
@@ -18,6 +19,7 @@ __all__ = [
     "Pricing",
     "Refused",
     "Validation",
+    "overview",
     "priced_by",
     "validate",
 ]

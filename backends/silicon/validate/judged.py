@@ -13,6 +13,7 @@ from llmir.backends.silicon.folds import errors
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.names import suggest
+from llmir.views import Shown
 
 METRICS = {
     "latency": "one call of a kernel",
@@ -127,7 +128,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Validation(Figures):
+class Validation(Figures, Shown):
     """What was judged and what was not; `problems` are rows whose cells make no sense.
 
     `questions` are of files whose times no machine can have.

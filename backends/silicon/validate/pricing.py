@@ -38,8 +38,19 @@ class Pricing(NamedTuple):
         """
         if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
+        return model(device, self.name, self.known(device, engine))
+
+    def known(self, device: Device, engine: str) -> str | None:
+        """The engine whose kernels are taken; None for one that nobody measured."""
         known = (*engines(device), *hw.engines())
-        return model(device, self.name, next((e for e in (engine, owner(engine)) if e in known), None))
+        return next((e for e in (engine, owner(engine)) if e in known), None)
+
+    def rests(self, device: Device, engine: str, basis: str) -> str:
+        """The basis of a row as `analyze` would say it: of an unknown engine, for the first one."""
+        if self.known(device, engine):
+            return basis
+        said = {"calibrated": f"calibrated for {first(device)}"}
+        return "; ".join(said.get(part, part) for part in basis.split("; "))
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
