@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import llmir
-
 from tests.commands import Run, runner
 
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
