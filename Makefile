@@ -33,7 +33,7 @@ demo: $(READY) ## two models on an H100: tables here, pictures in demo/
 	done; done
 
 test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and every example in README, docs and code
-	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED))
+	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
