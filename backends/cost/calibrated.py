@@ -216,4 +216,6 @@ class Calibrated:
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)
-        return Measured(self.device, made, found, roofline, self.kernels, by) if found else None
+        if not found:
+            return None
+        return Measured(self.device, made, found, roofline, self.engine or self.kernels, by)

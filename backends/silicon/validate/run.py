@@ -133,7 +133,6 @@ def _points(
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
     basis, band = trust(times, [price.basis for price in held], [price.error for price in held])
-    basis = pricing.rests(device, kernels, basis)
     measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
     columns = measured, np.sum(times, axis=0), least.seconds, np.broadcast_to(band, len(at)), rules
