@@ -131,13 +131,12 @@ def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array])
 
 def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
     """The log's own columns, with predicted and least seconds beside them; for rows that could be priced."""
+    names = (f"{which}_{m}_s" for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal"))
+    empty: dict[str, object] = dict.fromkeys((*names, "basis", "band"))
     priced: dict[int, dict[str, object]] = {}
     for r in rows:
         if r.file == path.name:
-            own = priced.setdefault(r.row, {})
-            own |= {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
-            own |= {"basis": r.basis, "band": r.band}
+            said = {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
+            priced.setdefault(r.row, dict(empty)).update(said, basis=r.basis, band=r.band)
     with strict_csv.table(path, "more") as reader:
-        logged = list(reader)
-    empty = {f"{which}_{m}_s": None for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal")}
-    return [{**row, **empty, **priced.get(n, {})} for n, row in enumerate(logged, 1)]
+        return [{**row, **priced.get(n, empty)} for n, row in enumerate(reader, 1)]
