@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .config import Config
-from .decoder import Decoder
-from .family import family
-from .layers import Layer, Moe
-from .llama import attention, check_chosen, decoder, layers, mlp, window
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..mlps import Moe
+from ..parts import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS, _KV_HEADS = 131072, 8
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from .config import Config
-from .decoder import Decoder
-from .family import family
-from .layers import Attention, Layer, Mlp, Moe
-from .llama import attention, check_chosen, decoder, layers, mlp, window
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..mixers import Attention
+from ..mlps import Mlp, Moe
+from ..parts import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
