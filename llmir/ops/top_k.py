@@ -86,7 +86,8 @@ class TopK(Op):
         highest = np.sort(grouped, axis=-1)[..., -self.best :].sum(axis=-1)
         order = np.argsort(-highest, axis=-1, kind="stable")
         rank = np.argsort(order, axis=-1, kind="stable")[..., None]
-        return np.where(rank < self.kept, grouped, -np.inf).reshape(scores.shape)
+        limited: Array = np.where(rank < self.kept, grouped, -np.inf).reshape(scores.shape)
+        return limited
 
 
 @dataclass(frozen=True)
