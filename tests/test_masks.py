@@ -109,7 +109,7 @@ def test_what_is_no_mask_is_an_error_with_those_that_are(text: str) -> None:
 
 
 def slopes(heads: int) -> list[float]:
-    """As the paper's authors wrote it (arXiv:2108.12409, github.com/ofirpress/attention_with_linear_biases)."""
+    """As the authors of arXiv:2108.12409 wrote it (github.com/ofirpress/attention_with_linear_biases)."""
 
     def powers(n: int) -> list[float]:
         start = 2 ** (-(2 ** -(np.log2(n) - 3)))
@@ -131,7 +131,7 @@ def test_alibi_has_the_slopes_of_its_paper(heads: int, distance: int, spread: in
 @pytest.mark.parametrize("spec", ["shard{tp=2}", "shard{tp=4}", "shard{tp=2,sp=1}"])
 @pytest.mark.parametrize("flash", [False, True])
 def test_alibi_and_learned_positions_are_the_same_on_each_rank(spec: str, flash: bool) -> None:
-    """4 query heads for 2 keys and values; a table of words that is split leaves sums to which rows are added once."""
+    """4 query heads for 2 keys and values; to the sums that a split table leaves, rows are added once."""
     b = Builder()
     ids = b.input("int64[B, T]", name="x", axes=("batch", "seq"))
     table = b.weight("fp32[8, 4]", name="embed", axes=("vocab", "embed"))
