@@ -20,7 +20,7 @@ class Family(NamedTuple):
     read: Reader
 
 
-FAMILIES: Kind[Family] = Kind("family", "llmir.frontends")
+FAMILIES: Kind[Family] = Kind("family", "llmir.frontends.families")
 
 
 def family(architecture: str, model_type: str) -> Callable[[Reader], Reader]:

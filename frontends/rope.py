@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .config import Config
-from .layers import Rope
+from .mixers import Rope
 from .source import show
 
 _NUMBERS = """

@@ -56,7 +56,7 @@ graph @main {
 FAMILY = """
 from llmir.frontends import family
 from llmir.frontends.layers import Layer
-from llmir.frontends.llama import attention, decoder, layers, mlp
+from llmir.frontends.parts import attention, decoder, layers, mlp
 
 @family("WidgetForCausalLM", "widget")
 def widget(config):

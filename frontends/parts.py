@@ -1,4 +1,4 @@
-"""Llama 2, 3, 3.1, 3.2, 3.3 (text), and the reading that all decoder families share."""
+"""What llama-like configs say of a decoder and its parts; a family says what differs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from llmir.dtype import dtype
 
 from .config import Config
 from .decoder import Decoder
-from .family import family
-from .layers import Attention, Layer, Mlp, Moe
+from .layers import Layer
+from .mixers import Attention
+from .mlps import Mlp, Moe
 from .rope import rope
 
 _EXPERTS = (
@@ -113,12 +114,3 @@ def decoder(
         tied=config.flag("tie_word_embeddings", False),
         layers=layers,
     )
-
-
-@family("LlamaForCausalLM", "llama")
-def llama(config: Config) -> Decoder:
-    """LlamaForCausalLM. `attention_bias` is on all four projections."""
-    bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias)
-    layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))
-    return decoder(config, "LlamaForCausalLM", (layer,) * layers(config))

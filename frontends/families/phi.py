@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .config import Config
-from .decoder import Decoder
-from .family import family
-from .layers import Layer
-from .llama import attention, decoder, layers, mlp, window
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import attention, decoder, layers, mlp, window
 
 _POSITIONS = 4096
 

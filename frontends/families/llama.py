@@ -1,0 +1,18 @@
+"""Llama 2, 3, 3.1, 3.2, 3.3 (text)."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import attention, decoder, layers, mlp
+
+
+@family("LlamaForCausalLM", "llama")
+def llama(config: Config) -> Decoder:
+    """LlamaForCausalLM. `attention_bias` is on all four projections."""
+    bias = config.flag("attention_bias", False)
+    mixer = attention(config, qkv_bias=bias, out_bias=bias)
+    layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))
+    return decoder(config, "LlamaForCausalLM", (layer,) * layers(config))

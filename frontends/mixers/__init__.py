@@ -1,0 +1,5 @@
+"""What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
+
+from .attention import Attention, Rope
+
+__all__ = ["Attention", "Rope"]
