@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from llmir.names import normalize
 
 
 class Campaign(NamedTuple):
@@ -53,23 +52,13 @@ def campaign(source: str, engine: str, model: str, weights: str) -> tuple[float,
 _STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
 
 
-# Releases with the weight shapes of a model that we have under another name.
-_ALIKE = {
-    "llama7b": "Llama-2-7B",  # arXiv:2302.13971, table 2: 7B and 13B are as in Llama 2
-    "llama13b": "Llama-2-13B",
-    "vicuna7bv1.5": "Llama-2-7B",  # fine-tuned from it, lmsys.org/blog/2023-03-30-vicuna
-    "vicuna13bv1.5": "Llama-2-13B",
-}
-
-
 def model(name: str) -> str:
     """A model's name without the format that a release of it is stored in; the dtype column says that.
 
     >>> model("TheBloke/Llama-2-7B-GPTQ"), model("x/vicuna-7b-v1.5-awq-gemv"), model("Qwen/Qwen3-32B")
-    ('TheBloke/Llama-2-7B', 'Llama-2-7B', 'Qwen/Qwen3-32B')
+    ('TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B')
     """
-    plain = _STORED.sub("", name.strip())
-    return _ALIKE.get(normalize(plain), plain)
+    return _STORED.sub("", name.strip())
 
 
 _DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
