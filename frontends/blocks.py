@@ -12,7 +12,7 @@ from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import Size
-from llmir.dtype import DType
+from llmir.dtype import FP32, DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
@@ -75,6 +75,12 @@ class Blocks:
         shape = self.tensor(*(self.sizes[x.lower()] for x in letters))
         named = tuple(_AXES[x] for x in letters)
         return self.b.weight(shape, name=name, axes=named, param=self.stem + param)
+
+    def buffer(self, axes: str, name: str, param: str) -> Value:
+        """Numbers in fp32 beside the parameters, with the axes of an equation term."""
+        letters = axes.split()
+        type = self.tensor(*(self.sizes[x] for x in letters), dtype=FP32)
+        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=self.stem + param)
 
     def linear(
         self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
