@@ -51,7 +51,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False) -> 
 
 
 def models(name: str = "") -> Rows:
-    """The bundled models, or those that have `name` in theirs; of the model of that name, its weights too.
+    """The bundled models, or those that have `name` in theirs; of one model that `load` knows, its weights.
 
     >>> [row["name"] for row in models("llama-3.2").rows]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
@@ -60,8 +60,11 @@ def models(name: str = "") -> Rows:
     from .frontends import presets, sizes
 
     if preset := presets.find(convert.text("name", name)):
-        return lists.model(load(preset.config), sizes.row(preset))
-    return lists.models(sizes.rows(name))
+        return lists.model(load(preset.config), sizes.bundled(preset))
+    if rows := sizes.rows(name):
+        return lists.models(rows)
+    program = load(name)
+    return lists.model(program, sizes.row(program, program.name, ""))
 
 
 def devices(name: Any = None) -> Rows:
