@@ -143,6 +143,8 @@ class Op:
     transparent: ClassVar[bool] = False
     # result -> the operand whose rows it has, each copied as it is
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # it is a function of each element, and may multiply by another one
+    activates: ClassVar[bool] = False
     # operands that it reads in narrow types, and widens itself
     widens: ClassVar[frozenset[int]] = frozenset()
     # operand -> another one, whose element type it must have
