@@ -141,7 +141,7 @@ class _Run:
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""
         shape = tuple(map(self.at, type.shape))
-        if path not in self.caches and 0 not in shape:
+        if path not in self.caches and self.at.symbols["C"]:
             raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
         empty = self.ranks.spread(np.zeros(shape), type)
         found = self.caches.get(path) or empty
