@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -378,19 +378,22 @@ class Program(Record, Shown):
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 
+    def _cache_bytes(self, tokens: int) -> int:
+        """What the caches of one sequence take after so many tokens."""
+        at = Binding(B=1, T=0, C=tokens)
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
+
     @property
     def kv_cache_bytes_per_token(self) -> int:
         """By how much the caches of one sequence grow with one more token."""
+        return self._cache_bytes(1) - self._cache_bytes(0)
 
-        def at_context(tokens: int) -> int:
-            at = Binding(B=1, T=0, C=tokens)
-            caches = (i for i in self.instances() if i.node.op.role == "cache")
-            return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
-
-        return at_context(1) - at_context(0)
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        return self._cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:
         """A copy with some fields changed."""
-        from dataclasses import replace
-
         return replace(self, **changes)

@@ -56,8 +56,9 @@ class CausalConv(Op):
         """The tokens kept and the new ones, weighted."""
         x, weight, state, *bias = operands
         line, tokens = np.concatenate([state, x], axis=1), x.shape[1]
-        y = sum((line[:, j : j + tokens] * weight[..., j] for j in range(weight.shape[-1])), start=sum(bias))
-        return y, line[:, tokens:]
+        taps = (line[:, j : j + tokens] * weight[..., j] for j in range(weight.shape[-1]))
+        y: Array = sum(taps, start=np.zeros_like(x))
+        return sum(bias, start=y), line[:, tokens:]
 
 
 @dataclass(frozen=True)

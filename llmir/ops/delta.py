@@ -1,6 +1,7 @@
 """Linear attention: a matrix for each head that every token decays and writes its value to, at its key.
 
-Axes: `b` sequences, `t` new tokens, `g` key heads, `r` value heads for each of them, `d` key size, `e` value size.
+Axes: `b` sequences, `t` new tokens, `g` key heads, `r` value heads for each of them, `d` key size,
+`e` value size.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Binding, Size
+from ..dtype import FP32, DType
 from ..equation import Equation, equation
 from ..op import Array, Gemm, Op, Place
 from ..tensor import Tensor
@@ -37,7 +39,7 @@ class L2Norm(Op):
 
 @dataclass(frozen=True)
 class DecayGate(Op):
-    """−e^a · softplus(x + bias), the logarithm of a decay, of each head or of each element of its keys."""
+    """−e^a · softplus(x + bias), the logarithm of a decay: of each head, or of each element of keys."""
 
     opcode = "decay_gate"
     kind = "elementwise"
@@ -48,6 +50,10 @@ class DecayGate(Op):
         """With the elements of keys or without."""
         d = " d" * (len(operands[0].shape) - 4)
         return equation(f"b t g r{d}, g r, g r{d} -> b t g r{d}")
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32."""
+        return (FP32,)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
@@ -90,7 +96,7 @@ class GatedDelta(Scan):
         return (square, square, keys, values, reads, reads, values, Gemm(n["d"], n["e"], length, heads))
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """7 an element of the state and token (decay 1, S·k 2, input 2, output 2); of a chunk, see there."""
+        """7 an element of the state and token (decay 1, S·k 2, input 2, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 7 * results[0].elements * n["d"]
@@ -156,14 +162,14 @@ class Lightning(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 an element of the state and token (decay 1, input 2, output 2); of a chunk, see there."""
+        """5 an element of the state and token (decay 1, input 2, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 5 * results[0].elements * n["d"]
         count, length = self.chunks(n["t"])
         return length * length * n["b"] * count * n["g"] + 2 * count * results[1].elements
 
-    def slopes(self, first: int, count: int, heads: int) -> Array:
+    def slopes(self, first: int, count: int, heads: float) -> Array:
         """Those of `count` heads from the `first` on, of so many in all."""
         rates: Array = 2.0 ** (-8 / heads * (1 + first + np.arange(count)))
         return rates * (1 - self.layer / (self.layers - 1 + 1e-5) + 1e-5)
@@ -171,8 +177,8 @@ class Lightning(Scan):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Chunk by chunk."""
         q, k, v, state = operands
-        heads, y = results[0].shape[2], np.empty_like(v)
-        slopes = self.slopes(at.origin("g"), v.shape[2], int(str(heads)))
+        heads, y = Binding()(results[0].shape[2]), np.empty_like(v)
+        slopes = self.slopes(at.origin("g"), v.shape[2], heads)
         for part in self.pieces(v.shape[1]):
             steps = np.broadcast_to(-slopes, (1, len(range(*part.indices(v.shape[1]))), len(slopes)))
             start, between, end = decays(steps)

@@ -1,6 +1,7 @@
 """State-space scans: a state for each sequence and channel that every token decays and adds to.
 
-Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f` channels.
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size,
+`f` channels.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class SsdScan(Scan):
         )
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """6 an element of the state and token (decay 1, input 2, state 1, output 2); of a chunk, see there."""
+        """6 an element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
         n = self.equation(operands).sizes(operands)
         if self.chunk == 1:
             return 6 * operands[0].elements * n["n"]
