@@ -130,6 +130,8 @@ class Op:
     role: ClassVar[str] = "activation"
     # it is there for how values are placed on ranks, and goes when they are laid out anew
     relays: ClassVar[bool] = False
+    # what it holds, if weights, are parameters of the model
+    parameter: ClassVar[bool] = True
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
@@ -139,6 +141,8 @@ class Op:
     transparent: ClassVar[bool] = False
     # result -> the operand whose rows it has, each copied as it is
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # it is a function of each element, and may multiply by another one
+    activates: ClassVar[bool] = False
     # operands that it reads in narrow types, and widens itself
     widens: ClassVar[frozenset[int]] = frozenset()
     # operand -> another one, whose element type it must have

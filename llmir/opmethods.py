@@ -30,6 +30,7 @@ class OpMethods:
         /,
         *,
         eps: float = 1e-06,
+        offset: float = 0.0,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
@@ -37,7 +38,7 @@ class OpMethods:
 
         `* h!, * h!, h! -> * h!, * h!`
         """
-        return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps)
+        return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps, offset=offset)
 
     def all_gather(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
@@ -81,7 +82,8 @@ class OpMethods:
         return self._op("append", (cache, rows), name, block)
 
     def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
-        """Scores with −∞ where a query does not see a key; 1 FLOP an element, as eager code adds it.
+        """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as
+        eager code adds it, and what the bias takes.
 
         `* t! c! -> * t! c!`
         """
@@ -246,6 +248,20 @@ class OpMethods:
         """
         return self._op("gated_delta", (q, k, v, decay, beta, state), name, block, chunk=chunk, scale=scale)
 
+    def gelu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · Φ(x), Φ the normal distribution (arXiv:1606.08415).
+
+        `* -> *`
+        """
+        return self._op("gelu", (x,), name, block)
+
+    def gelu_tanh(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2).
+
+        `* -> *`
+        """
+        return self._op("gelu_tanh", (x,), name, block)
+
     def group_norm(
         self,
         x: Value,
@@ -311,21 +327,18 @@ class OpMethods:
     def layer_norm(
         self,
         x: Value,
-        weight: Value,
-        bias: Value,
-        /,
-        *,
+        *learned: Value,
         eps: float = 1e-05,
+        over: int = 1,
         name: str = "",
         block: str | None = None,
-    ) -> Value:
-        """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
+    ) -> Any:
+        """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
 
-        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias.
-
-        `* h!, h!, h! -> * h!`
+        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both,
+        need not be there. They may have axes before those.
         """
-        return self._op("layer_norm", (x, weight, bias), name, block, eps=eps)
+        return self._op("layer_norm", (x, *learned), name, block, eps=eps, over=over)
 
     def lightning_attention(
         self,
@@ -371,6 +384,15 @@ class OpMethods:
         """
         return self._op("mul", (x, y), name, block)
 
+    def positions(
+        self, x: Value, table: Value, /, *, offset: int = 0, name: str = "", block: str | None = None
+    ) -> Value:
+        """x, and to each token the row of a learned table for its position, counted from `offset`.
+
+        `b t! h, [p]! h -> b t! h`
+        """
+        return self._op("positions", (x, table), name, block, offset=offset)
+
     def quantize(
         self, x: Value, /, *, to: str, static: bool = False, name: str = "", block: str | None = None
     ) -> Value:
@@ -409,6 +431,20 @@ class OpMethods:
         """
         return self._op("reduce_scatter", (x,), name, block, over=over, dim=dim, to=to)
 
+    def relu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """max(x, 0).
+
+        `* -> *`
+        """
+        return self._op("relu", (x,), name, block)
+
+    def relu2(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """max(x, 0)² (arXiv:2109.08668).
+
+        `* -> *`
+        """
+        return self._op("relu2", (x,), name, block)
+
     def repeat(
         self,
         *values: Value,
@@ -429,13 +465,21 @@ class OpMethods:
         )
 
     def rms_norm(
-        self, x: Value, weight: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None
-    ) -> Value:
-        """x / rms(x) · w over the last axis; 4 FLOPs an element (square, sum, scale, weight).
+        self,
+        x: Value,
+        *weight: Value,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        over: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale,
+        weight).
 
-        `* h!, h! -> * h!`
+        `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
         """
-        return self._op("rms_norm", (x, weight), name, block, eps=eps)
+        return self._op("rms_norm", (x, *weight), name, block, eps=eps, offset=offset, over=over)
 
     def rope(
         self,
@@ -445,6 +489,8 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
         name: str = "",
         block: str | None = None,
     ) -> Value:
@@ -452,7 +498,17 @@ class OpMethods:
 
         `b t! * d! -> b t! * d!`
         """
-        return self._op("rope", (x,), name, block, theta=theta, scaling=scaling, factors=factors)
+        return self._op(
+            "rope",
+            (x,),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
+        )
 
     def rope_append(
         self,
@@ -466,6 +522,8 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value, Value]:
@@ -483,7 +541,16 @@ class OpMethods:
             theta=theta,
             scaling=scaling,
             factors=factors,
+            size=size,
+            interleaved=interleaved,
         )
+
+    def scale(self, x: Value, /, *, factor: float, name: str = "", block: str | None = None) -> Value:
+        """x · factor.
+
+        `* -> *`
+        """
+        return self._op("scale", (x,), name, block, factor=factor)
 
     def selective_scan(
         self,
@@ -512,9 +579,48 @@ class OpMethods:
         """
         return self._op("send", (x,), name, block, to=to)
 
+    def sigmoid(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """1 / (1 + e^−x).
+
+        `* -> *`
+        """
+        return self._op("sigmoid", (x,), name, block)
+
     def sigmoid_mul(self, x: Value, gate: Value, /, *, name: str = "", block: str | None = None) -> Any:
         """x · sigmoid(gate), of one number for each element of x or for each row."""
         return self._op("sigmoid_mul", (x, gate), name, block)
+
+    def sigmoid_top_k(
+        self,
+        x: Value,
+        *bias: Value,
+        k: int,
+        normalize: bool = False,
+        groups: int = 1,
+        kept: int = 1,
+        best: int = 1,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs a candidate.
+
+        Its attributes and its bias are those of `top_k`.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op(
+            "sigmoid_top_k",
+            (x, *bias),
+            name,
+            block,
+            k=k,
+            normalize=normalize,
+            groups=groups,
+            kept=kept,
+            best=best,
+            scale=scale,
+        )
 
     def silu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · sigmoid(x).
@@ -536,6 +642,13 @@ class OpMethods:
         """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
         return self._op("slice", (x,), name, block, over=over, dim=dim)
 
+    def soft_cap(self, x: Value, /, *, cap: float, name: str = "", block: str | None = None) -> Value:
+        """cap · tanh(x / cap) (arXiv:2408.00118, section 2).
+
+        `* -> *`
+        """
+        return self._op("soft_cap", (x,), name, block, cap=cap)
+
     def softmax(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
 
@@ -544,13 +657,36 @@ class OpMethods:
         return self._op("softmax", (x,), name, block)
 
     def softmax_top_k(
-        self, x: Value, /, *, k: int, normalize: bool = False, name: str = "", block: str | None = None
+        self,
+        x: Value,
+        *bias: Value,
+        k: int,
+        normalize: bool = False,
+        groups: int = 1,
+        kept: int = 1,
+        best: int = 1,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
     ) -> tuple[Value, Value]:
-        """softmax and top-k in one kernel, as engines route.
+        """softmax and top-k in one kernel, as engines route; the softmax takes 5 FLOPs a candidate.
+
+        Its attributes and its bias are those of `top_k`.
 
         `b t e! -> b t k, b t k`
         """
-        return self._op("softmax_top_k", (x,), name, block, k=k, normalize=normalize)
+        return self._op(
+            "softmax_top_k",
+            (x, *bias),
+            name,
+            block,
+            k=k,
+            normalize=normalize,
+            groups=groups,
+            kept=kept,
+            best=best,
+            scale=scale,
+        )
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
@@ -584,12 +720,36 @@ class OpMethods:
         return self._op("ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk)
 
     def top_k(
-        self, x: Value, /, *, k: int, normalize: bool = False, name: str = "", block: str | None = None
+        self,
+        x: Value,
+        *bias: Value,
+        k: int,
+        normalize: bool = False,
+        groups: int = 1,
+        kept: int = 1,
+        best: int = 1,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
     ) -> tuple[Value, Value]:
         """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
 
-        With `normalize`, the chosen values are divided by their sum.
+        A bias, if there is one, is added for the choice alone (arXiv:2408.15664). Of `groups` of
+        neighbours only the `kept` groups are chosen from whose `best` largest sum highest
+        (arXiv:2405.04434, 2412.19437). With `normalize`, the chosen values are divided by their sum. They
+        are multiplied by `scale`.
 
         `b t e! -> b t k, b t k`
         """
-        return self._op("top_k", (x,), name, block, k=k, normalize=normalize)
+        return self._op(
+            "top_k",
+            (x, *bias),
+            name,
+            block,
+            k=k,
+            normalize=normalize,
+            groups=groups,
+            kept=kept,
+            best=best,
+            scale=scale,
+        )
