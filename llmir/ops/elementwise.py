@@ -46,6 +46,8 @@ class Add(Op):
     rule = "*, * -> *"
     takes = ("x", "y")
     vector_flops = 1
+    linear = frozenset({0, 1})
+    additive = True
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum."""
