@@ -295,7 +295,8 @@ class Program(Record, Shown):
             for node in graph.nodes:
                 yield Instance(path + node.name, graph, node, layers, stage)
                 if node.name in inner:
-                    yield from walk(graph.loops[node.name].body, f"{path}{node.name}.", inner[node.name], stage)
+                    body = graph.loops[node.name].body
+                    yield from walk(body, f"{path}{node.name}.", inner[node.name], stage)
 
         for stage, entry in enumerate(self.entries):
             yield from walk(entry, self.prefix(entry), Layers(), stage)
@@ -318,13 +319,10 @@ class Program(Record, Shown):
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         loops = self[name].loops.values()
-        if name not in self._depths:
-            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
-        return self._depths[name]
-
-    @cached_property
-    def _depths(self) -> dict[str, int]:
-        return {}
+        depths: dict[str, int] = vars(self).setdefault("_depths", {})
+        if name not in depths:
+            depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
+        return depths[name]
 
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
@@ -383,7 +381,8 @@ class Program(Record, Shown):
     def _cache_bytes(self, tokens: int) -> int:
         """What the caches of one sequence take after so many tokens."""
         at = Binding(B=1, T=0, C=tokens)
-        return sum(at(i.node.results[0].bytes) * i.repeat for i in self.instances() if i.node.op.role == "cache")
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
