@@ -224,7 +224,7 @@ class Op:
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""
-        return _spelled(self.rule, len(operands[0].shape) if operands else 0)
+        return spelled(self.rule, len(operands[0].shape) if operands else 0)
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """Sizes of the axes that only the results have."""
@@ -303,7 +303,8 @@ def type_name(attribute: Field[Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _spelled(rule: str, rank: int) -> Equation:
+def spelled(rule: str, rank: int) -> Equation:
+    """A rule, with `*` spelled out for a first operand of so many axes."""
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1
