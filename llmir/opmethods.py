@@ -208,10 +208,10 @@ class OpMethods:
         q: Value,
         k: Value,
         v: Value,
-        /,
-        *,
+        *sinks: Value,
         mask: str,
         scale: float = 1.0,
+        cap: float = 0.0,
         to: str = "",
         name: str = "",
         block: str | None = None,
@@ -219,12 +219,14 @@ class OpMethods:
         """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a
         mask.
 
-        Reads q once, of k and v what some query sees, and writes the output once, in the type `to` or else
-        q's.
+        Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, of k and
+        v what some query sees, and writes the output once, in the type `to` or else q's.
 
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op("flash_attention", (q, k, v), name, block, mask=mask, scale=scale, to=to)
+        return self._op(
+            "flash_attention", (q, k, v, *sinks), name, block, mask=mask, scale=scale, cap=cap, to=to
+        )
 
     def gated_delta(
         self,
@@ -649,12 +651,13 @@ class OpMethods:
         """
         return self._op("soft_cap", (x,), name, block, cap=cap)
 
-    def softmax(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+    def softmax(self, x: Value, *sinks: Value, name: str = "", block: str | None = None) -> Any:
         """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
 
-        `* c! -> * c!`
+        Of attention scores, `sinks` are a further element of each row, one for each head, which takes its
+        part of the sum and is left out of the result (arXiv:2309.17453, as gpt-oss learns it).
         """
-        return self._op("softmax", (x,), name, block)
+        return self._op("softmax", (x, *sinks), name, block)
 
     def softmax_top_k(
         self,

@@ -306,6 +306,13 @@ def test_every_op_says_what_it_is(opcode: str) -> None:
         ("layer_norm", {}, ("bf16[B, T, 8]", "bf16[8]"), 6 * TOKENS * 8),
         ("layer_norm", {}, ("bf16[B, T, 2, 3, 4]", "bf16[2, 3, 4]"), 6 * TOKENS * 24),
         ("layer_norm", {}, ("bf16[B, T, 8]",), 5 * TOKENS * 8),
+        ("softmax", {}, ("bf16[B, 2, 3, T, 8]", "bf16[2, 3]"), 5 * TOKENS * 6 * 9),
+        (
+            "flash_attention",
+            {"mask": "full", "cap": 50.0},
+            ("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 4]", "bf16[B, T, 2, 4]", "bf16[2, 3]"),
+            3 * 6 * ((5 + 6) * 5 * 5 + 5 * 5),
+        ),
         ("rope", {"size": 2}, ("bf16[B, T, 2, 3, 4]",), 6 * TOKENS * 12),
     ],
 )
