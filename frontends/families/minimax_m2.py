@@ -19,7 +19,7 @@ _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 
 @family("MiniMaxM2ForCausalLM", "minimax_m2")
 def minimax_m2(config: Config) -> Decoder:
-    """MiniMaxM2ForCausalLM: experts by sigmoid and a correction, rotary positions on `rotary_dim` of a head."""
+    """MiniMaxM2ForCausalLM: experts by sigmoid and a correction, positions on `rotary_dim` of a head."""
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("use_routing_bias", (None, True), "a choice without correction")
     config.unmodelled("qk_norm_type", (None, "per_layer"), "another norm of q and k")
@@ -29,7 +29,9 @@ def minimax_m2(config: Config) -> Decoder:
     if config.fields.get("use_mtp"):
         config.note("the layers that predict further tokens (use_mtp) are left out")
     config.ignore(*_DRAFTS)
-    share = config.integer("rotary_dim", 64) / config.integer("head_dim", 128) if "rotary_dim" in config else 1.0
+    share = (
+        config.integer("rotary_dim", 64) / config.integer("head_dim", 128) if "rotary_dim" in config else 1.0
+    )
     experts = Moe(
         count=either(config, "num_local_experts", "num_experts", 256),
         chosen=config.assumed("num_experts_per_tok", 8),
@@ -38,7 +40,12 @@ def minimax_m2(config: Config) -> Decoder:
         module=_MODULE,
         matrices=("w1", "w3", "w2"),
     )
-    how: dict[str, Any] = {"kv_default": 8, "head_dim_default": 128, "theta_default": 5e6, "share_default": share}
+    how: dict[str, Any] = {
+        "kv_default": 8,
+        "head_dim_default": 128,
+        "theta_default": 5e6,
+        "share_default": share,
+    }
     mixer = attention(config, positions_default=196608, qk_norm="whole", **how)
     layer = Layer(mixer, check_chosen(config, experts))
     return decoder(config, "MiniMaxM2ForCausalLM", (layer,) * layers(config))
