@@ -57,7 +57,11 @@ def _text(config: Config) -> Config:
         config.note(f"the language model alone is modelled, without {' and '.join(others)}")
         config.ignore(*others)
     text = isinstance(config.fields.get("text_config"), Mapping)
-    return config.part("text_config", _WHOLE) if text else config
+    found = config.part("text_config", _WHOLE) if text else config
+    for key in ("rope_scaling", "rope_parameters"):
+        if others and (rope := found.nested(key)):
+            rope.ignore("mrope_section")  # how an image's positions lie; those of text are alike on all axes
+    return found
 
 
 def _decoder(config: Config) -> Decoder:
