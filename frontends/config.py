@@ -127,6 +127,17 @@ class Config:
             self._nested[key] = inner
         return self._nested[key]
 
+    def part(self, key: str, beside: Collection[str]) -> Config:
+        """The object under `key` as a config of its own, which the fields `beside` it are in too.
+
+        Those that say something override what the object says of them.
+        """
+        inner = self.nested(key) or self
+        fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
+        found = Config({**inner.fields, **fields}, name=self.name, lenient=self.lenient)
+        found.notes, found._path = self.notes, inner._path
+        return found
+
     def dtype(self) -> str:
         """`bf16`, `fp16` or `fp32`, from either spelling of the field."""
         found: dict[str, str] = {}
@@ -241,5 +252,8 @@ def read(model: object, *, lenient: bool = False) -> Config:
     """The config of a model: whatever `locate` understands, or a Config, whose fields are read anew."""
     if isinstance(model, Config):
         return Config(model.fields, name=model.name, lenient=lenient or model.lenient)
-    fields, name = locate(model)
-    return Config(fields, name=name, lenient=lenient)
+    found = locate(model)
+    config = Config(found.fields, name=found.name, lenient=lenient)
+    if found.note:
+        config.note(found.note)
+    return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -69,26 +69,28 @@ def checked_name(name: object) -> str:
 
 
 class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once `freeze` was called, nor do its attributes.
+    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
 
     `copy()` gives an ordinary one.
     """
 
     _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
 
-    def freeze(self) -> None:
-        """Make it read-only, down to the attributes of each edge."""
-        inside: dict[str, Any] = self.__dict__  # networkx's own dictionaries; an edge's are in two of them
-        edges = {
-            (u, v): FrozenDict((key, FrozenDict(data)) for key, data in keys.items())
-            for u, after in inside["_succ"].items()
-            for v, keys in after.items()
-        }
-        before, after = inside["_pred"].items(), inside["_succ"].items()
-        self._node = FrozenDict((name, FrozenDict(data)) for name, data in inside["_node"].items())
-        self._adj = FrozenDict((u, FrozenDict((v, edges[u, v]) for v in users)) for u, users in after)
-        self._pred = FrozenDict((v, FrozenDict((u, edges[u, v]) for u in used)) for v, used in before)
-        self.graph = FrozenDict(inside["graph"])
+    def hold(self, name: str, nodes: Mapping[str, Node]) -> None:
+        """Become the graph of these nodes, read-only down to the attributes of each edge."""
+        used: dict[str, FrozenDict[str, Any]] = {}
+        users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
+        for node in nodes.values():
+            edges: dict[str, dict[int, Any]] = {}
+            for slot, value in enumerate(node.operands):
+                edges.setdefault(value.node, {})[slot] = FrozenDict(value=value)
+            used[node.name] = FrozenDict((source, FrozenDict(keys)) for source, keys in edges.items())
+            for source, keys in used[node.name].items():
+                users[source][node.name] = keys
+        self._node = FrozenDict((name, FrozenDict(node=node)) for name, node in nodes.items())
+        self._adj = FrozenDict((name, FrozenDict(after)) for name, after in users.items())
+        self._pred = FrozenDict(used)
+        self.graph = FrozenDict(name=name)
         nx.freeze(self)
         self._sealed = True
 
@@ -120,20 +122,20 @@ class Graph(Immutable, Shown):
     nx: nx.MultiDiGraph
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
-        found = FrozenGraph(name=checked_name(name))
+        checked_name(name)
+        found: dict[str, Node] = {}
         for node in convert.items("nodes", nodes, "nodes", most=_MOST_NODES, error=VerifyError):
             if not isinstance(node, Node):
                 convert.refuse(f"graph @{name}: nodes", node, "nodes", VerifyError)
             if checked_name(node.name) in found:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
-            found.add_node(node.name, node=node)
-            for slot, value in enumerate(node.operands):
-                if value.node not in found or value.node == node.name:
+            for value in node.operands:
+                if value.node not in found:
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
-                found.add_edge(value.node, node.name, key=slot, value=value)
-        found.freeze()
+            found[node.name] = node
         given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
-        vars(self).update(name=name, outputs=given, nx=found)
+        vars(self).update(name=name, outputs=given, nx=FrozenGraph())
+        self.nx.hold(name, found)
         for value in self.outputs:
             self.type(value)
 
@@ -317,13 +319,10 @@ class Program(Record, Shown):
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         loops = self[name].loops.values()
-        if name not in self._depths:
-            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
-        return self._depths[name]
-
-    @cached_property
-    def _depths(self) -> dict[str, int]:
-        return {}
+        depths: dict[str, int] = vars(self).setdefault("_depths", {})
+        if name not in depths:
+            depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
+        return depths[name]
 
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
@@ -354,14 +353,13 @@ class Program(Record, Shown):
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
                     yield at
 
-    @property
+    @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
         """Parameters of each block; tied weights count once, buffers do not."""
         total: Counter[str] = Counter()
         for at in self.weights():
-            if not at.node.op.parameter:
-                continue
-            total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+            if at.node.op.parameter:
+                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 
     @property
@@ -369,7 +367,7 @@ class Program(Record, Shown):
         """All parameters, all experts included."""
         return sum(self.parameters_by_kind.values())
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
         idle = Fraction(0)
@@ -380,19 +378,22 @@ class Program(Record, Shown):
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 
+    def _cache_bytes(self, tokens: int) -> int:
+        """What the caches of one sequence take after so many tokens."""
+        at = Binding(B=1, T=0, C=tokens)
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
+
     @property
     def kv_cache_bytes_per_token(self) -> int:
         """By how much the caches of one sequence grow with one more token."""
+        return self._cache_bytes(1) - self._cache_bytes(0)
 
-        def at_context(tokens: int) -> int:
-            at = Binding(B=1, T=0, C=tokens)
-            caches = (i for i in self.instances() if i.node.op.role == "cache")
-            return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
-
-        return at_context(1) - at_context(0)
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        return self._cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:
         """A copy with some fields changed."""
-        from dataclasses import replace
-
         return replace(self, **changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
@@ -79,7 +79,10 @@ def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
     norm: Any = match["norm"]
-    return b.add_rms_norm(x, y, w, eps=norm.op.eps, block=norm.op.block, name=f"add_{norm.name}")
+    if norm.op.over > 1:
+        return None
+    how = {"eps": norm.op.eps, "offset": norm.op.offset, "block": norm.op.block}
+    return b.add_rms_norm(x, y, w, name=f"add_{norm.name}", **how)
 
 
 def _silu_mul(p: Any, gate: Value, up: Value) -> Any:
@@ -98,13 +101,13 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
     rotated = p.rope(q, label="rope")
     keys = p.append(k_cache, p.rope(k, label="rope_k"))
     values = p.append(v_cache, v)
-    return p.flash_attention(rotated, keys, values, label="flash")
+    return p.flash_attention(rotated, keys, values, ..., label="flash")
 
 
 def _rope_append_narrow(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
     rotated = p.quantize(p.rope(q, label="rope"), label="narrow")
     keys = p.append(k_cache, p.rope(k, label="rope_k"))
-    return p.flash_attention(rotated, keys, p.append(v_cache, v), label="flash")
+    return p.flash_attention(rotated, keys, p.append(v_cache, v), ..., label="flash")
 
 
 def _fused_rope_append(
@@ -114,12 +117,12 @@ def _fused_rope_append(
     flash: Any = match["flash"]
     if match["rope_k"].op != rope:
         return None  # one kernel rotates both alike
-    how = {"theta": rope.theta, "scaling": rope.scaling, "factors": rope.factors, "block": rope.block}
+    how = {field.name: getattr(rope, field.name) for field in fields(rope)}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
     if "narrow" in match.labels:
         narrow = match["narrow"]
         rotated = b.apply(narrow.op, rotated, name=narrow.name)[0]
-    return b.apply(flash.op, rotated, keys, values, name=flash.name)[0]
+    return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
 
 
 def _softmax_route(p: Any, logits: Value) -> Any:
