@@ -30,8 +30,7 @@ from llmir.hw import Device
 
 from .basis import Basis
 from .ideal import Ideal
-from .limit import Limit
-from .price import Price, Roofline
+from .price import Model, Price, Roofline
 from .rows import Row
 
 
@@ -49,19 +48,13 @@ NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
 
 
 @dataclass(frozen=True, eq=False)
-class Seconds:
+class Seconds(Price):
     """A price that is a function; bounds and the least are the roofline's."""
 
     seconds: Callable[[Binding], Number]
     roofline: Roofline
     basis: Basis
     op: str
-
-    error = None
-
-    def of(self, at: Binding) -> Price:
-        """This price, the only one there is."""
-        return self
 
     def time(self, at: Binding) -> Number:
         """What the function says; InputError for what is no time."""
@@ -88,31 +81,18 @@ class Seconds:
         """Seconds, and what the roofline is due to."""
         return self.time(at), self.roofline.due(at)[1]
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
-        """Seconds, alone and in a graph alike: no launch is told apart."""
-        time = self.time(at)
-        return time, time
-
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline."""
         return self.roofline.time(at)
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class Own(Model):
     """A user's cost model on a device, made anew for each report: nothing is kept of one that may change."""
 
     device: Device
     model: CostModel
     name: str
-
-    engine = None
-    host = None
-    host_error = None
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """Those of the roofline, to be shown beside."""
-        return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
         """What the user's model says; InputError for what is no price."""
