@@ -53,8 +53,13 @@ class Seconds(Price):
 
     seconds: Callable[[Binding], Number]
     roofline: Roofline
-    basis: Basis
+    model: str
     op: str
+
+    @property
+    def basis(self) -> Basis:
+        """The user's model."""
+        return Basis(self.model)
 
     def time(self, at: Binding) -> Number:
         """What the function says; InputError for what is no time."""
@@ -64,7 +69,7 @@ class Seconds(Price):
             raise
         except Exception as error:  # of the user's function, which the cause shows
             raise InputError(
-                f"cost model {self.basis.kind}: {self.op}: {type(error).__name__}: {error}"
+                f"cost model {self.model}: {self.op}: {type(error).__name__}: {error}"
             ) from error
         try:
             some = found if isinstance(found, NUMBERS) else np.nan  # no array of what may have no end
@@ -72,9 +77,7 @@ class Seconds(Price):
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
         if not (np.isfinite(time) & (time >= 0)).all():
-            raise InputError(
-                f"cost model {self.basis.kind}: {self.op} takes {shown(found)}, expected seconds"
-            )
+            raise InputError(f"cost model {self.model}: {self.op} takes {shown(found)}, expected seconds")
         return cast("Number", time) if at.shape else float(time)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
@@ -102,7 +105,7 @@ class Own(Model):
         if not callable(found):
             got = f"price gives {type(found).__name__} for {row.name}"
             raise InputError(f"cost model {self.name}: {got}, expected a function of a binding, or a Price")
-        return Seconds(found, Ideal(self.device).price(row), Basis(self.name), row.name)
+        return Seconds(found, Ideal(self.device).price(row), self.name, row.name)
 
 
 def own(model: object, device: Device, name: str = "") -> Own:
