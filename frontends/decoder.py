@@ -1,19 +1,20 @@
-"""A decoder of layers as a program: equal layers share a body."""
+"""A decoder of layers as a program: equal layers share a body, and periods of layers fold."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Program, Value
+from llmir.tensor import Tensor
 
 from .blocks import Blocks, Norm
 from .layers import Layer
+from .pattern import Times, fold
 
 
 @dataclass(frozen=True)
@@ -56,25 +57,19 @@ class Decoder:
         b = Builder("main")
         blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
         kinds = list(zip(self.layers, apart or [None] * len(self.layers), strict=True))
-        names = _names(kinds)
         tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
         with b.block("embedding"):
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = blocks.scale(b.embedding(table, tokens), self.embedding_scale, "embedding_scale")
-        bodies: dict[str, Graph] = {}
-        for kind, run in groupby(kinds):
-            body, times = names[kind], len(list(run))
-            if body not in bodies:
-                stem = f"{self.names.layer}."
-                bodies[body] = kind[0].graph(body, stem, self.hidden, self.dtype, self.norm)
-            x = b.repeat(x, body=body, times=times, name=body)
+        stack = _Stack(self, kinds)
+        x = stack.repeats(b, x, fold(stack.pattern))
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             b.output(self._head(blocks, b.last_token(x) if logits == "last" else x, table))
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
-        return Program(self.name, {"main": b.graph(), **bodies}, facts=facts)
+        return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
 
     def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""
@@ -88,13 +83,51 @@ class Decoder:
         return blocks.cap(scaled, self.logits_cap, "logits_cap")
 
 
-def _names(kinds: Sequence[tuple[Layer, Hashable]]) -> dict[tuple[Layer, Hashable], str]:
+class _Stack:
+    """The bodies of layers and of their periods, made where they are first repeated."""
+
+    def __init__(self, decoder: Decoder, kinds: Sequence[tuple[Layer, Hashable]]) -> None:
+        numbers: dict[tuple[Layer, Hashable], int] = {}
+        self.decoder = decoder
+        self.pattern = tuple(numbers.setdefault(kind, len(numbers)) for kind in kinds)
+        self.layers = [layer for layer, _ in numbers]
+        self.names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self.layers)))
+        self.bodies: dict[str, Graph] = {}
+
+    def repeats(self, b: Builder, x: Value, parts: tuple[Times, ...]) -> Value:
+        """What all layers of these parts give, one after the other."""
+        for times, of in parts:
+            body = self._body(of)
+            x = b.repeat(x, body=body, times=times, name=body)
+        return x
+
+    def _body(self, of: int | tuple[Times, ...]) -> str:
+        """The name of the body of a layer or a period."""
+        if of not in self.names:
+            periods = sum(isinstance(known, tuple) for known in self.names)
+            self.names[of] = f"period_{periods + 1}" if periods else "period"
+        name, decoder = self.names[of], self.decoder
+        if name not in self.bodies:
+            given = f"{decoder.names.layer}.", decoder.hidden, decoder.dtype, decoder.norm
+            self.bodies[name] = (
+                self._period(name, of) if isinstance(of, tuple) else self.layers[of].graph(name, *given)
+            )
+        return name
+
+    def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
+        b = Builder(name)
+        type = Tensor((B, T, self.decoder.hidden), self.decoder.dtype)
+        b.output(self.repeats(b, b.input(type, name="hidden", axes=("batch", "seq", "embed")), parts))
+        return b.graph()
+
+
+def _names(layers: Sequence[Layer]) -> list[str]:
     """What the body of each kind of layer is called: by what it has, and a number if it must."""
-    parts = list(zip(*(layer.kinds for layer, _ in kinds), strict=True))
-    names, count = {}, Counter[str]()
-    for kind in dict.fromkeys(kinds):
-        words = zip(kind[0].kinds, parts, strict=True)
+    parts = list(zip(*(layer.kinds for layer in layers), strict=True))
+    names, count = [], Counter[str]()
+    for layer in layers:
+        words = zip(layer.kinds, parts, strict=True)
         name = "_".join([*(word for word, all in words if word and len(set(all)) > 1), "layer"])
         count[name] += 1
-        names[kind] = f"{name}_{count[name]}" if count[name] > 1 else name
+        names.append(f"{name}_{count[name]}" if count[name] > 1 else name)
     return names
