@@ -1,7 +1,8 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts. Ops come in the order in which
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts. Of latent attention, `q` latent of queries,
+`l` of keys and values, and of a head's elements `n` those without position, `p` with, `m` of values. Ops come in the order in which
 transformers' eager code runs them, so that live memory is that code's.
 """
 
@@ -24,6 +25,11 @@ _AXES = {
     "v": "vocab",
     "e": "expert",
     "x": "route",
+    "q": "q_latent",
+    "l": "latent",
+    "n": "head_dim",
+    "p": "head_dim",
+    "m": "head_dim",
 }
 
 

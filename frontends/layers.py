@@ -10,7 +10,7 @@ from llmir.dtype import DType
 from llmir.graph import Graph
 
 from .blocks import LAYER, Blocks
-from .mixers import Attention
+from .mixers import Attention, LatentAttention
 from .mlps import Mlp, Moe
 
 
@@ -18,7 +18,7 @@ from .mlps import Mlp, Moe
 class Layer:
     """Norm, mixer, residual; norm, mlp, residual."""
 
-    mixer: Attention
+    mixer: Attention | LatentAttention
     mlp: Mlp | Moe
 
     def graph(self, name: str, hidden: int, dtype: DType, eps: float) -> Graph:

@@ -56,6 +56,8 @@ class Node:
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
+PHASES = ("prefill", "decode")  # the steps that read a prompt, and those of one new token of each sequence
+
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
@@ -242,6 +244,9 @@ class Program(Record, Shown):
     `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
     model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
     field).
+
+    `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
+    over the same weights and caches.
     """
 
     prints = "ir"
@@ -253,6 +258,7 @@ class Program(Record, Shown):
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
+    phases: Mapping[str, Program] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -272,6 +278,20 @@ class Program(Record, Shown):
             vars(self)[lines] = texts
         steps = convert.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
         vars(self)["micro_batches"] = steps
+        for name, phase in convert.mapping("program: phases", self.phases, "programs", error=VerifyError).items():
+            convert.choice("program: phases", name, PHASES, error=VerifyError)
+            if not isinstance(phase, Program) or phase.phases:
+                convert.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
+
+    def phase(self, name: str) -> Program:
+        """The program as it runs in a phase; what runs in others are then its `phases`.
+
+        That is itself where nothing else runs in that phase.
+        """
+        if name not in self.phases:
+            return self
+        (other,) = (n for n in PHASES if n != name)
+        return self.phases[name].replace(phases={other: self.replace(phases={})})
 
     def __getitem__(self, name: str) -> Graph:
         try:

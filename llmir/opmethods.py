@@ -76,7 +76,7 @@ class OpMethods:
     def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
 
-        `b p g d, b t g d -> b (p+t) g d`
+        `b p *, b t * -> b (p+t) *`
         """
         return self._op("append", (cache, rows), name, block)
 
@@ -244,6 +244,52 @@ class OpMethods:
         """
         return self._op("last_token", (x,), name, block)
 
+    def latent_attention(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        *v: Value,
+        mask: str,
+        scale: float = 1.0,
+        to: str = "",
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Attention over latents without the scores in memory, of the pairs of a mask.
+
+        Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e.
+        Absorbed, it takes the latents once, for keys and values both, and gives rows of latents
+        (FlashMLA).
+
+        `b t g r d, b c! g d, b c! g e -> b t g r e`
+        """
+        return self._op(
+            "latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale, to=to
+        )
+
+    def latent_mix(
+        self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None
+    ) -> Any:
+        """probabilities · v; values of each head, or latents that all share."""
+        return self._op("latent_mix", (probabilities, v), name, block)
+
+    def latent_scores(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
+        return self._op("latent_scores", (q, q_rope, k, k_rope), name, block, scale=scale)
+
     def layer_norm(
         self,
         x: Value,
@@ -355,6 +401,7 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        interleaved: bool = False,
         name: str = "",
         block: str | None = None,
     ) -> Value:
@@ -362,7 +409,9 @@ class OpMethods:
 
         `b t! * d! -> b t! * d!`
         """
-        return self._op("rope", (x,), name, block, theta=theta, scaling=scaling, factors=factors)
+        return self._op(
+            "rope", (x,), name, block, theta=theta, scaling=scaling, factors=factors, interleaved=interleaved
+        )
 
     def rope_append(
         self,
@@ -376,6 +425,7 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        interleaved: bool = False,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value, Value]:
@@ -393,6 +443,7 @@ class OpMethods:
             theta=theta,
             scaling=scaling,
             factors=factors,
+            interleaved=interleaved,
         )
 
     def send(self, x: Value, /, *, to: int, name: str = "", block: str | None = None) -> Value:

@@ -60,14 +60,24 @@ class Checkpoint:
         shape = tuple(map(Binding(), type.shape))
         term, x = self.terms.get(template, ([], []))
         if len(shape) < 2 or not set(term) & set(x):
+            if stored(name)[1] is not None:
+                return self._rows(template, name, math.prod(shape), 1, term, shape).reshape(shape)
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
+        found = self._rows(template, name, outs, math.prod(shape) // outs, term, shape)
+        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+
+    def _rows(
+        self, template: str, name: str, outs: int, width: int, term: list[str], shape: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """The rows of a tensor that are one of its pieces, or one in each head."""
         tensor, piece = stored(name)
         rows = self.rows.get(stored(template)[0], [outs])
-        start = sum(rows[: piece or 0])
-        found = parameter(tensor, (sum(rows), math.prod(shape) // outs))[start : start + outs]
-        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+        heads = shape[term.index("g")] if "/kv_heads]" in name else 1
+        start = sum(rows[: piece or 0]) // heads
+        whole = parameter(tensor, (sum(rows), width) if "bias" not in tensor else (sum(rows),))
+        return whole.reshape(heads, -1, width)[:, start : start + outs // heads]
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

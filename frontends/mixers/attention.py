@@ -15,11 +15,12 @@ from ..blocks import LAYER, Blocks
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: base, and how they stretch beyond the trained length."""
+    """Rotary positions: base, how they stretch beyond the trained length, and whether neighbours pair."""
 
     theta: float
     scaling: str = "none"
     factors: tuple[float, ...] = ()
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size, ceildiv
+from ..dim import Size, ceildiv, product
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..masks import mask
@@ -131,6 +131,9 @@ class FlashAttention(Op):
         """Twice the pairs of one query head."""
         return mask(self.mask).pairs(n["t"], n["c"] - n["t"])
 
+    def _softmax(self, n: Mapping[str, Size], *heads: str) -> Size:
+        return 5 * product(n[axis] for axis in heads) * ceildiv(self._pairs(n), 2)
+
     def matrix(self, operands: Sequence[Tensor]) -> Size:
         """2·(d + e) for each pair that the mask leaves, and query head."""
         n = self.equation(operands).sizes(operands)
@@ -138,8 +141,7 @@ class FlashAttention(Op):
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """The softmax, 5 for each such pair and query head (counted in half-pairs, rounded up)."""
-        n = self.equation(operands).sizes(operands)
-        return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2)
+        return self._softmax(self.equation(operands).sizes(operands), "b", "g", "r")
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees."""

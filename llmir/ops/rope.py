@@ -39,12 +39,13 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class Rotary(Op):
     """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
 
-    `scaling` is one of `SCALINGS`, which says what its `factors` are. They change values, never costs.
+    `interleaved`, an element is paired with its neighbour. `scaling` is one of `SCALINGS`, which says what its `factors` are. They change values, never costs.
     """
 
     theta: float = 10000.0
     scaling: str = "none"
     factors: tuple[float, ...] = ()
+    interleaved: bool = False
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` for factors that are not those of the scaling."""
@@ -64,12 +65,14 @@ class Rotary(Op):
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
         positions = at.cached + at.origin("t") + np.arange(x.shape[1])
         frequencies, amplitude = _frequencies(self, x.shape[-1], int(positions[-1]) + 1)
-        angles = positions[:, None] * np.concatenate([frequencies, frequencies])
-        angles = angles.reshape((len(positions), *(1,) * (x.ndim - 3), x.shape[-1]))
-        left, right = np.split(x, 2, axis=-1)
-        turned = np.concatenate([-right, left], axis=-1)
-        result: Array = (x * np.cos(angles) + turned * np.sin(angles)) * amplitude
-        return result
+        angles = positions[:, None] * frequencies
+        angles = angles.reshape((len(positions), *(1,) * (x.ndim - 3), len(frequencies)))
+        paired = x.reshape(*x.shape[:-1], *((-1, 2) if self.interleaved else (2, -1)))
+        axis = -1 if self.interleaved else -2
+        left, right = (paired.take(i, axis) for i in range(2))
+        cos, sin = np.cos(angles) * amplitude, np.sin(angles) * amplitude
+        turned = np.stack([left * cos - right * sin, right * cos + left * sin], axis)
+        return turned.reshape(x.shape)
 
 
 def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
@@ -132,7 +135,7 @@ class Append(Op):
 
     opcode = "append"
     kind = "elementwise"
-    rule = "b p g d, b t g d -> b (p+t) g d"
+    rule = "b p *, b t * -> b (p+t) *"
     takes = ("cache", "rows")
     aliases = MappingProxyType({0: 0})
 
