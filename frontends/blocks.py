@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llmir.build import Builder
 from llmir.dim import Size
-from llmir.dtype import DType
+from llmir.dtype import FP32, DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
@@ -52,6 +52,12 @@ class Blocks:
         letters = axes.split()
         shape = self.tensor(*(self.sizes[x] for x in letters))
         return self.b.weight(shape, name=name, axes=tuple(_AXES[x] for x in letters), param=param)
+
+    def buffer(self, axes: str, name: str, param: str) -> Value:
+        """Numbers in fp32 beside the parameters, with the axes of an equation term."""
+        letters = axes.split()
+        type = self.tensor(*(self.sizes[x] for x in letters), dtype=FP32)
+        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=param)
 
     def linear(
         self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False

@@ -110,8 +110,8 @@ _QUANTIZATION_INERT = {
         act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment
         damp_percent dataset global_compression_ratio max_input_length meta model_file_base_name
         model_name_or_path model_seqlen module_name_preceding_first_block mse observer observer_kwargs
-        pad_token_id quant_method quantization_status quantizer static_groups tokenizer true_sequential
-        uri
+        pad_token_id producer quant_method quantization_status quantizer static_groups tokenizer
+        true_sequential uri
     """,
     "it says how they are laid out, or which kernel takes them": """
         actorder backend checkpoint_format do_fuse exllama_config format fuse_max_seq_len

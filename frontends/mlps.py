@@ -45,11 +45,44 @@ class Mlp:
 
 
 @dataclass(frozen=True)
+class Routing:
+    """How tokens choose experts: by `softmax` or `sigmoid` of the router's logits, the largest of them.
+
+    With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
+    are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
+    sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
+    if `learned`, a parameter.
+    """
+
+    score: str = "softmax"
+    normalize: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    kept: int = 1
+    best: int = 1
+    correction: str = ""
+    learned: bool = False
+
+    def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
+        """The weights of the experts that each token takes, and which they are."""
+        b = blocks.b
+        scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
+        added = []
+        if self.correction:
+            source = blocks.weight if self.learned else blocks.buffer
+            added = [source("x", "correction", f"{LAYER}{self.correction}")]
+        weights, experts = b.top_k(scores, *added, k=chosen, normalize=self.normalize, **how)
+        return weights, experts
+
+
+@dataclass(frozen=True)
 class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
-    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights. All tokens
-    go through the `shared` one, whose output a gate scales.
+    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights, `router`
+    the module that the choice is by. All tokens go through the `shared` one, whose output is scaled by a gate
+    if checkpoints have one, called `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -58,22 +91,26 @@ class Moe:
     count: int
     chosen: int
     intermediate: int
-    normalize: bool
+    routing: Routing
     module: str = "mlp"
+    router: str = "gate"
     matrices: tuple[str, str, str] = _GATED
     shared: Mlp | None = None
+    shared_gate: str = ""
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         if not self.shared:
             return self._routed(blocks, x)
-        b, module = blocks.b, f"{LAYER}{self.shared.module}_gate"
-        always, routed = self.shared.build(blocks, x), self._routed(blocks, x)
-        with b.block("router"):
-            gate = blocks.linear(x, "b t h", "h", "b t", "shared_gate", module)
+        b, always, routed = blocks.b, self.shared.build(blocks, x), self._routed(blocks, x)
+        if self.shared_gate:
+            with b.block("router"):
+                name = "shared_gate"
+                gate = blocks.linear(x, "b t h", "h", "b t", name, f"{LAYER}{self.shared_gate}")
+            with b.block(self.shared.block):
+                always = b.sigmoid_mul(always, gate, name="shared_scaled")
         with b.block(self.shared.block):
-            scaled = b.sigmoid_mul(always, gate, name="shared_scaled")
-            return b.add(scaled, routed, name="shared_add")
+            return b.add(always, routed, name="shared_add")
 
     def _routed(self, blocks: Blocks, x: Value) -> Value:
         b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
@@ -88,9 +125,9 @@ class Moe:
             return result
 
         with b.block("router"):
-            logits = at.linear(x, "b t h", "h x", "b t x", "gate", f"{LAYER}{self.module}.gate")
-            scores = b.softmax(at.cast(logits, FP32), name="route_softmax")
-            weights, chosen = b.top_k(scores, k=self.chosen, normalize=self.normalize)
+            module = f"{LAYER}{self.module}.{self.router}"
+            logits = at.linear(x, "b t h", "h x", "b t x", "gate", module)
+            weights, chosen = self.routing.build(at, logits, self.chosen)
         with b.block(self.block):
             rows, chosen = b.dispatch(x, chosen)
             gate = b.silu(grouped(rows, chosen, "h", "f", "gate_proj"), name="silu")

@@ -79,6 +79,10 @@ class Builder(OpMethods):
         """A parameter, called `param` in an HF checkpoint; a benchmark's, one of `turns` used in turn."""
         return self._source("weight", type, name, axes=axes, param=param, turns=turns)
 
+    def buffer(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
+        """What a checkpoint holds beside parameters, under the name `param`."""
+        return self._source("buffer", type, name, axes=axes, param=param)
+
     def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
         """What earlier steps left behind."""
         return self._source("cache", type, name, axes=axes)

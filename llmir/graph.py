@@ -376,9 +376,11 @@ class Program(Record, Shown):
 
     @property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
-        """Parameters of each block; tied weights count once."""
+        """Parameters of each block; tied weights count once, buffers do not."""
         total: Counter[str] = Counter()
         for at in self.weights():
+            if not at.node.op.parameter:
+                continue
             total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 

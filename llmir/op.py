@@ -130,6 +130,8 @@ class Op:
     role: ClassVar[str] = "activation"
     # it is there for how values are placed on ranks, and goes when they are laid out anew
     relays: ClassVar[bool] = False
+    # what it holds, if weights, are parameters of the model
+    parameter: ClassVar[bool] = True
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""

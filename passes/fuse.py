@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from llmir.build import Builder
 from llmir.dtype import FP32
 from llmir.graph import Program, Value
 from llmir.ops.linear import merged_einsum
+from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule
 
@@ -120,30 +122,44 @@ def _fused_rope_append(
     return b.apply(flash.op, rotated, keys, values, name=flash.name)[0]
 
 
-def _route(p: Any, logits: Value) -> Any:
-    weights, experts = p.top_k(p.softmax(logits), results=2, label="top_k")
+def _softmax_route(p: Any, logits: Value) -> Any:
+    weights, experts = p.top_k(p.softmax(logits), ..., results=2, label="top_k")
     return weights, experts
 
 
-def _route_fp32(p: Any, logits: Value) -> Any:
-    weights, experts = p.top_k(p.softmax(p.cast(logits, to="fp32")), results=2, label="top_k")
+def _softmax_route_fp32(p: Any, logits: Value) -> Any:
+    return _softmax_route(p, p.cast(logits, to="fp32"))
+
+
+def _sigmoid_route(p: Any, logits: Value) -> Any:
+    weights, experts = p.top_k(p.sigmoid(logits), ..., results=2, label="top_k")
     return weights, experts
 
 
-def _routed(b: Builder, match: Match, logits: Value) -> Any:
-    top_k: Any = match["top_k"].op
-    if match["top_k"].results[0].dtype != FP32:
-        return None  # engines route in fp32
-    how = {"k": top_k.k, "normalize": top_k.normalize, "block": top_k.block}
-    return b.softmax_top_k(logits, name="softmax_top_k", **how)
+def _sigmoid_route_fp32(p: Any, logits: Value) -> Any:
+    return _sigmoid_route(p, p.cast(logits, to="fp32"))
+
+
+def _routed_by(kind: type[TopK]) -> Callable[..., Any]:
+    """The score and the choice in one kernel."""
+
+    def routed(b: Builder, match: Match, logits: Value) -> Any:
+        node = match["top_k"]
+        if node.results[0].dtype != FP32:
+            return None  # engines route in fp32
+        return b.apply(kind(**vars(node.op)), logits, *node.operands[1:], name=kind.opcode)
+
+    return routed
 
 
 RULES = (
     Rule("qkv", _qkv, _merged_qkv),
     Rule("gate-up", _gate_up, _merged_gate_up),
     Rule("experts-gate-up", _experts_gate_up, _merged_experts),
-    Rule("route-fp32", _route_fp32, _routed),
-    Rule("route", _route, _routed),
+    Rule("softmax-route-fp32", _softmax_route_fp32, _routed_by(SoftmaxTopK)),
+    Rule("softmax-route", _softmax_route, _routed_by(SoftmaxTopK)),
+    Rule("sigmoid-route-fp32", _sigmoid_route_fp32, _routed_by(SigmoidTopK)),
+    Rule("sigmoid-route", _sigmoid_route, _routed_by(SigmoidTopK)),
     Rule("silu-mul", _silu_mul, _fused_silu_mul),
     Rule("mul-silu", _mul_silu, _fused_silu_mul),
     Rule("add-norm", _add_norm, _added_norm),
@@ -154,7 +170,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """qkv and gate/up merging, add+norm, silu·mul, softmax+top-k, rope+cache write (after fuse-attention)."""
+    """qkv and gate/up merging, add+norm, silu·mul, routing, rope+cache write (after fuse-attention)."""
 
     name: ClassVar[str] = "fuse"
 

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "add": ({}, ("fp32[B, T, 8]", "fp32[B, T, 8]"), 0, TOKENS * 8, 8 * TOKENS * 8, 4 * TOKENS * 8),
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),
     "silu": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "sigmoid": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
     "sigmoid_mul": ({}, ("bf16[B, T, 8]", "bf16[B, T]"), 0, TOKENS * 12, 2 * TOKENS * 9, 2 * TOKENS * 8),
     "cast": ({"to": "fp32"}, ("bf16[B, T]",), 0, 0, 2 * TOKENS, 4 * TOKENS),
@@ -107,6 +108,14 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     ),
     "top_k": ({"k": 2}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
     "softmax_top_k": ({"k": 2}, ("bf16[B, T, 8]",), 0, 6 * TOKENS * 8, 2 * TOKENS * 8, 8 * TOKENS * 2),
+    "sigmoid_top_k": (
+        {"k": 2, "groups": 4, "kept": 2, "best": 2},
+        ("fp32[B, T, 8]", "fp32[8]"),
+        0,
+        (4 + 3) * TOKENS * 8,
+        4 * (TOKENS * 8 + 8),
+        8 * TOKENS * 2,
+    ),
     "dispatch": (
         {},
         ("bf16[B, T, 8]", "int32[B, T, 2]"),
@@ -166,7 +175,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
-WITHOUT_WORK = {"input", "weight", "cache", "repeat"}
+WITHOUT_WORK = {"input", "weight", "buffer", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard
 
 

@@ -43,6 +43,7 @@ FP8_BLOCKS = {
     "fmt": "e4m3",
 }
 EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
+FOUR = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,17 @@ EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
             "nvfp4",
             "bf16",
         ),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "fp8", "fp8"),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "NVFP4",
+                "config_groups": group(FOUR, {**FOUR, "dynamic": True}),
+                "ignore": ["lm_head"],
+            },
+            "nvfp4",
+            "nvfp4",
+        ),
     ],
 )
 @pytest.mark.parametrize(("base", "model"), [(LLAMA, LLAMA_8B), (QWEN, QWEN3_30B)], ids=["dense", "experts"])
@@ -99,6 +111,25 @@ def test_loading_gives_the_bytes_of_the_checkpoint(
     job = llmir.workload(program, "h100", batch=1, prompt=8, generate=2).to_dict()
     assert job["precision"]["activations"] == activations
     assert llmir.parse_program(llmir.print_program(program)) == program
+
+
+def test_modelopt_has_a_scale_a_matrix_and_a_cache_of_its_own() -> None:
+    """A scheme as ModelOpt exports it: static scales of tensors, and a cache in fp8."""
+    of = {"dynamic": False, "num_bits": 8, "type": "float"}
+    program = load(
+        LLAMA,
+        quant_method="modelopt",
+        quant_algo="FP8",
+        config_groups=group(of, of),
+        ignore=["lm_head"],
+        kv_cache_scheme=of,
+        producer={"name": "modelopt", "version": "0.29.0"},
+    )
+    elements = sum(i * o for i, o in LLAMA_8B["products"])
+    scales = 4 * len(LLAMA_8B["products"])
+    assert bytes_of(program)[0] == LLAMA_8B["layers"] * (elements + scales) + 2 * LLAMA_8B["kept"]
+    assert program.kv_cache_bytes_per_token == 2 * 32 * 8 * 128
+    assert "static activation scales" in program.notes[0]
 
 
 def test_mxfp4_is_for_routed_experts() -> None:
@@ -270,6 +301,13 @@ def test_null_is_not_quantized() -> None:
             ]
         ),
         ({"quant_method": "gptq", "bits": 4, "group_size": "all"}, "group_size", ConfigError),
+        ({"quant_method": "modelopt"}, "quant_algo: missing", ConfigError),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED"}, "FP8 and NVFP4 are", UnsupportedError),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": group(EIGHT)},
+            "NVFP4 contradicts weights in fp8_c",
+            ConfigError,
+        ),
     ],
 )
 def test_what_is_not_supported_names_the_method(

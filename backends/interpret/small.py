@@ -76,6 +76,8 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = value
         elif field.name == "mask":
             changes[field.name] = str(mask(value).short(WINDOW))
+        elif field.name in ("groups", "kept", "best") and op.kind == "moe":
+            changes[field.name] = 1
         elif field.name == "experts":
             changes[field.name] = short.get(value, value)
     return replace(op, **changes) if changes else op

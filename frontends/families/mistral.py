@@ -8,7 +8,7 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
-from ..mlps import Moe
+from ..mlps import Moe, Routing
 from ..parts import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS, _KV_HEADS = 131072, 8
@@ -29,7 +29,7 @@ def mixtral(config: Config) -> Decoder:
         count=config.assumed("num_local_experts", 8),
         chosen=config.assumed("num_experts_per_tok", 2),
         intermediate=config.integer("intermediate_size"),
-        normalize=True,
+        routing=Routing(normalize=True),
         module="block_sparse_moe",
         matrices=("w1", "w3", "w2"),
     )

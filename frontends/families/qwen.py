@@ -10,7 +10,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mixers import Attention
-from ..mlps import Mlp, Moe
+from ..mlps import Mlp, Moe, Routing
 from ..parts import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS = 32768
@@ -89,8 +89,9 @@ def _experts(config: Config, count: int, chosen: int, intermediate: int, shared:
         count=_count(config, count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("moe_intermediate_size", intermediate),
-        normalize=config.flag("norm_topk_prob", False),
+        routing=Routing(normalize=config.flag("norm_topk_prob", False)),
         shared=shared,
+        shared_gate=f"{shared.module}_gate" if shared else "",
     )
     return check_chosen(config, experts)
 

@@ -14,6 +14,12 @@ from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^−x), which does not overflow for large negative x."""
+    result: Array = 0.5 + 0.5 * np.tanh(0.5 * x)
+    return result
+
+
 def silu(x: Array) -> Array:
     """x / (1 + e^−x), which does not overflow for large negative x."""
     result: Array = x * 0.5 * (1 + np.tanh(0.5 * x))
@@ -61,6 +67,20 @@ class Silu(Op):
 
 
 @dataclass(frozen=True)
+class Sigmoid(Op):
+    """1 / (1 + e^−x)."""
+
+    opcode = "sigmoid"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 4
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (sigmoid(operands[0]),)
+
+
+@dataclass(frozen=True)
 class SiluMul(Op):
     """silu(gate) · up in one pass over memory."""
 
@@ -92,7 +112,7 @@ class SigmoidMul(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         x, gate = operands
-        return (x * (0.5 + 0.5 * np.tanh(0.5 * gate))[..., None],)
+        return (x * sigmoid(gate)[..., None],)
 
 
 @dataclass(frozen=True)

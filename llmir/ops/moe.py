@@ -1,4 +1,4 @@
-"""Mixture of experts: route, group by expert, multiply, combine.
+"""Mixture of experts: group by expert, multiply, combine.
 
 Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
 """
@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..dim import Size, ceildiv, distinct, product
-from ..dtype import FP32, INT32, DType
+from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
@@ -23,63 +23,6 @@ from ..routing import CHANCE, law
 from ..tensor import Tensor
 from .collective import without
 from .linear import common, product_roles
-from .norm import softmax
-
-
-@dataclass(frozen=True)
-class TopK(Op):
-    """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
-
-    With `normalize`, the chosen values are divided by their sum.
-    """
-
-    opcode = "top_k"
-    kind = "moe"
-    rule = "b t e! -> b t k, b t k"
-
-    k: int
-    normalize: bool = False
-
-    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """`k` of at most `e`."""
-        candidates = operands[0].shape[-1]
-        if isinstance(candidates, int) and not 1 <= self.k <= candidates:
-            raise VerifyError(f"top_k: cannot choose {self.k} of {candidates}")
-        return {"k": self.k}
-
-    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """Values as they come, and 32-bit indices."""
-        return (operands[0].dtype, INT32)
-
-    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """One comparison for each candidate."""
-        return operands[0].elements
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """The largest first."""
-        chosen = np.argsort(-operands[0], axis=-1, kind="stable")[..., : self.k]
-        values = np.take_along_axis(operands[0], chosen, axis=-1)
-        total = values.sum(axis=-1, keepdims=True) if self.normalize else 1.0
-        return values / total, chosen
-
-
-@dataclass(frozen=True)
-class SoftmaxTopK(TopK):
-    """softmax and top-k in one kernel, as engines route."""
-
-    opcode = "softmax_top_k"
-
-    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """fp32 weights, as the softmax is done in fp32, and 32-bit indices."""
-        return (FP32, INT32)
-
-    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """Softmax 5 and a comparison, for each candidate."""
-        return 6 * operands[0].elements
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """softmax, then top-k."""
-        return super().evaluate([softmax(operands[0])], results, at)
 
 
 @dataclass(frozen=True)

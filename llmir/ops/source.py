@@ -76,6 +76,14 @@ class Weight(Source):
 
 
 @dataclass(frozen=True)
+class Buffer(Weight):
+    """Numbers that lie in a checkpoint beside its parameters: bytes as a weight's, but no parameters."""
+
+    opcode = "buffer"
+    parameter = False
+
+
+@dataclass(frozen=True)
 class Cache(Source):
     """What earlier steps left behind, such as keys `[B, C, g, d]`; it outlives the step."""
 

@@ -11,7 +11,7 @@ from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Instance, Program
 from llmir.names import stored
 
-from .source import show
+from ..source import show
 
 _WHERE = "$.quantization_config"
 

@@ -1,0 +1,115 @@
+"""How each `quant_method` says the types of weights, activations and caches, as options of `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from llmir.errors import UnsupportedError
+
+from ..config import Config
+from ..source import show
+from . import groups
+from .groups import KEY, STATIC, Options
+
+
+class Method(NamedTuple):
+    """How a method is read, in which fields it lists what it leaves, and the blocks that it takes alone."""
+
+    read: Callable[[Config, tuple[str, ...]], Options]
+    lists: tuple[str, ...] = ("modules_to_not_convert",)
+    blocks: frozenset[str] | None = None
+
+
+def method(config: Config) -> Method:
+    """That of a `quantization_config`; `UnsupportedError` for one that llmir does not have."""
+    loads = {"load_in_4bit", "load_in_8bit"} & config.fields.keys()
+    name = config.text("quant_method", "bitsandbytes" if loads else None).lower()
+    if name not in _METHODS:
+        fact = f"{name!r} is not supported; supported are {', '.join(_METHODS)}"
+        raise config.error("quant_method", fact, UnsupportedError)
+    return _METHODS[name]
+
+
+def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
+    """transformers' FineGrainedFP8, and vLLM's fp8."""
+    block = config.integers("weight_block_size")
+    if len(block) not in (0, 2) or 0 in block:
+        raise config.error("weight_block_size", f"expected two positive integers, got {show(list(block))}")
+    _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
+    _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
+    if config.fields.get("activation_scheme") == "static":
+        config.note(STATIC)
+    weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
+    return {"weights": weights, "activations": "fp8"}
+
+
+def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:
+    """FBGEMM's fp8, of Meta's own checkpoints: a scale for each row of weights and for each token."""
+    config.ignore("activation_scale_ub")  # a bound on those of the tokens
+    return {"weights": "fp8", "activations": "fp8"}
+
+
+def _awq(config: Config, entries: tuple[str, ...]) -> Options:
+    bits, group = _bits(config), _group(config)
+    return {"weights": _integer(bits, group, zeros=config.flag("zero_point", True))}
+
+
+def _gptq(config: Config, entries: tuple[str, ...]) -> Options:
+    bits, group = _bits(config), _group(config)
+    if config.flag("desc_act", False):
+        config.note(f"$.{KEY}.desc_act: the order of the input channels is neither stored nor read here")
+    weights = _integer(bits, group, zeros=not config.flag("sym", True))
+    return {"weights": weights, "plan": f"lm_head:{weights}" if config.flag("lm_head", False) else ""}
+
+
+def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
+    """As transformers has it: routed experts, and nothing else."""
+    return {"weights": "mxfp4"}
+
+
+def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
+    eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
+    if eight and not four:
+        return {"weights": "int8", "activations": "int8"}  # outliers aside
+    raise config.error(
+        "load_in_4bit", "bitsandbytes in 4 bits is not supported; in 8 bits is", UnsupportedError
+    )
+
+
+def _bits(config: Config) -> int:
+    bits = config.integer("bits" if "bits" in config else "w_bit", 4)
+    if bits not in (4, 8):
+        raise config.error("bits", f"{bits} is not supported; 4 and 8 are", UnsupportedError)
+    return bits
+
+
+def _group(config: Config) -> int:
+    """Elements that share a scale; 0 for all of a channel, which configs write as −1."""
+    key = "group_size" if "group_size" in config else "q_group_size"
+    config.ignore(key)
+    return 0 if config.fields.get(key) == -1 else config.integer(key, 128)
+
+
+def _integer(bits: int, group: int, *, zeros: bool) -> str:
+    return f"int{bits}_g{group}{'z' if zeros else ''}" if group else f"int{bits}_c16"
+
+
+def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None:
+    config.ignore(key)
+    if key in config and config.fields[key] not in known:
+        fact = f"{show(config.fields[key])} is not supported ({what}); {' or '.join(known)} is"
+        raise config.error(key, fact, UnsupportedError)
+
+
+_METHODS = {
+    # transformers names the second list, vLLM the first.
+    "fp8": Method(_fp8, ("ignored_layers", "modules_to_not_convert")),
+    "awq": Method(_awq),
+    "gptq": Method(_gptq),
+    "compressed-tensors": Method(groups.compressed, ("ignore",)),
+    "modelopt": Method(groups.modelopt, ("ignore",)),
+    "fbgemm_fp8": Method(_fbgemm),
+    "mxfp4": Method(_mxfp4, blocks=frozenset({"routed_experts"})),
+    "bitsandbytes": Method(_bitsandbytes, ("llm_int8_skip_modules",)),
+}

@@ -1,0 +1,124 @@
+"""How tokens choose experts: the largest of their scores, maybe of some groups, maybe with a bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..dim import Size
+from ..dtype import FP32, INT32, DType
+from ..equation import Equation, equation
+from ..errors import VerifyError
+from ..op import Array, Op, Place
+from ..tensor import Tensor
+from .elementwise import sigmoid
+from .norm import softmax
+
+
+@dataclass(frozen=True)
+class TopK(Op):
+    """The `k` largest of each row and which they were; 1 FLOP (a comparison) a candidate.
+
+    A bias, if there is one, is added for the choice alone (arXiv:2408.15664). Of `groups` of neighbours only
+    the `kept` groups are chosen from whose `best` largest sum highest (arXiv:2405.04434, 2412.19437). With
+    `normalize`, the chosen values are divided by their sum. They are multiplied by `scale`.
+    """
+
+    opcode = "top_k"
+    kind = "moe"
+    rule = "b t e! -> b t k, b t k"
+    takes = ("x", "*bias")
+    scoring = 0  # FLOPs of a candidate's score
+
+    k: int
+    normalize: bool = False
+    groups: int = 1
+    kept: int = 1
+    best: int = 1
+    scale: float = 1.0
+
+    def score(self, x: Array) -> Array:
+        """What is compared: x as it comes."""
+        return x
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """With a bias for each candidate, or without."""
+        return equation(self.rule if len(operands) == 1 else "b t e!, e! -> b t k, b t k")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """`k` of at most those `e` that the kept groups have."""
+        candidates = operands[0].shape[-1]
+        if not 1 <= self.kept <= self.groups:
+            raise VerifyError(f"{self.opcode}: cannot keep {self.kept} of {self.groups} groups")
+        if isinstance(candidates, int):
+            each = candidates // self.groups
+            if candidates % self.groups or not 1 <= self.best <= each:
+                fact = f"{candidates} candidates are not {self.groups} groups of {self.best} or more"
+                raise VerifyError(f"{self.opcode}: {fact}")
+            if not 1 <= self.k <= each * self.kept:
+                raise VerifyError(f"{self.opcode}: cannot choose {self.k} of {each * self.kept}")
+        return {"k": self.k}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Values as they come, and 32-bit indices."""
+        return (operands[0].dtype, INT32)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """1 a candidate, another within groups if there are several, the add of a bias, and the score."""
+        compared = min(self.groups, 2)
+        return (self.scoring + compared + len(operands) - 1) * operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The largest first."""
+        scores = self.score(operands[0])
+        ranked = self._limited(scores + operands[1] if len(operands) > 1 else scores)
+        chosen = np.argsort(-ranked, axis=-1, kind="stable")[..., : self.k]
+        values = np.take_along_axis(scores, chosen, axis=-1)
+        total = values.sum(axis=-1, keepdims=True) if self.normalize else 1.0
+        return values / total * self.scale, chosen
+
+    def _limited(self, scores: Array) -> Array:
+        """−∞ outside of the groups that are kept."""
+        *rows, candidates = scores.shape
+        grouped = scores.reshape(*rows, self.groups, candidates // self.groups)
+        highest = np.sort(grouped, axis=-1)[..., -self.best :].sum(axis=-1)
+        order = np.argsort(-highest, axis=-1, kind="stable")
+        rank = np.argsort(order, axis=-1, kind="stable")[..., None]
+        limited: Array = np.where(rank < self.kept, grouped, -np.inf).reshape(scores.shape)
+        return limited
+
+
+@dataclass(frozen=True)
+class SoftmaxTopK(TopK):
+    """softmax and top-k in one kernel, as engines route; the softmax takes 5 FLOPs a candidate.
+
+    Its attributes and its bias are those of `top_k`.
+    """
+
+    opcode = "softmax_top_k"
+    scoring = 5
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32 weights, as scores are in fp32, and 32-bit indices."""
+        return (FP32, INT32)
+
+    def score(self, x: Array) -> Array:
+        """Over all candidates."""
+        return softmax(x)
+
+
+@dataclass(frozen=True)
+class SigmoidTopK(SoftmaxTopK):
+    """sigmoid and top-k in one kernel; the sigmoid takes 4 FLOPs a candidate.
+
+    Its attributes and its bias are those of `top_k`.
+    """
+
+    opcode = "sigmoid_top_k"
+    scoring = 4
+
+    def score(self, x: Array) -> Array:
+        """Of each candidate by itself."""
+        return sigmoid(x)
