@@ -39,7 +39,7 @@ _INERT = {
         classifier_dropout id2label label2id num_labels problem_type task_specific_params
     """,
     "it says how the same sums are done": """
-        attn_implementation chunk_size_feed_forward context_window_size experts_implementation
+        attn_implementation chunk_size_feed_forward context_window_size ep_size experts_implementation
         prefill_chunk_size pretraining_tp use_bfloat16 use_cache
     """,
     "the classes read max_position_embeddings, and rotary positions go on past it": "max_sequence_length",

@@ -89,6 +89,12 @@ def mlp(config: Config, **differences: Any) -> Mlp:
     return Mlp(config.integer("intermediate_size"), **differences)
 
 
+def drafts(config: Config) -> None:
+    """Layers that predict further tokens, which the model runs without: a note says so."""
+    if count := config.optional_integer("num_nextn_predict_layers", 0):
+        config.note(f"layers that predict further tokens, {count} here, are not modelled")
+
+
 def check_chosen(config: Config, experts: Moe) -> Moe:
     """The experts, unless a token is to choose more than there are."""
     if experts.chosen > experts.count:
