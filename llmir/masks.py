@@ -36,6 +36,7 @@ class Mask:
 
     word: ClassVar[str] = ""
     step: ClassVar[int] = 1
+    bias_flops: ClassVar[int] = 0  # per pair, of what it adds to scores
 
     def __init_subclass__(cls) -> None:
         MASKS[cls.word] = cls
@@ -66,6 +67,10 @@ class Mask:
     def sees(self, query: Array, key: Array) -> Array:
         """Whether the query at a position sees the key at one; positions broadcast together."""
         raise NotImplementedError
+
+    def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
+        """What is added to the scores of a head, of so many, and a pair it sees; all broadcast together."""
+        return np.zeros(())
 
     def short(self, most: int) -> Mask:
         """The same of sizes up to `most`, for programs on short axes."""
@@ -193,6 +198,31 @@ class Prefix(Mask):
         """No later key, but within the prefix."""
         found: Array = (key <= query) | ((key < self.length) & (query < self.length))
         return found
+
+
+@dataclass(frozen=True)
+class Alibi(Causal):
+    """As causal; scores fall by the distance of the two times the head's slope over √`spread`.
+
+    Slopes of n heads, a power of two, are 2^(−8/n), 2^(−16/n) …; others take first those of the power of two
+    below, then every second of the one above (arXiv:2108.12409).
+    """
+
+    word = "alibi"
+    bias_flops = 2
+
+    spread: int
+
+    def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
+        """−slope · (query − key)."""
+        below = 1 << heads.bit_length() - 1
+        power = np.where(head < below, head + 1, head - below + 0.5)
+        result: Array = 2.0 ** (-8 / below * power) / np.sqrt(self.spread) * (key - query)
+        return result
+
+    def short(self, most: int) -> Mask:
+        """Itself: it leaves nothing out."""
+        return self
 
 
 @lru_cache(maxsize=256)

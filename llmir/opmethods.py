@@ -81,7 +81,8 @@ class OpMethods:
         return self._op("append", (cache, rows), name, block)
 
     def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
-        """Scores with −∞ where a query does not see a key; 1 FLOP an element, as eager code adds it.
+        """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as
+        eager code adds it, and what the bias takes.
 
         `* t! c! -> * t! c!`
         """
@@ -326,6 +327,15 @@ class OpMethods:
         `*, * -> *`
         """
         return self._op("mul", (x, y), name, block)
+
+    def positions(
+        self, x: Value, table: Value, /, *, offset: int = 0, name: str = "", block: str | None = None
+    ) -> Value:
+        """x, and to each token the row of a learned table for its position, counted from `offset`.
+
+        `b t! h, [p]! h -> b t! h`
+        """
+        return self._op("positions", (x, table), name, block, offset=offset)
 
     def quantize(
         self, x: Value, /, *, to: str, static: bool = False, name: str = "", block: str | None = None

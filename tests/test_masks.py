@@ -25,7 +25,7 @@ from .test_interpret import same, weight
 
 SIZES = st.integers(1, 30)
 KINDS = st.one_of(
-    st.sampled_from(("full", "causal")),
+    st.sampled_from(("full", "causal", "alibi(1)", "alibi(64)")),
     st.builds("{}({})".format, st.sampled_from(("window", "chunk", "prefix")), SIZES),
 ).map(mask)
 # A cache that keeps all tokens has the keys of any mask; these keep fewer.
@@ -42,6 +42,7 @@ def by_hand(by: Mask, query: int, key: int) -> bool:
     return {
         "full": True,
         "causal": key <= query,
+        "alibi": key <= query,
         "window": key in range(query - size + 1, query + 1),
         "chunk": key in range(query - query % size, query + 1) if size else False,
         "prefix": key <= query or (key in range(size) and query in range(size)),
@@ -80,7 +81,7 @@ def test_a_flash_op_does_the_pairs_and_reads_the_keys_that_its_mask_leaves(
     at, done = Binding(b=3, t=new, c=new + cached), work(op, operands, infer(op, operands), ONE_DEVICE)
     sees = seen(by, new, cached)
     assert at(done.matrix) == 3 * 2 * sees.sum() * 2 * (4 + 4)
-    assert at(done.vector) == 3 * 2 * sees.sum() * 5
+    assert at(done.vector) == 3 * 2 * sees.sum() * (7 if by.word == "alibi" else 5)
     assert at(done.reads[1]) == at(done.reads[2]) == 3 * (new + cached - sees.any(axis=0).argmax()) * 4 * 2
 
 
@@ -102,6 +103,71 @@ def test_what_is_no_mask_is_an_error_with_those_that_are(text: str) -> None:
         llmir.parse_program(
             f'program "x"\ngraph @main {{\n  %y = attention_mask() {{mask={text}((}} : bf16[B]\n}}'
         )
+
+
+# --- ALiBi --------------------------------------------------------------------------------------
+
+
+def slopes(heads: int) -> list[float]:
+    """As the authors of arXiv:2108.12409 wrote it (github.com/ofirpress/attention_with_linear_biases)."""
+
+    def powers(n: int) -> list[float]:
+        start = 2 ** (-(2 ** -(np.log2(n) - 3)))
+        return [start * start**i for i in range(n)]
+
+    if np.log2(heads).is_integer():
+        return powers(heads)
+    below = int(2 ** np.floor(np.log2(heads)))
+    return powers(below) + slopes(2 * below)[0::2][: heads - below]
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 64))
+def test_alibi_has_the_slopes_of_its_paper(heads: int, distance: int, spread: int) -> None:
+    by = mask(f"alibi({spread})")
+    found = by.bias(np.arange(heads), heads, np.array(20), np.array(20 - distance))
+    np.testing.assert_allclose(found, -distance / np.sqrt(spread) * np.array(slopes(heads)))
+
+
+@pytest.mark.parametrize("spec", ["shard{tp=2}", "shard{tp=4}", "shard{tp=2,sp=1}"])
+@pytest.mark.parametrize("flash", [False, True])
+def test_alibi_and_learned_positions_are_the_same_on_each_rank(spec: str, flash: bool) -> None:
+    """4 query heads for 2 keys and values; to the sums that a split table leaves, rows are added once."""
+    b = Builder()
+    ids = b.input("int64[B, T]", name="x", axes=("batch", "seq"))
+    table = b.weight("fp32[8, 4]", name="embed", axes=("vocab", "embed"))
+    x = b.positions(
+        b.embedding(table, ids), b.weight("fp32[12, 4]", name="wpe", axes=("position", "embed")), offset=2
+    )
+    y = b.rms_norm(x, b.weight("fp32[4]", name="norm", axes=("embed",)))
+    heads = ("kv_heads", "heads", "head_dim")
+    q = b.linear(
+        y,
+        b.weight("fp32[4, 2, 2, 4]", name="q", axes=("embed", *heads)),
+        einsum="b t h, h g r d -> b t g r d",
+    )
+    k, v = (
+        b.linear(
+            y,
+            b.weight("fp32[4, 2, 4]", name=n, axes=("embed", "kv_heads", "head_dim")),
+            einsum="b t h, h g d -> b t g d",
+        )
+        for n in "kv"
+    )
+    axes = ("batch", "cached", "kv_heads", "head_dim")
+    keys, values = (
+        b.append(b.cache("fp32[B, C, 2, 4]", name=f"{n}c", axes=axes), y) for n, y in (("k", k), ("v", v))
+    )
+    scores = b.attention_mask(b.attention_scores(q, keys), mask="alibi(4)")
+    mixed = b.attention_mix(b.softmax(scores), values)
+    out = b.weight("fp32[2, 2, 4, 4]", name="o", axes=(*heads, "embed"))
+    b.output(b.add(x, b.linear(mixed, out, einsum="b t g r d, g r d h -> b t h")))
+    program = llmir.run(Program("alibi", {"main": b.graph()}), "fuse-attention" if flash else "")
+    tokens = np.random.default_rng(0).integers(0, 8, (2, 7))
+    whole = outputs(program, tokens, [7])
+    assert same(outputs(llmir.run(program, spec), tokens, [3, 4]), whole)
+    # It is not what a causal mask gives.
+    plain = llmir.parse_program(llmir.print_program(program).replace("alibi(4)", "causal"))
+    assert not same(outputs(plain, tokens, [7]), whole)
 
 
 # --- caches --------------------------------------------------------------------------------------
@@ -159,7 +225,7 @@ def test_a_cache_after_a_step_is_its_type_after_the_step(by: Mask, new: int, cac
 
 
 def test_every_kind_of_mask_is_drawn() -> None:
-    assert set(MASKS) == {"full", "causal", "window", "chunk", "prefix"}
+    assert set(MASKS) == {"full", "causal", "window", "chunk", "prefix", "alibi"}
 
 
 @given(SHORT, st.integers(1, 30), st.integers(0, 60))

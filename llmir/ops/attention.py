@@ -6,13 +6,14 @@ each of them, `d` head size, `e` head size of the values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size, ceildiv, product
+from ..dim import Binding, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..masks import mask
@@ -21,11 +22,20 @@ from ..tensor import Tensor
 from .norm import softmax
 
 
-def visible(stated: str, queries: int, keys: int, at: Place) -> Array:
-    """Which keys each query sees by a mask: [queries, keys]. The keys are those up to the last new token."""
-    query = at.cached + at.origin("t") + np.arange(queries)
+def masked(scores: Array, stated: str, heads: Mapping[str, int], at: Place) -> Array:
+    """`scores`, of [b, *heads, t, c], by a mask; `heads` are the sizes of their axes in the whole model.
+
+    The keys are those up to the last new token.
+    """
+    queries, keys = scores.shape[-2:]
+    query = (at.cached + at.origin("t") + np.arange(queries))[:, None]
     key = at.cached + (at.new or queries) - keys + np.arange(keys)
-    return mask(stated).sees(query[:, None], key)
+    number = np.zeros((1, 1), dtype=int)  # of each head
+    for (axis, size), local in zip(heads.items(), scores.shape[1:-2], strict=True):
+        number = number[..., None, :, :] * size + at.origin(axis) + np.arange(local)[:, None, None]
+    by = mask(stated)
+    bias = by.bias(number, math.prod(heads.values()), query, key)
+    return np.where(by.sees(query, key), scores + bias, -np.inf)
 
 
 @dataclass(frozen=True)
@@ -53,12 +63,13 @@ class AttentionScores(Op):
 
 @dataclass(frozen=True)
 class AttentionMask(Op):
-    """Scores with −∞ where a query does not see a key; 1 FLOP an element, as eager code adds it."""
+    """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as eager
+    code adds it, and what the bias takes.
+    """
 
     opcode = "attention_mask"
     kind = "elementwise"
     rule = "* t! c! -> * t! c!"
-    vector_flops = 1
 
     mask: str
 
@@ -67,11 +78,15 @@ class AttentionMask(Op):
         mask(self.mask)
         return super().types(operands)
 
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """1 an element, and what the mask's bias takes (ALiBi 2)."""
+        return results[0].elements * (1 + mask(self.mask).bias_flops)
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """−∞ where the mask says so."""
-        (scores,) = operands
-        seen = visible(self.mask, scores.shape[-2], scores.shape[-1], at)
-        return (np.where(seen, scores, -np.inf),)
+        axes = [d.axes[0] for d in self.equation(results).results[0]]
+        heads = dict(zip(axes[1:-2], map(Binding(), results[0].shape[1:-2]), strict=True))
+        return (masked(operands[0], self.mask, heads, at),)
 
 
 @dataclass(frozen=True)
@@ -131,17 +146,15 @@ class FlashAttention(Op):
         """Twice the pairs of one query head."""
         return mask(self.mask).pairs(n["t"], n["c"] - n["t"])
 
-    def _softmax(self, n: Mapping[str, Size], *heads: str) -> Size:
-        return 5 * product(n[axis] for axis in heads) * ceildiv(self._pairs(n), 2)
-
     def matrix(self, operands: Sequence[Tensor]) -> Size:
         """2·(d + e) for each pair that the mask leaves, and query head."""
         n = self.equation(operands).sizes(operands)
         return n["b"] * n["g"] * n["r"] * (n["d"] + n["e"]) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """The softmax, 5 for each such pair and query head (counted in half-pairs, rounded up)."""
-        return self._softmax(self.equation(operands).sizes(operands), "b", "g", "r")
+        """5 (softmax) and 2 (ALiBi) for each such pair and query head, half-pairs rounded up."""
+        n, each = self.equation(operands).sizes(operands), 5 + mask(self.mask).bias_flops
+        return each * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees."""
@@ -153,5 +166,6 @@ class FlashAttention(Op):
         """As eager code does it."""
         q, k, v = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
-        scores = np.where(visible(self.mask, q.shape[1], k.shape[1], at), scores, -np.inf)
+        g, r = map(Binding(), results[0].shape[2:4])
+        scores = masked(scores, self.mask, {"g": g, "r": r}, at)
         return (np.einsum("bgrtc,bcge->btgre", softmax(scores), v, optimize=True),)

@@ -51,6 +51,35 @@ class Embedding(Op):
 
 
 @dataclass(frozen=True)
+class Positions(Op):
+    """x, and to each token the row of a learned table for its position, counted from `offset`."""
+
+    opcode = "positions"
+    kind = "gather"
+    rule = "b t! h, [p]! h -> b t! h"
+    takes = ("x", "table")
+    vector_flops = 1
+    linear = frozenset({0})
+
+    offset: int = 0
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a position's."""
+        return "nk" if slot else ""
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """x, and a row for each position, which all sequences share."""
+        x, table = operands
+        return (x.bytes, table.dtype.bytes_of(x.shape[1], *table.shape[1:]))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum; of partial ones, one has the rows."""
+        x, table = operands
+        at_table = at.cached + self.offset + np.arange(x.shape[1])
+        return (x + table[at_table] if at.leads else x,)
+
+
+@dataclass(frozen=True)
 class LastToken(Op):
     """The last position of each sequence, the only one whose logits an engine needs."""
 

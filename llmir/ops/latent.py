@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Size, ceildiv
 from ..equation import Equation, equation
 from ..masks import mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
@@ -117,7 +117,8 @@ class LatentAttention(FlashAttention):
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """The softmax, 5 for each such pair and head (counted in half-pairs, rounded up)."""
-        return self._softmax(self.equation(operands).sizes(operands), "b", "g")
+        n = self.equation(operands).sizes(operands)
+        return 5 * n["b"] * n["g"] * ceildiv(self._pairs(n), 2)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees; latents once."""
