@@ -11,18 +11,22 @@ from ..mixers import LatentAttention
 from ..mlps import Mlp, Moe, Routing
 from ..parts import check_chosen, decoder, drafts, layers
 
+_EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
+_V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
+_V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
 
-def experts(config: Config, routing: Routing, intermediate: int, shared: int, *, bias: bool = False) -> Moe:
+
+def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False) -> Moe:
     """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
-    width = config.assumed("moe_intermediate_size", intermediate)
-    count = config.assumed("n_shared_experts", shared)
-    names = {"module": "mlp.shared_experts", "block": "shared_experts", "prefix": "shared_"}
+    count, chosen, width, shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+    )
     found = Moe(
-        count=config.integer("n_routed_experts", 256 if shared == 1 else 64),
-        chosen=config.integer("num_experts_per_tok"),
+        count=count,
+        chosen=chosen,
         intermediate=width,
         routing=routing,
-        shared=Mlp(count * width, bias=bias, **names),
+        shared=Mlp(shared * width, bias, "mlp.shared_experts", "shared_experts", "shared_"),
     )
     return check_chosen(config, found)
 
@@ -46,7 +50,8 @@ def deepseek_v2(config: Config) -> Decoder:
     bias = config.flag("mlp_bias", False)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=2048, interleaved=True)
     dense = Mlp(config.assumed("intermediate_size", 11008), bias=bias)
-    return decoder(config, "DeepseekV2ForCausalLM", stack(config, mixer, dense, experts(config, routing, 1407, 2, bias=bias), 0))
+    sparse = experts(config, routing, _V2, bias=bias)
+    return decoder(config, "DeepseekV2ForCausalLM", stack(config, mixer, dense, sparse, 0))
 
 
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
@@ -67,4 +72,5 @@ def deepseek_v3(config: Config) -> Decoder:
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
     dense = Mlp(config.assumed("intermediate_size", 18432))
-    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, experts(config, routing, 2048, 1), 3))
+    sparse = experts(config, routing, _V3)
+    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -115,7 +116,7 @@ class FlashAttention(Op):
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
-    takes = ("q", "k", "v")
+    takes: ClassVar[tuple[str, ...]] = ("q", "k", "v")
     widens = frozenset({1, 2})
 
     mask: str

@@ -16,12 +16,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size, ceildiv
+from ..dim import Binding, Size, ceildiv
 from ..equation import Equation, equation
 from ..masks import mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
-from .attention import FlashAttention, visible
+from .attention import FlashAttention, masked
 from .norm import softmax
 
 
@@ -60,8 +60,9 @@ class LatentScores(Op):
 def latent_scores(q: Array, q_rope: Array, k: Array, k_rope: Array) -> Array:
     """The sum of two terms, unscaled: [b, g, t, c]."""
     keys = "bcgd" if k.ndim == 4 else "bcd"
-    result: Array = np.einsum(f"btgd,{keys}->bgtc", q, k, optimize=True)
-    return result + np.einsum("btgp,bcp->bgtc", q_rope, k_rope, optimize=True)
+    own = np.einsum(f"btgd,{keys}->bgtc", q, k, optimize=True)
+    result: Array = own + np.einsum("btgp,bcp->bgtc", q_rope, k_rope, optimize=True)
+    return result
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class LatentAttention(FlashAttention):
         """As eager code does it."""
         q, q_rope, k, k_rope, *values = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
-        scores = np.where(visible(self.mask, q.shape[1], k.shape[1], at), scores, -np.inf)
+        scores = masked(scores, self.mask, {"g": Binding()(results[0].shape[2])}, at)
         v = values[0] if values else k
         axes = "bcge" if values else "bce"
         return (np.einsum(f"bgtc,{axes}->btge", softmax(scores), v, optimize=True),)
