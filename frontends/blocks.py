@@ -1,20 +1,22 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts. Of latent attention, `q` latent of queries,
-`l` of keys and values, and of a head's elements `n` those without position, `p` with, `m` of values. Ops come in the order in which
-transformers' eager code runs them, so that live memory is that code's.
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
+latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `n` are
+without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
+so that live memory is that code's.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import Size
 from llmir.dtype import FP32, DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
-
-LAYER = "model.layers.{layer}."  # what checkpoints call a layer
 
 _AXES = {
     "h": "embed",
@@ -30,18 +32,45 @@ _AXES = {
     "n": "head_dim",
     "p": "head_dim",
     "m": "head_dim",
+    "G": "whole_kv_heads",
+    "R": "whole_heads",
 }
 
 
-class Blocks:
-    """One model's on one builder: its element type, the epsilon of its norms, and the lengths of axes."""
+@dataclass(frozen=True)
+class Norm:
+    """How a model normalizes: by which op, what it learns (`weight`, `bias`, both or nothing), epsilon.
 
-    def __init__(self, b: Builder, dtype: DType, eps: float, **sizes: Size) -> None:
-        self.b, self.dtype, self.eps, self.sizes = b, dtype, eps, sizes
+    `offset` is added to the weight (Gemma, which stores the weight less 1).
+    """
+
+    eps: float = 1e-6
+    opcode: str = "rms_norm"
+    learns: tuple[str, ...] = ("weight",)
+    offset: float = 0.0
+
+    def build(self, blocks: Blocks, x: Value, name: str, param: str, axes: str, over: int) -> Value:
+        """Of `x`, over its last so many axes; `axes` are those of what it learns, stored under `param`."""
+        learned = [blocks.weight(axes, f"{name}.{what}", f"{param}.{what}") for what in self.learns]
+        how: dict[str, Any] = {"eps": self.eps, "over": over, "name": name}
+        how |= {"offset": self.offset} if self.offset else {}
+        result: Value = getattr(blocks.b, self.opcode)(x, *learned, **how)
+        return result
+
+
+class Blocks:
+    """One model's on one builder: its element type, its norm, and the lengths of axes.
+
+    `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
+    of parameters follow it.
+    """
+
+    def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
+        self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
-        return Blocks(self.b, self.dtype, self.eps, **{**self.sizes, **sizes})
+        return Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""
@@ -50,14 +79,15 @@ class Blocks:
     def weight(self, axes: str, name: str, param: str) -> Value:
         """A parameter with the axes of an equation term such as `h g r d`."""
         letters = axes.split()
-        shape = self.tensor(*(self.sizes[x] for x in letters))
-        return self.b.weight(shape, name=name, axes=tuple(_AXES[x] for x in letters), param=param)
+        shape = self.tensor(*(self.sizes[x.lower()] for x in letters))
+        named = tuple(_AXES[x] for x in letters)
+        return self.b.weight(shape, name=name, axes=named, param=self.stem + param)
 
     def buffer(self, axes: str, name: str, param: str) -> Value:
         """Numbers in fp32 beside the parameters, with the axes of an equation term."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x] for x in letters), dtype=FP32)
-        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=param)
+        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=self.stem + param)
 
     def linear(
         self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
@@ -73,12 +103,24 @@ class Blocks:
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
         return result
 
-    def norm(self, x: Value, name: str, param: str, axis: str = "h") -> Value:
-        """RMSNorm over `axis`."""
+    def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:
+        """The model's norm over the last axes; what it learns has `axes`."""
         with self.b.block("norm"):
-            weight = self.weight(axis, f"{name}.weight", f"{param}.weight")
-            normed: Value = self.b.rms_norm(x, weight, eps=self.eps, name=name)
-            return normed
+            return self.normal.build(self, x, name, param, axes, over)
+
+    def scale(self, x: Value, factor: float, name: str) -> Value:
+        """x · factor; x itself where that is 1."""
+        if factor == 1:
+            return x
+        result: Value = self.b.scale(x, factor=factor, name=name)
+        return result
+
+    def cap(self, x: Value, cap: float, name: str) -> Value:
+        """x capped softly; x itself where `cap` is 0."""
+        if not cap:
+            return x
+        result: Value = self.b.soft_cap(x, cap=cap, name=name)
+        return result
 
     def cast(self, x: Value, to: DType) -> Value:
         """x in another element type; x itself if it has it."""

@@ -241,5 +241,8 @@ def read(model: object, *, lenient: bool = False) -> Config:
     """The config of a model: whatever `locate` understands, or a Config, whose fields are read anew."""
     if isinstance(model, Config):
         return Config(model.fields, name=model.name, lenient=lenient or model.lenient)
-    fields, name = locate(model)
-    return Config(fields, name=name, lenient=lenient)
+    found = locate(model)
+    config = Config(found.fields, name=found.name, lenient=lenient)
+    if found.note:
+        config.note(found.note)
+    return config

@@ -10,25 +10,43 @@ from itertools import groupby
 from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import INT64, DType
-from llmir.graph import Graph, Program
+from llmir.graph import Graph, Program, Value
 
-from .blocks import Blocks
+from .blocks import Blocks, Norm
 from .layers import Layer
 
 
 @dataclass(frozen=True)
+class Names:
+    """What checkpoints call the parts of a decoder."""
+
+    embedding: str = "model.embed_tokens"
+    layer: str = "model.layers.{layer}"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+
+
+@dataclass(frozen=True)
 class Decoder:
-    """An embedding, layers, a norm and a head: what the families make of their configs."""
+    """An embedding, layers, a norm and a head: what the families make of their configs.
+
+    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0.
+    """
 
     name: str
     architecture: str
     dtype: DType
     vocab: int
     hidden: int
-    eps: float
+    norm: Norm
     positions: int | None
     tied: bool
     layers: tuple[Layer, ...]
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_cap: float = 0.0
+    head_bias: bool = False
+    names: Names = Names()
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -36,39 +54,47 @@ class Decoder:
         Layers of which `apart`, one entry for each, says different things have bodies of their own.
         """
         b = Builder("main")
-        blocks = Blocks(b, self.dtype, self.eps, h=self.hidden, v=self.vocab)
+        blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
         kinds = list(zip(self.layers, apart or [None] * len(self.layers), strict=True))
         names = _names(kinds)
         tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
         with b.block("embedding"):
-            table = blocks.weight("v h", "embed.weight", "model.embed_tokens.weight")
-            x = b.embedding(table, tokens)
+            table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
+            x = blocks.scale(b.embedding(table, tokens), self.embedding_scale, "embedding_scale")
         bodies: dict[str, Graph] = {}
         for kind, run in groupby(kinds):
             body, times = names[kind], len(list(run))
             if body not in bodies:
-                bodies[body] = kind[0].graph(body, self.hidden, self.dtype, self.eps)
+                stem = f"{self.names.layer}."
+                bodies[body] = kind[0].graph(body, stem, self.hidden, self.dtype, self.norm)
             x = b.repeat(x, body=body, times=times, name=body)
-        x = blocks.norm(x, "final_norm", "model.norm")
+        x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
-            head = table if self.tied else blocks.weight("v h", "lm_head.weight", "lm_head.weight")
-            if logits == "last":
-                b.output(b.linear(b.last_token(x), head, einsum="b h, v h -> b v", name="lm_head"))
-            else:
-                b.output(b.linear(x, head, einsum="b t h, v h -> b t v", name="lm_head"))
+            b.output(self._head(blocks, b.last_token(x) if logits == "last" else x, table))
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
         return Program(self.name, {"main": b.graph(), **bodies}, facts=facts)
 
+    def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
+        """The logits of hidden states, of all positions or of one."""
+        names = self.names
+        rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"
+        weight = table if self.tied else blocks.weight("v h", "lm_head.weight", f"{names.head}.weight")
+        bias = [blocks.weight("v", "lm_head.bias", f"{names.head}.bias")] if self.head_bias else []
+        terms = ", ".join([f"{rows} h", "v h", *["v"] * len(bias)])
+        logits = blocks.b.linear(x, weight, *bias, einsum=f"{terms} -> {rows} v", name="lm_head")
+        scaled = blocks.scale(logits, self.logits_scale, "logits_scale")
+        return blocks.cap(scaled, self.logits_cap, "logits_cap")
+
 
 def _names(kinds: Sequence[tuple[Layer, Hashable]]) -> dict[tuple[Layer, Hashable], str]:
     """What the body of each kind of layer is called: by what it has, and a number if it must."""
-    parts = list(zip(*((layer.mixer.kind, layer.mlp.kind) for layer, _ in kinds), strict=True))
+    parts = list(zip(*(layer.kinds for layer, _ in kinds), strict=True))
     names, count = {}, Counter[str]()
     for kind in dict.fromkeys(kinds):
-        own = (kind[0].mixer.kind, kind[0].mlp.kind)
-        name = "_".join([*(word for word, all in zip(own, parts, strict=True) if len(set(all)) > 1), "layer"])
+        words = zip(kind[0].kinds, parts, strict=True)
+        name = "_".join([*(word for word, all in words if word and len(set(all)) > 1), "layer"])
         count[name] += 1
         names[kind] = f"{name}_{count[name]}" if count[name] > 1 else name
     return names

@@ -3,33 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import DType
-from llmir.graph import Graph
+from llmir.graph import Graph, Value
 
-from .blocks import LAYER, Blocks
-from .mixers import Attention, LatentAttention
-from .mlps import Mlp, Moe
+from .blocks import Blocks, Norm
+
+
+class Sublayer(Protocol):
+    """A mixer or an MLP: what bodies are called by, the block of the model that it is, how it is built."""
+
+    @property
+    def kind(self) -> str:
+        """As names of bodies say it."""
+
+    @property
+    def block(self) -> str:
+        """That of the sum with the residual."""
+
+    def build(self, blocks: Blocks, x: Value, /) -> Value:
+        """Of normed hidden states, what is added to them."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What checkpoints call the norms of a layer; None is none."""
+
+    before_mixer: str | None = "input_layernorm"
+    after_mixer: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Norm, mixer, residual; norm, mlp, residual."""
+    """Norm, mixer, residual; norm, mlp, residual. Either may be missing.
 
-    mixer: Attention | LatentAttention
-    mlp: Mlp | Moe
+    In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
+    it has none of its own. What is added is scaled by `residual` first.
+    """
 
-    def graph(self, name: str, hidden: int, dtype: DType, eps: float) -> Graph:
-        """The body: hidden state in, hidden state out."""
+    mixer: Sublayer | None
+    mlp: Sublayer | None
+    norms: Norms = Norms()
+    parallel: bool = False
+    residual: float = 1.0
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """Those of its mixer and its mlp."""
+        return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
+
+    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
+        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
-        blocks = Blocks(b, dtype, eps, h=hidden)
-        x = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
-        mixed = self.mixer.build(blocks, blocks.norm(x, "input_norm", f"{LAYER}input_layernorm"))
-        with b.block("attention"):
-            x = b.add(x, mixed, name="attention_add")
-        mixed = self.mlp.build(blocks, blocks.norm(x, "post_norm", f"{LAYER}post_attention_layernorm"))
-        with b.block(self.mlp.block):
-            b.output(b.add(x, mixed, name="mlp_add"))
+        blocks = Blocks(b, dtype, normal, stem, h=hidden)
+        start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
+        seen, norms = start, self.norms
+        if self.mixer:
+            seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
+            mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
+            total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
+        if self.mlp:
+            if not (self.parallel and norms.before_mlp is None):
+                seen = self._norm(blocks, start if self.parallel else total, "post_norm", norms.before_mlp)
+            mixed = self._norm(blocks, self.mlp.build(blocks, seen), "mlp_norm", norms.after_mlp)
+            total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
+        b.output(total)
         return b.graph()
+
+    def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:
+        return x if param is None else blocks.norm(x, name, param)
+
+    def _add(self, blocks: Blocks, x: Value, mixed: Value, block: str, name: str) -> Value:
+        with blocks.b.block(block):
+            mixed = blocks.scale(mixed, self.residual, f"{name}_scale")
+            total: Value = blocks.b.add(x, mixed, name=name)
+            return total

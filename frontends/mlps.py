@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 from llmir.dtype import FP32
 from llmir.graph import Value
 
-from .blocks import LAYER, Blocks
+from .blocks import Blocks
 
 _GATED = ("gate_proj", "up_proj", "down_proj")  # what most call the matrices of a gated MLP
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(silu(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
+    """down(act(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
 
-    `matrices` are what they call gate, up and down.
+    `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
+    a gate. `activation` is an opcode.
     """
 
     kind: ClassVar[str] = "dense"
@@ -27,21 +28,30 @@ class Mlp:
     module: str = "mlp"
     block: str = "mlp"
     prefix: str = ""
-    matrices: tuple[str, str, str] = _GATED
+    matrices: tuple[str, ...] = _GATED
+    activation: str = "silu"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         b, at, own = blocks.b, blocks.sized(f=self.intermediate), self.prefix
-        stored = dict(zip(_GATED, self.matrices, strict=True))
+        *gate, up, down = self.matrices
 
-        def project(x: Value, term: str, weight: str, out: str, name: str) -> Value:
-            param = f"{LAYER}{self.module}.{stored[name]}"
+        def project(x: Value, term: str, weight: str, out: str, name: str, stored: str) -> Value:
+            param = f"{self.module}.{stored}"
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
+        def act(x: Value) -> Value:
+            result: Value = getattr(b, self.activation)(x, name=f"{own}{self.activation}")
+            return result
+
         with b.block(self.block):
-            gate = b.silu(project(x, "b t h", "h f", "b t f", "gate_proj"), name=f"{own}silu")
-            up = project(x, "b t h", "h f", "b t f", "up_proj")
-            return project(b.mul(gate, up, name=f"{own}gate_mul"), "b t f", "f h", "b t h", "down_proj")
+            if gate:
+                acted = act(project(x, "b t h", "h f", "b t f", "gate_proj", gate[0]))
+                wide = project(x, "b t h", "h f", "b t f", "up_proj", up)
+                wide = b.mul(acted, wide, name=f"{own}gate_mul")
+            else:
+                wide = act(project(x, "b t h", "h f", "b t f", "up_proj", up))
+            return project(wide, "b t f", "f h", "b t h", "down_proj", down)
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class Routing:
         added = []
         if self.correction:
             source = blocks.weight if self.learned else blocks.buffer
-            added = [source("x", "correction", f"{LAYER}{self.correction}")]
+            added = [source("x", "correction", self.correction)]
         weights, experts = b.top_k(scores, *added, k=chosen, normalize=self.normalize, **how)
         return weights, experts
 
@@ -106,7 +116,7 @@ class Moe:
         if self.shared_gate:
             with b.block("router"):
                 name = "shared_gate"
-                gate = blocks.linear(x, "b t h", "h", "b t", name, f"{LAYER}{self.shared_gate}")
+                gate = blocks.linear(x, "b t h", "h", "b t", name, self.shared_gate)
             with b.block(self.shared.block):
                 always = b.sigmoid_mul(always, gate, name="shared_scaled")
         with b.block(self.shared.block):
@@ -117,7 +127,7 @@ class Moe:
         stored = dict(zip(_GATED, self.matrices, strict=True))
 
         def grouped(rows: Value, chosen: Value, ins: str, outs: str, name: str) -> Value:
-            param = f"{LAYER}{self.module}.experts.{{expert}}.{stored[name]}.weight"
+            param = f"{self.module}.experts.{{expert}}.{stored[name]}.weight"
             weight = at.weight(f"e {ins} {outs}", f"{name}.weight", param)
             einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
             how: dict[str, Any] = {"einsum": einsum, "top_k": self.chosen, "experts": self.count}
@@ -125,7 +135,7 @@ class Moe:
             return result
 
         with b.block("router"):
-            module = f"{LAYER}{self.module}.{self.router}"
+            module = f"{self.module}.{self.router}"
             logits = at.linear(x, "b t h", "h x", "b t x", "gate", module)
             weights, chosen = self.routing.build(at, logits, self.chosen)
         with b.block(self.block):

@@ -6,6 +6,7 @@ from typing import Any
 
 from llmir.dtype import dtype
 
+from .blocks import Norm
 from .config import Config
 from .decoder import Decoder
 from .layers import Layer
@@ -68,7 +69,7 @@ def attention(
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
     # Qwen3's own configs state the norm and the biases that they have anyway.
-    config.unmodelled("use_qk_norm", (None, found.qk_norm), "normalized q and k, as in Llama 4")
+    config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
 
@@ -82,11 +83,32 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     return f"window({width})" if width and acts else "causal"
 
 
+# The opcodes of what configs call activations, as transformers' ACT2FN has them.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def activation(config: Config, key: str = "hidden_act", default: str = "silu") -> str:
+    """The opcode of the activation that a config names."""
+    name = config.text(key, default)
+    config.unmodelled(key, tuple(_ACTIVATIONS), "another activation")
+    return _ACTIVATIONS.get(name, "silu")
+
+
 def mlp(config: Config, **differences: Any) -> Mlp:
-    """A gated MLP, in a family without experts; `differences` are the family's own fields of `Mlp`."""
+    """An MLP, in a family without experts; `differences` are the family's own fields of `Mlp`."""
     for key in _EXPERTS:
         config.unmodelled(key, (None, 0), "experts in a dense family")
-    return Mlp(config.integer("intermediate_size"), **differences)
+    acts = differences.pop("activation", None) or activation(config)
+    return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
 
 
 def drafts(config: Config) -> None:
@@ -97,6 +119,7 @@ def drafts(config: Config) -> None:
 
 def check_chosen(config: Config, experts: Moe) -> Moe:
     """The experts, unless a token is to choose more than there are."""
+    config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
     if experts.chosen > experts.count:
         fact = f"{experts.chosen} is more than the {experts.count} experts"
         raise config.error("num_experts_per_tok", fact)
@@ -104,19 +127,28 @@ def check_chosen(config: Config, experts: Moe) -> Moe:
 
 
 def decoder(
-    config: Config, architecture: str, layers: tuple[Layer, ...], *, eps_default: float = 1e-6
+    config: Config,
+    architecture: str,
+    layers: tuple[Layer, ...],
+    *,
+    eps_default: float = 1e-6,
+    tied_default: bool = False,
+    norm: Norm | None = None,
+    **differences: Any,
 ) -> Decoder:
-    """What llama-like configs have in common beside their layers."""
-    config.unmodelled("hidden_act", ("silu", "swish"), "another activation")
-    config.every("layer_types", *(f"{layer.mixer.kind}_attention" for layer in layers))
+    """What llama-like configs have in common beside their layers; `differences` are fields of `Decoder`."""
+    mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, Attention)]
+    if len(mixers) == len(layers):
+        config.every("layer_types", *(f"{mixer.sees}_attention" for mixer in mixers))
     return Decoder(
         name=config.name,
         architecture=architecture,
         dtype=dtype(config.dtype()),
         vocab=config.integer("vocab_size"),
         hidden=config.integer("hidden_size"),
-        eps=config.number("rms_norm_eps", eps_default),
+        norm=norm or Norm(config.number("rms_norm_eps", eps_default)),
         positions=config.optional_integer("max_position_embeddings"),
-        tied=config.flag("tie_word_embeddings", False),
+        tied=config.flag("tie_word_embeddings", tied_default),
         layers=layers,
+        **differences,
     )

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.errors import InputError
 from llmir.frontends import load
 from llmir.frontends.presets import PRESETS, Preset
 from llmir.graph import Program
-from llmir.names import normalize, suggest
+from llmir.names import normalize
 
 
 def rows(part: str = "") -> list[dict[str, Any]]:
-    """Those with `part` in their name, Hugging Face id or architecture; InputError if there is none."""
-    found = [row(preset) for preset in PRESETS.values() if _matches(preset, part)]
-    if not found:
-        raise InputError(f"no bundled model matches {part!r}{suggest(part, PRESETS)}")
-    return found
+    """Those with `part` in their name, Hugging Face id or architecture."""
+    return [bundled(preset) for preset in PRESETS.values() if _matches(preset, part)]
 
 
 def _matches(preset: Preset, wanted: str) -> bool:
@@ -27,13 +23,17 @@ def _matches(preset: Preset, wanted: str) -> bool:
     return loose or any(wanted.lower() in f.lower() for f in (*fields, *preset.aliases))
 
 
-def row(preset: Preset) -> dict[str, Any]:
+def bundled(preset: Preset) -> dict[str, Any]:
+    """A bundled model's sizes."""
+    return row(load(preset.config), preset.name, preset.hf_id)
+
+
+def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
     """A model's sizes."""
-    program = load(preset.config)
     sizes = _sizes(program)
     return {
-        "name": preset.name,
-        "hf_id": preset.hf_id,
+        "name": name,
+        "hf_id": hf_id,
         "architecture": program.facts["architecture"],
         "parameters": program.parameters,
         "active_parameters": program.active_parameters,

@@ -6,15 +6,23 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from llmir import strict_json
 from llmir.errors import ConfigError, UnreadableError
-from llmir.frontends import presets
+from llmir.frontends import hub, presets, releases
+from llmir.frontends.presets import Preset
 from llmir.names import plain, suggest
 from llmir.reading import Budget, contents
 
-Source = tuple[Mapping[str, object], str]
-"""The fields of a config, and what to call the model."""
+
+class Source(NamedTuple):
+    """The fields of a config, what to call the model, and what had to be taken for granted of it."""
+
+    fields: Mapping[str, object]
+    name: str
+    note: str = ""
+
 
 # The largest config on Hugging Face's hub, with a list of modules that are not quantized, has some 100 kB.
 _BUDGET = Budget(bytes=2**22, nodes=200_000, depth=32)
@@ -26,6 +34,8 @@ def locate(model: object) -> Source:
     A string is a path when it starts with `.`, `~` or `/`, ends in `.json`, has two separators or more,
     or has one and exists. Any other string is a bundled name first and a path second, so that a folder
     that happens to be called `llama-3-8b` does not hide the model; write `./llama-3-8b` for the folder.
+    An id that is neither is looked for in the local cache of Hugging Face's hub, and then without the
+    suffixes of a release.
     """
     if isinstance(model, str):
         return _from_string(model)
@@ -36,7 +46,7 @@ def locate(model: object) -> Source:
     if not isinstance(model, Mapping):
         raise ConfigError(f"a model is a name, a path, a dict or has .to_dict(); got {show(model)}")
     kind = model.get("model_type")
-    return model, _own_name(model) or (kind if isinstance(kind, str) else "")
+    return Source(model, _own_name(model) or (kind if isinstance(kind, str) else ""))
 
 
 def show(value: object) -> str:
@@ -59,12 +69,25 @@ def _from_string(model: str) -> Source:
     if looks_like_path or (len(parts) == 2 and os.path.exists(path)):
         return _from_path(path)
     if preset := presets.find(model):
-        return preset.config, preset.name
+        return Source(preset.config, preset.name)
     if os.path.exists(path):
         return _from_path(path)
+    if file := hub.config(model):
+        return Source(_from_path(str(file)).fields, parts[-1])
+    if release := releases.find(model):
+        return _from_release(parts[-1], *release)
     near = suggest(model, presets.names())
     hint = "`llmir models` lists the bundled ones; the path of a config.json works too"
     raise ConfigError(f"unknown model {show(model)}{near} ({hint})")
+
+
+def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> Source:
+    """A preset under a release's name, in the types that its publisher stores it in."""
+    note = f"{plain(name)} is taken for a release of {preset.name}"
+    if scheme is None:
+        return Source(preset.config, plain(name), note)
+    how = f"stored as {scheme['quant_method']} as its publisher's others are; its config.json says it exactly"
+    return Source({**preset.config, "quantization_config": scheme}, plain(name), f"{note}, {how}")
 
 
 def _from_path(path: str) -> Source:
@@ -83,7 +106,7 @@ def _from_path(path: str) -> Source:
         raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
     # Of a file called config.json the folder says more; `absolute` gives "." a name.
     stem = file.stem if file.stem != "config" else file.absolute().parent.name
-    return fields, _own_name(fields) or stem
+    return Source(fields, _own_name(fields) or stem)
 
 
 def _own_name(fields: Mapping[str, object]) -> str:

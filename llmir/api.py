@@ -51,7 +51,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False) -> 
 
 
 def models(name: str = "") -> Rows:
-    """The bundled models, or those that have `name` in theirs; of the model of that name, its weights too.
+    """The bundled models, or those that have `name` in theirs; of one model that `load` knows, its weights.
 
     >>> [row["name"] for row in models("llama-3.2").rows]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
@@ -60,8 +60,11 @@ def models(name: str = "") -> Rows:
     from .frontends import presets, sizes
 
     if preset := presets.find(convert.text("name", name)):
-        return lists.model(load(preset.config), sizes.row(preset))
-    return lists.models(sizes.rows(name))
+        return lists.model(load(preset.config), sizes.bundled(preset))
+    if rows := sizes.rows(name):
+        return lists.models(rows)
+    program = load(name)
+    return lists.model(program, sizes.row(program, program.name, ""))
 
 
 def devices(name: Any = None) -> Rows:
@@ -90,7 +93,8 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
             expected = "a name, a Pass, or a function from program to program"
             convert.refuse("pipeline", step, expected, PassError)
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
-    return run_passes(checked_program(program), passes)
+    checked_program(program)
+    return run_passes(program, passes)
 
 
 def analyze(
@@ -349,14 +353,16 @@ def _options(
 
 
 def checked_program(program: object) -> Program:
-    """What was given, if it is a program; else `InputError`."""
+    """What was given, or the first that is equal to it, if it is a program; else `InputError`."""
     if not isinstance(program, Program):
         convert.refuse("program", program, "a Program, such as llmir.load gives")
-    _verified(program)
-    return program
+    return _verified(program)
 
 
 @lru_cache(maxsize=256)
-def _verified(program: Program) -> None:
-    """A program may be of a caller's own making; once is enough, for it does not change."""
-    verify(program)
+def _verified(program: Program) -> Program:
+    """A program may be of a caller's own making; once is enough, for it does not change.
+
+    Of equal programs the first goes on, with all that was computed of it.
+    """
+    return verify(program)

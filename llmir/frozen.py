@@ -70,8 +70,7 @@ class Figures(Immutable):
     """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            vars(self)[name] = sealed(value)
+        vars(self).update({name: sealed(value) for name, value in vars(self).items()})
 
 
 class Record(Immutable):
@@ -122,13 +121,16 @@ def freeze(value: Any) -> Any:
     return sealed(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
 
 
+_FROZEN = frozenset((str, int, float, bool, type(None), FrozenDict))
+
+
 def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
     """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
+    if type(value) in _FROZEN:  # most are, and to ask whether they are mappings takes longer than all else
+        return value
     inside = inside or sealed
     if isinstance(value, np.ndarray):
         return read_only(value)
-    if isinstance(value, FrozenDict):
-        return value
     if isinstance(value, Mapping):
         return FrozenDict((k, inside(v)) for k, v in value.items())
     if isinstance(value, (list, set)):

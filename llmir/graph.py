@@ -71,26 +71,28 @@ def checked_name(name: object) -> str:
 
 
 class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once `freeze` was called, nor do its attributes.
+    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
 
     `copy()` gives an ordinary one.
     """
 
     _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
 
-    def freeze(self) -> None:
-        """Make it read-only, down to the attributes of each edge."""
-        inside: dict[str, Any] = self.__dict__  # networkx's own dictionaries; an edge's are in two of them
-        edges = {
-            (u, v): FrozenDict((key, FrozenDict(data)) for key, data in keys.items())
-            for u, after in inside["_succ"].items()
-            for v, keys in after.items()
-        }
-        before, after = inside["_pred"].items(), inside["_succ"].items()
-        self._node = FrozenDict((name, FrozenDict(data)) for name, data in inside["_node"].items())
-        self._adj = FrozenDict((u, FrozenDict((v, edges[u, v]) for v in users)) for u, users in after)
-        self._pred = FrozenDict((v, FrozenDict((u, edges[u, v]) for u in used)) for v, used in before)
-        self.graph = FrozenDict(inside["graph"])
+    def hold(self, name: str, nodes: Mapping[str, Node]) -> None:
+        """Become the graph of these nodes, read-only down to the attributes of each edge."""
+        used: dict[str, FrozenDict[str, Any]] = {}
+        users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
+        for node in nodes.values():
+            edges: dict[str, dict[int, Any]] = {}
+            for slot, value in enumerate(node.operands):
+                edges.setdefault(value.node, {})[slot] = FrozenDict(value=value)
+            used[node.name] = FrozenDict((source, FrozenDict(keys)) for source, keys in edges.items())
+            for source, keys in used[node.name].items():
+                users[source][node.name] = keys
+        self._node = FrozenDict((name, FrozenDict(node=node)) for name, node in nodes.items())
+        self._adj = FrozenDict((name, FrozenDict(after)) for name, after in users.items())
+        self._pred = FrozenDict(used)
+        self.graph = FrozenDict(name=name)
         nx.freeze(self)
         self._sealed = True
 
@@ -122,20 +124,20 @@ class Graph(Immutable, Shown):
     nx: nx.MultiDiGraph
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
-        found = FrozenGraph(name=checked_name(name))
+        checked_name(name)
+        found: dict[str, Node] = {}
         for node in convert.items("nodes", nodes, "nodes", most=_MOST_NODES, error=VerifyError):
             if not isinstance(node, Node):
                 convert.refuse(f"graph @{name}: nodes", node, "nodes", VerifyError)
             if checked_name(node.name) in found:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
-            found.add_node(node.name, node=node)
-            for slot, value in enumerate(node.operands):
-                if value.node not in found or value.node == node.name:
+            for value in node.operands:
+                if value.node not in found:
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
-                found.add_edge(value.node, node.name, key=slot, value=value)
-        found.freeze()
+            found[node.name] = node
         given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
-        vars(self).update(name=name, outputs=given, nx=found)
+        vars(self).update(name=name, outputs=given, nx=FrozenGraph())
+        self.nx.hold(name, found)
         for value in self.outputs:
             self.type(value)
 
@@ -374,7 +376,7 @@ class Program(Record, Shown):
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
                     yield at
 
-    @property
+    @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
         """Parameters of each block; tied weights count once, buffers do not."""
         total: Counter[str] = Counter()
@@ -389,7 +391,7 @@ class Program(Record, Shown):
         """All parameters, all experts included."""
         return sum(self.parameters_by_kind.values())
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
         idle = Fraction(0)

@@ -17,7 +17,7 @@ from .equation import Dimension, Equation, equation
 from .errors import VerifyError
 from .mesh import Mesh
 from .plugins import Kind
-from .tensor import Tensor
+from .tensor import Placement, Tensor
 
 OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
 
@@ -122,6 +122,8 @@ class Op:
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # operands in which the op is linear, so that a partial sum may pass through
     linear: ClassVar[frozenset[int]] = frozenset()
+    # … only in all of these at once, as in the terms of a sum: all are partial sums over the same ranks
+    additive: ClassVar[bool] = False
     # axis -> the axis that it lies with, though it is another one: rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # no op computes its value: it is there before the step
@@ -141,6 +143,8 @@ class Op:
     transparent: ClassVar[bool] = False
     # result -> the operand whose rows it has, each copied as it is
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # it is a function of each element, and may multiply by another one
+    activates: ClassVar[bool] = False
     # operands that it reads in narrow types, and widens itself
     widens: ClassVar[frozenset[int]] = frozenset()
     # operand -> another one, whose element type it must have
@@ -224,6 +228,13 @@ class Op:
         """The op's equation, with `*` spelled out for these operands."""
         return _spelled(self.rule, len(operands[0].shape) if operands else 0)
 
+    def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
+        """Over which mesh axes each operand may be a partial sum still, of those that it is one over."""
+        if self.additive:
+            shared = (a for a in operands[0].partial if all(a in t.partial for t in operands))
+            return [tuple(shared)] * len(operands)
+        return [t.partial if i in self.linear else () for i, t in enumerate(operands)]
+
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """Sizes of the axes that only the results have."""
         return {}
@@ -237,6 +248,8 @@ class Op:
         rule = self.equation(operands)
         sizes = rule.sizes(operands, **self.new_axes(operands))
         layout = rule.layout(operands, self.linear)
+        if self.additive and len({t.partial for t in operands}) > 1:
+            raise VerifyError(f"{self.opcode}: terms are sums over different ranks: {_listed(operands)}")
 
         def result(term: tuple[Dimension, ...], dtype: DType) -> Tensor:
             placements, tokens = layout.of(term)
@@ -308,6 +321,10 @@ def _spelled(rule: str, rank: int) -> Equation:
     return equation(rule.replace("*", " ".join("ijlmnopq"[: max(rank - stated, 0)])))
 
 
+def _listed(operands: Sequence[Tensor]) -> str:
+    return ", ".join(map(str, operands))
+
+
 @lru_cache(maxsize=1 << 14)
 def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result types of `op`; `VerifyError` if the operands do not fit."""
@@ -321,8 +338,7 @@ def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     try:
         return op.types(operands)
     except IndexError:
-        given = ", ".join(map(str, operands))
-        raise VerifyError(f"{op.opcode} takes operands of more dimensions, got {given}") from None
+        raise VerifyError(f"{op.opcode} takes operands of more dimensions, got {_listed(operands)}") from None
 
 
 @lru_cache(maxsize=1 << 14)

@@ -30,6 +30,7 @@ class OpMethods:
         /,
         *,
         eps: float = 1e-06,
+        offset: float = 0.0,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
@@ -37,7 +38,7 @@ class OpMethods:
 
         `* h!, * h!, h! -> * h!, * h!`
         """
-        return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps)
+        return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps, offset=offset)
 
     def all_gather(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
@@ -207,6 +208,20 @@ class OpMethods:
         """
         return self._op("flash_attention", (q, k, v), name, block, mask=mask, scale=scale, to=to)
 
+    def gelu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · Φ(x), Φ the normal distribution (arXiv:1606.08415).
+
+        `* -> *`
+        """
+        return self._op("gelu", (x,), name, block)
+
+    def gelu_tanh(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2).
+
+        `* -> *`
+        """
+        return self._op("gelu_tanh", (x,), name, block)
+
     def grouped_linear(
         self,
         x: Value,
@@ -294,21 +309,18 @@ class OpMethods:
     def layer_norm(
         self,
         x: Value,
-        weight: Value,
-        bias: Value,
-        /,
-        *,
+        *learned: Value,
         eps: float = 1e-05,
+        over: int = 1,
         name: str = "",
         block: str | None = None,
-    ) -> Value:
-        """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
+    ) -> Any:
+        """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
 
-        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias.
-
-        `* h!, h!, h! -> * h!`
+        Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both,
+        need not be there. They may have axes before those.
         """
-        return self._op("layer_norm", (x, weight, bias), name, block, eps=eps)
+        return self._op("layer_norm", (x, *learned), name, block, eps=eps, over=over)
 
     def linear(
         self, x: Value, *weights: Value, einsum: str, to: str = "", name: str = "", block: str | None = None
@@ -375,6 +387,20 @@ class OpMethods:
         """
         return self._op("reduce_scatter", (x,), name, block, over=over, dim=dim, to=to)
 
+    def relu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """max(x, 0).
+
+        `* -> *`
+        """
+        return self._op("relu", (x,), name, block)
+
+    def relu2(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """max(x, 0)² (arXiv:2109.08668).
+
+        `* -> *`
+        """
+        return self._op("relu2", (x,), name, block)
+
     def repeat(
         self,
         *values: Value,
@@ -395,13 +421,21 @@ class OpMethods:
         )
 
     def rms_norm(
-        self, x: Value, weight: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None
-    ) -> Value:
-        """x / rms(x) · w over the last axis; 4 FLOPs an element (square, sum, scale, weight).
+        self,
+        x: Value,
+        *weight: Value,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        over: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale,
+        weight).
 
-        `* h!, h! -> * h!`
+        `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
         """
-        return self._op("rms_norm", (x, weight), name, block, eps=eps)
+        return self._op("rms_norm", (x, *weight), name, block, eps=eps, offset=offset, over=over)
 
     def rope(
         self,
@@ -411,6 +445,7 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        size: int = 0,
         interleaved: bool = False,
         name: str = "",
         block: str | None = None,
@@ -420,7 +455,15 @@ class OpMethods:
         `b t! * d! -> b t! * d!`
         """
         return self._op(
-            "rope", (x,), name, block, theta=theta, scaling=scaling, factors=factors, interleaved=interleaved
+            "rope",
+            (x,),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
         )
 
     def rope_append(
@@ -435,6 +478,7 @@ class OpMethods:
         theta: float = 10000.0,
         scaling: str = "none",
         factors: tuple[float, ...] = (),
+        size: int = 0,
         interleaved: bool = False,
         name: str = "",
         block: str | None = None,
@@ -453,8 +497,16 @@ class OpMethods:
             theta=theta,
             scaling=scaling,
             factors=factors,
+            size=size,
             interleaved=interleaved,
         )
+
+    def scale(self, x: Value, /, *, factor: float, name: str = "", block: str | None = None) -> Value:
+        """x · factor.
+
+        `* -> *`
+        """
+        return self._op("scale", (x,), name, block, factor=factor)
 
     def send(self, x: Value, /, *, to: int, name: str = "", block: str | None = None) -> Value:
         """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is.
@@ -528,6 +580,13 @@ class OpMethods:
     ) -> Value:
         """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
         return self._op("slice", (x,), name, block, over=over, dim=dim)
+
+    def soft_cap(self, x: Value, /, *, cap: float, name: str = "", block: str | None = None) -> Value:
+        """cap · tanh(x / cap) (arXiv:2408.00118, section 2).
+
+        `* -> *`
+        """
+        return self._op("soft_cap", (x,), name, block, cap=cap)
 
     def softmax(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
@@ -79,7 +79,10 @@ def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
     norm: Any = match["norm"]
-    return b.add_rms_norm(x, y, w, eps=norm.op.eps, block=norm.op.block, name=f"add_{norm.name}")
+    if norm.op.over > 1:
+        return None
+    how = {"eps": norm.op.eps, "offset": norm.op.offset, "block": norm.op.block}
+    return b.add_rms_norm(x, y, w, name=f"add_{norm.name}", **how)
 
 
 def _silu_mul(p: Any, gate: Value, up: Value) -> Any:
@@ -114,7 +117,7 @@ def _fused_rope_append(
     flash: Any = match["flash"]
     if match["rope_k"].op != rope:
         return None  # one kernel rotates both alike
-    how = {"theta": rope.theta, "scaling": rope.scaling, "factors": rope.factors, "block": rope.block}
+    how = {field.name: getattr(rope, field.name) for field in fields(rope)}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
     if "narrow" in match.labels:
         narrow = match["narrow"]

@@ -118,7 +118,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("logits of IR", ("opt", "type.ir", "--logits", "all"), 2, "--logits"),
     ("IR to another suffix", ("opt", "tiny.json", "-o", "out.txt"), 2, ".ir"),
     ("unknown op", ("explain", "tiny.json", "qkv_prj"), 2, "did you mean qkv_proj"),
-    ("models that are not there", ("models", "gpt-7"), 2, "no bundled model matches 'gpt-7'"),
+    ("models that are not there", ("models", "gpt-7"), 2, 'unknown model "gpt-7"'),
     ("device that is not there", ("hw", "abacus"), 2, "unknown device 'abacus'"),
     ("one pass and both sides", ("diff", "tiny.json", "--pass", "fuse", "--before", "dce"), 2, "both sides"),
     ("one pass and two models", ("diff", "tiny.json", "tiny.json", "--pass", "fuse"), 2, "MODEL2"),

@@ -70,6 +70,14 @@ def test_a_log_gets_its_predictions_beside_its_own_columns(run: Run, tmp_path: P
     assert second["predicted_tpot_s"] == ""
 
 
+def test_a_log_keeps_the_rows_that_are_not_priced(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "chat.csv").write_text("id,input_tokens,output_tokens\na,16,8\nb,40,\n", "utf-8")
+    run("validate", "chat.csv", "--model", "tiny.json", "--hw", "rtx3090", "-o", "out.csv")
+    first, second = csv.DictReader((tmp_path / "out.csv").open())
+    assert float(first["predicted_e2e_s"]) > 0
+    assert (second["id"], second["predicted_e2e_s"], second["basis"]) == ("b", "", "")
+
+
 def test_pictures_of_each_kind_and_metric(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert run("validate", "gemm.csv", "--plot", "plots").code == 0

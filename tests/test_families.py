@@ -78,7 +78,7 @@ def test_layers_beyond_reason_are_one_line(config: dict[str, Any]) -> None:
 
 # What a family's other fields decide a neutral value of.
 ACTING: list[tuple[dict[str, Any], str, object]] = [
-    (TINY, "hidden_act", "gelu"),
+    (TINY, "hidden_act", "xielu"),
     (TINY, "use_qk_norm", True),
     (QWEN, "use_qk_norm", False),
     (TINY, "qkv_bias", True),

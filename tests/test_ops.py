@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from llmir.dim import Binding, Size
+from llmir.dtype import FP32
+from llmir.errors import VerifyError
 from llmir.mesh import ONE_DEVICE
-from llmir.op import KINDS, infer, work
+from llmir.op import KINDS, Place, infer, work
 from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
@@ -37,6 +41,12 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "add": ({}, ("fp32[B, T, 8]", "fp32[B, T, 8]"), 0, TOKENS * 8, 8 * TOKENS * 8, 4 * TOKENS * 8),
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),
     "silu": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "gelu": ({}, ("bf16[B, T, 8]",), 0, 8 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "gelu_tanh": ({}, ("bf16[B, T, 8]",), 0, 8 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "relu": ({}, ("bf16[B, T, 8]",), 0, TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "relu2": ({}, ("bf16[B, T, 8]",), 0, 2 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "scale": ({"factor": 0.5}, ("bf16[B, T, 8]",), 0, TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "soft_cap": ({"cap": 30.0}, ("fp32[B, T, 8]",), 0, 6 * TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS * 8),
     "sigmoid": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
     "sigmoid_mul": ({}, ("bf16[B, T, 8]", "bf16[B, T]"), 0, TOKENS * 12, 2 * TOKENS * 9, 2 * TOKENS * 8),
@@ -216,6 +226,75 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
 def test_every_op_says_what_it_is(opcode: str) -> None:
     assert OPS[opcode].kind in KINDS
     assert OPS[opcode].__doc__
+
+
+@pytest.mark.parametrize(
+    ("opcode", "attributes", "texts", "vector"),
+    [
+        ("rms_norm", {"offset": 1.0}, ("bf16[B, T, 8]", "bf16[8]"), 4 * TOKENS * 8),
+        ("rms_norm", {}, ("bf16[B, T, 8]",), 3 * TOKENS * 8),
+        ("rms_norm", {"over": 3}, ("bf16[B, T, 2, 3, 4]", "bf16[2, 3, 4]"), 4 * TOKENS * 24),
+        ("layer_norm", {}, ("bf16[B, T, 8]", "bf16[8]"), 6 * TOKENS * 8),
+        ("layer_norm", {}, ("bf16[B, T, 2, 3, 4]", "bf16[2, 3, 4]"), 6 * TOKENS * 24),
+        ("layer_norm", {}, ("bf16[B, T, 8]",), 5 * TOKENS * 8),
+        ("rope", {"size": 2}, ("bf16[B, T, 2, 3, 4]",), 6 * TOKENS * 12),
+    ],
+)
+def test_vector_flops_follow_from_what_is_there(
+    opcode: str, attributes: dict[str, Any], texts: tuple[str, ...], vector: int
+) -> None:
+    op, operands = make(opcode, **attributes), tuple(map(parse_tensor, texts))
+    assert AT(work(op, operands, infer(op, operands), ONE_DEVICE).vector) == vector
+
+
+def _value(opcode: str, *operands: Any, **attributes: Any) -> Any:
+    types = tuple(Tensor(a.shape, FP32) for a in operands)
+    op = make(opcode, **attributes)
+    return op.evaluate(operands, infer(op, types), Place())[0]
+
+
+def test_norms_are_over_the_last_axes_with_weights_of_more() -> None:
+    rng = np.random.default_rng(1)
+    x, w, b = rng.normal(size=(2, 3, 4, 5)), rng.normal(size=(4, 5)), rng.normal(size=(4, 5))
+    flat = x.reshape(2, 3, 20)
+    whole = flat / np.sqrt((flat**2).mean(-1, keepdims=True) + 0.1) * (w.ravel() + 1)
+    assert np.allclose(_value("rms_norm", x, w, eps=0.1, over=2, offset=1.0), whole.reshape(x.shape))
+    centred = x - x.mean(-1, keepdims=True)
+    heads = centred / np.sqrt(x.var(-1, keepdims=True) + 0.1)
+    assert np.allclose(_value("layer_norm", x, w, b, eps=0.1), heads * w + b)
+    assert np.allclose(_value("layer_norm", x, w, eps=0.1), heads * w)
+    assert np.allclose(_value("layer_norm", x, eps=0.1), heads)
+    assert np.allclose(_value("rms_norm", x, eps=0), x / np.sqrt((x**2).mean(-1, keepdims=True)))
+    for over, weight in ((3, w), (1, rng.normal(size=(2, 3, 4, 5, 6)))):
+        with pytest.raises(VerifyError, match="a norm over"):
+            _value("rms_norm", x, weight, over=over)
+
+
+def test_activations_are_those_of_their_papers() -> None:
+    """The values that torch 2.13 gives for ±1 and 2 (gelu exact and by tanh, relu², a soft cap of 3)."""
+    x = np.array([-1.0, 1.0, 2.0])
+    assert np.allclose(_value("gelu", x), [-0.15865525, 0.84134475, 1.95449974])
+    assert np.allclose(_value("gelu_tanh", x), [-0.15880801, 0.84119199, 1.95459769])
+    assert np.allclose(_value("relu", x), [0, 1, 2]) and np.allclose(_value("relu2", x), [0, 1, 4])
+    assert np.allclose(_value("soft_cap", x, cap=3.0), 3 * np.tanh(x / 3))
+    assert np.allclose(_value("scale", x, factor=0.25), x / 4)
+
+
+def test_a_part_of_a_head_is_rotated_and_pairs_may_be_neighbours() -> None:
+    """Each pair is a complex number that is multiplied by e^(i·position·frequency)."""
+    x = np.random.default_rng(2).normal(size=(1, 3, 2, 8))
+    angles = np.arange(3)[:, None] * 100.0 ** -(np.arange(0, 6, 2) / 6)
+    turn = np.exp(1j * angles)[None, :, None]
+    for interleaved in (False, True):
+        left, right = (x[..., 0:6:2], x[..., 1:6:2]) if interleaved else (x[..., :3], x[..., 3:6])
+        turned = (left + 1j * right) * turn
+        out = _value("rope", x, theta=100.0, size=6, interleaved=interleaved)
+        pairs = (out[..., 0:6:2], out[..., 1:6:2]) if interleaved else (out[..., :3], out[..., 3:6])
+        assert np.allclose(pairs, (turned.real, turned.imag))
+        assert np.array_equal(out[..., 6:], x[..., 6:])
+    for size in (10, 3, -2):
+        with pytest.raises(VerifyError, match="of a head of 8 cannot be rotated"):
+            _value("rope", x, size=size)
 
 
 def test_scales_are_part_of_the_bytes() -> None:

@@ -91,7 +91,7 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
 
     time, bound = price.due(at)
     repeat = row.repeat * micro_batches
-    read, write, flops = of(row.read), of(row.write), of(row.flops)
+    amounts = {name: of(size) for name, size in row.amounts.items()}
     holding = price.of(at)
     return OpCost(
         name=row.name,
@@ -100,13 +100,8 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
         block=row.block,
         repeat=repeat,
         time_s=time,
-        flops=flops,
-        matmul_flops=of(row.work.matrix),
-        read_bytes=read,
-        write_bytes=write,
-        **{f"{what}_bytes": of(size) for what, size in row.traffic.items()},
-        comm_bytes=of(row.work.wire),
-        intensity=over(flops, read + write),
+        **amounts,
+        intensity=over(amounts["flops"], amounts["read_bytes"] + amounts["write_bytes"]),
         bound=bound,
         share=over(repeat * time, step_s),
         ideal_time_s=price.least(at),

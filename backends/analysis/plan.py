@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -13,7 +14,8 @@ from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.nodes import check
-from llmir.dim import Binding, Dim, Number, maximum
+from llmir.dim import Binding, Dim, Number, Size, maximum
+from llmir.frozen import FrozenDict
 from llmir.graph import Program
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
@@ -34,6 +36,16 @@ class Plan:
     def rows(self) -> tuple[Row, ...]:
         """The ops."""
         return rows(self.program)
+
+    @cached_property
+    def totals(self) -> Mapping[str, Size]:
+        """Of all ops of a step, what `Row.amounts` has of each."""
+        found: dict[str, Size] = {}
+        for row in self.rows:
+            runs = row.repeat * self.program.micro_batches
+            for name, size in row.amounts.items():
+                found[name] = found.get(name, 0) + runs * size
+        return FrozenDict(found)
 
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
@@ -138,15 +150,19 @@ def plan(program: Program, model: Model) -> Plan:
     return Plan(program, model)
 
 
+def large(at: Binding) -> bool:
+    """Whether figures are evaluated in pieces there."""
+    return math.prod(at.shape) > 2 * BLOCK
+
+
 def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
     """`figure(at)`, evaluated block by block when `at` holds large arrays."""
     shape = at.shape
     if not shape:
         return figure(at)
-    size = int(np.prod(shape))
-    if size <= 2 * BLOCK:
+    if not large(at):
         return np.broadcast_to(figure(at), shape).astype(np.float64)
-    step = max(1, BLOCK * shape[0] // size)
+    step = max(1, BLOCK * shape[0] // math.prod(shape))
     result = np.empty(shape)
     for start in range(0, shape[0], step):
         rows = slice(start, start + step)

@@ -15,7 +15,7 @@ from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import binding, checked, other
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
-from llmir.backends.analysis.plan import Plan, plan, sweep
+from llmir.backends.analysis.plan import Plan, large, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
 from llmir.convert import POINTS, items
@@ -113,12 +113,8 @@ class Report(Immutable, Result):
         beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
         return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 
-    def _sum(self, sizes: Iterable[tuple[int, Size]]) -> Number:
-        total: Size = 0
-        for repeat, size in sizes:
-            total = total + repeat * size
-        total = total * self.program.micro_batches
-        return sweep(lambda at: at(total), self.at)
+    def _total(self, size: Size) -> Number:
+        return sweep(lambda at: at(size), self.at)
 
     @property
     def cost_model(self) -> str:
@@ -172,40 +168,43 @@ class Report(Immutable, Result):
     @figure
     def flops(self) -> Number:
         """All FLOPs."""
-        return self._sum((r.repeat, r.flops) for r in self.plan.rows)
+        return self._total(self.plan.totals["flops"])
 
     @figure
     def matmul_flops(self) -> Number:
         """FLOPs of matrix products, 2·m·n·k."""
-        return self._sum((r.repeat, r.work.matrix) for r in self.plan.rows)
+        return self._total(self.plan.totals["matmul_flops"])
 
     @figure
     def matmul_flops_by_kind(self) -> Mapping[str, Number]:
         """FLOPs of matrix products for each block that has any."""
-        blocks = dict.fromkeys(r.block for r in self.plan.rows if r.work.matrix)
-        rows = self.plan.rows
-        return {b: self._sum((r.repeat, r.work.matrix) for r in rows if r.block == b) for b in blocks}
+        found: dict[str, Size] = {}
+        for row in self.plan.rows:
+            if row.work.matrix:
+                runs = row.repeat * self.program.micro_batches
+                found[row.block] = found.get(row.block, 0) + runs * row.work.matrix
+        return {block: self._total(size) for block, size in found.items()}
 
     @figure
     def read_bytes(self) -> Number:
         """Bytes read from memory (with expected expert traffic, a float)."""
-        return self._sum((r.repeat, r.read) for r in self.plan.rows)
+        return self._total(self.plan.totals["read_bytes"])
 
     @figure
     def write_bytes(self) -> Number:
         """Bytes written to memory."""
-        return self._sum((r.repeat, r.write) for r in self.plan.rows)
+        return self._total(self.plan.totals["write_bytes"])
 
     @figure
     def bytes_by_role(self) -> Mapping[str, Number]:
         """The bytes read of weights, activations and caches, and those written of the latter two."""
-        rows = self.plan.rows
-        return {f"{role}_bytes": self._sum((r.repeat, r.traffic[role]) for r in rows) for role in TRAFFIC}
+        names = (f"{role}_bytes" for role in TRAFFIC)
+        return {name: self._total(self.plan.totals[name]) for name in names}
 
     @figure
     def comm_bytes(self) -> Number:
         """Bytes sent to other ranks."""
-        return self._sum((r.repeat, r.work.wire) for r in self.plan.rows)
+        return self._total(self.plan.totals["comm_bytes"])
 
     @figure
     def weight_bytes(self) -> Number:
@@ -264,9 +263,8 @@ class Report(Immutable, Result):
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
-        if not self.shape:
-            return figure(self._timing)
-        return sweep(lambda at: figure(self.plan.timing(at)), self.at)
+        timing = self.plan.timing if large(self.at) else lambda at: self._timing
+        return sweep(lambda at: figure(timing(at)), self.at)
 
     @cached_property
     def _timing(self) -> Timing:
@@ -393,6 +391,8 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
 
 def _plain(value: Any) -> Any:
     """Python's own types all the way down, for JSON; NaN becomes null."""
+    if isinstance(value, (str, int)):
+        return value
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Mixed, Number, maximum
+from llmir.dim import Binding, Dim, Mixed, Number, maximum, monomials
 from llmir.hw import Device
 
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
@@ -21,6 +22,8 @@ from .price import Price, Roofline
 from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
+
+_POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,28 @@ class Measured:
         """Seconds; of sequences of several kinds in one step, of the call that they make together."""
         return self._times(at)[0]
 
+    @cached_property
+    def _sizes(self) -> tuple[Dim, ...]:
+        """All that a time depends on."""
+        sizes = (*vars(self.call.shape).values(), *(limit.amount for limit in self.roofline.limits))
+        return monomials(size for size in sizes if isinstance(size, Dim))
+
+    @cached_property
+    def _known(self) -> dict[tuple[Number, ...], tuple[Number, Number]]:
+        return {}
+
     def _times(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds, and the roofline's."""
+        """Seconds, and the roofline's; at points that are alike to it, once."""
+        point = tuple(map(at, self._sizes))
+        if at.shape and any(isinstance(value, np.ndarray) for value in point):
+            return self._fresh(at)
+        if (times := self._known.get(point)) is None:
+            if len(self._known) >= _POINTS:
+                self._known.clear()
+            times = self._known[point] = self._fresh(at)
+        return times
+
+    def _fresh(self, at: Binding) -> tuple[Number, Number]:
         least = self.roofline.time(at)
         return self.call.seconds(self.fit.kernel, self.device, at, least), least
 
@@ -142,6 +165,8 @@ class Choice:
         """The one that holds; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
+        if not at.shape:
+            return next((price for price in self.prices if price.takes(at)), self.prices[0])
         which = np.unique(self._which(at))
         return self.prices[int(which[0])] if len(which) == 1 else self
 

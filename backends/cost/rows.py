@@ -59,12 +59,19 @@ class Row:
         return sum((n for _, n in self.writes), start=0)
 
     @figure
-    def traffic(self) -> Mapping[str, Size]:
-        """Bytes by `TRAFFIC`: those read add up to `read`, those written to `write`."""
+    def amounts(self) -> Mapping[str, Size]:
+        """What one execution does, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`."""
         weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
         kept = _of(self.writes, "cache")
         sizes = weights, self.read - weights - caches, caches, self.write - kept, kept
-        return dict(zip(TRAFFIC, sizes, strict=True))
+        return {
+            "flops": self.flops,
+            "matmul_flops": self.work.matrix,
+            "read_bytes": self.read,
+            "write_bytes": self.write,
+            **{f"{role}_bytes": size for role, size in zip(TRAFFIC, sizes, strict=True)},
+            "comm_bytes": self.work.wire,
+        }
 
     @cached_property
     def flops(self) -> Size:

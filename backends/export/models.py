@@ -23,8 +23,10 @@ def models(rows: Sequence[Mapping[str, Any]]) -> Rows:
 def model(program: Program, row: Mapping[str, Any]) -> Rows:
     """A row for each kind of weight; the JSON is the model's row with them."""
     parts = [vars(w) for w in weights(program)]
-    whole = {**row, "weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
-    return Rows(parts, table.stack(_sizes([row]), "", of_weights(program)), whole)
+    sizes = {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
+    whole = {**row, **sizes, "notes": list(program.notes)}
+    notes = ("", *(f"note: {note}" for note in program.notes)) if program.notes else ()
+    return Rows(parts, table.stack(_sizes([row]), "", of_weights(program), *notes), whole)
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

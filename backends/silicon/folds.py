@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,13 @@ class Errors(NamedTuple):
 
 
 def errors(predicted: Array, measured: Array) -> Errors:
-    """How far `predicted` is from `measured`.
+    """How far `predicted` is from `measured`; NaN of none.
 
     >>> [round(e, 3) for e in errors(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
     [4, 0.1, 0.1, 0.05, 0.17]
     """
+    if not len(measured):
+        return Errors(0, nan, nan, nan, nan)
     e = predicted / measured - 1
     size = np.abs(e)
     found = size.mean(), np.median(size), e.mean(), np.quantile(size, 0.9)

@@ -30,7 +30,7 @@ def engine(framework: str) -> str:
     ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
     """
     word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
-    return {"tensorrt-llm": "trtllm", "deepspeed-mii": "deepspeed"}.get(word, word)
+    return str(known()["engines"].get(word, word))
 
 
 def named(framework: str, kernel: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 
 from llmir import strict_yaml
 
-from .rows import Table
+from .rows import Array, Table
 
 FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
-    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
+    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit", "cache"), ""),
     "turns": nan,
+    "lengths": 1.0,
 }
 
 
@@ -35,13 +37,20 @@ def facts(table: str, rows: Table) -> Table:
         if entry["table"] != table:
             continue
         fits = np.full(len(rows), fill_value=True)
-        for column, words in entry.items():
-            if column != "table" and column not in FACTS:
-                cells = rows[column]
-                fits &= np.isin(cells if cells.dtype == float else cells.astype(str), words)
+        for column in entry.keys() - FACTS.keys() - {"table"}:
+            fits &= _among(rows[column], entry[column])
         for fact in FACTS.keys() & entry.keys():
             said[fact][fits] = entry[fact]
     for fact in FACTS.keys() & rows.columns.keys():
         own = rows[fact]
         said[fact] = np.where((own == "") | (own != own), said[fact], own)  # noqa: PLR0124 (not a number)
     return Table({**rows.columns, **said}, rows.problems)
+
+
+def _among(cells: Array, words: Any) -> Array:
+    """Which cells are among an entry's words."""
+    if cells.dtype != object:
+        return np.isin(cells, words)
+    patterns = [str(word).lower() for word in (words if isinstance(words, list) else [words])]
+    fits = {c: any(fnmatchcase(c.strip().lower(), p) for p in patterns) for c in set(cells.tolist())}
+    return np.array([fits[cell] for cell in cells.tolist()], dtype=bool)

@@ -19,7 +19,7 @@ def phi3(config: Config) -> Decoder:
         positions_default=_POSITIONS,
         trained_default=_POSITIONS,
         mask=window(config, None),
-        matrices=("qkv_proj[0]", "qkv_proj[1]", "qkv_proj[2]"),
+        matrices=("qkv_proj[0]", "qkv_proj[1]", "qkv_proj[2]", "o_proj"),
     )
     layer = Layer(mixer, mlp(config, matrices=("gate_up_proj[0]", "gate_up_proj[1]", "down_proj")))
     return decoder(config, "Phi3ForCausalLM", (layer,) * layers(config), eps_default=1e-5)

@@ -70,7 +70,7 @@ def _normed(config: Config, kv_default: int, head_dim_default: int | None = None
         head_dim_default=head_dim_default,
         qkv_bias=bias,
         out_bias=bias,
-        qk_norm=True,
+        qk_norm="head",
     )
 
 

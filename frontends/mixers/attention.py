@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from llmir.dim import B, C
 from llmir.dtype import FP32
 from llmir.graph import Value
 from llmir.masks import mask
 
-from ..blocks import LAYER, Blocks
+from ..blocks import Blocks
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: base, how they stretch beyond the trained length, and whether neighbours pair."""
+    """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
+
+    That is its first `size` elements, all if 0, as two halves or, `interleaved`, as pairs of neighbours.
+    """
 
     theta: float
     scaling: str = "none"
     factors: tuple[float, ...] = ()
+    size: int = 0
     interleaved: bool = False
 
 
@@ -27,50 +31,76 @@ class Rope:
 class Attention:
     """Grouped-query attention over the cache, eager: the scores go through memory.
 
-    `matrices` are what checkpoints call the projections to q, k and v.
+    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
+    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
+    `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
+    and back, and `qk_norms` the norms.
     """
+
+    block: ClassVar[str] = "attention"
 
     heads: int
     kv_heads: int
     head_dim: int
-    rope: Rope
+    rope: Rope | None
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: str = ""
     mask: str = "causal"
-    matrices: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
+    scale: float | None = None
+    cap: float = 0.0
+    module: str = "self_attn"
+    matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+
+    @property
+    def sees(self) -> str:
+        """Whether it sees all keys or a part, as configs call it."""
+        word = self.mask.partition("(")[0]
+        return {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
     @property
     def kind(self) -> str:
-        """Whether it sees all keys or a part, as configs call it."""
-        return "full" if self.mask == "causal" else "sliding"
+        """What it sees, and whether it knows positions."""
+        return self.sees if self.rope else f"{self.sees}_nope"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, module = blocks.b, f"{LAYER}self_attn."
-        at = blocks.sized(g=self.kv_heads, r=self.heads // self.kv_heads, d=self.head_dim)
-        stored = dict(zip(("q_proj", "k_proj", "v_proj"), self.matrices, strict=True))
+        b, at = blocks.b, blocks.sized(g=self.kv_heads, r=self.heads // self.kv_heads, d=self.head_dim)
+        to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
-        def project(weight: str, out: str, name: str) -> Value:
-            return at.linear(x, "b t h", weight, out, name, module + stored[name], bias=self.qkv_bias)
+        def project(weight: str, out: str, name: str, param: str) -> Value:
+            return at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
 
         with b.block("attention"):
-            q = project("h g r d", "b t g r d", "q_proj")
-            q = at.norm(q, "q_norm", f"{module}q_norm", "d") if self.qk_norm else q
-            k = project("h g d", "b t g d", "k_proj")
-            k = at.norm(k, "k_norm", f"{module}k_norm", "d") if self.qk_norm else k
-            v = project("h g d", "b t g d", "v_proj")
-            how: dict[str, Any] = vars(self.rope)
-            q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+            q = project("h g r d", "b t g r d", "q_proj", to_q)
+            q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+            k = project("h g d", "b t g d", "k_proj", to_k)
+            k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            v = project("h g d", "b t g d", "v_proj", to_v)
+            if self.rope:
+                how: dict[str, Any] = vars(self.rope)
+                q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
             values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
         with b.block("attention_core"):
-            scores = b.attention_scores(q, keys, scale=self.head_dim**-0.5, name="scores")
+            scale = self.head_dim**-0.5 if self.scale is None else self.scale
+            scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = b.attention_mask(scores, mask=self.mask, name="mask")
             probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
-            return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", f"{module}o_proj", **how)
+            return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+
+    def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
+        """q or k of these axes, normed if they are."""
+        if not self.qk_norm:
+            return x
+        whole = axes.replace("g", "G").replace("r", "R")
+        learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
+            self.qk_norm
+        ]
+        return at.norm(x, name, f"{self.module}.{param}", learned, over)

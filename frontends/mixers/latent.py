@@ -9,11 +9,11 @@ from llmir.dim import B, C
 from llmir.dtype import FP32
 from llmir.graph import Value
 
-from ..blocks import LAYER, Blocks
+from ..blocks import Blocks, Norm
 from .attention import Rope
 
-_EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` says
-_MODULE = f"{LAYER}self_attn."
+_NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
+_MODULE = "self_attn."
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class LatentAttention:
     """
 
     kind: ClassVar[str] = "full"
+    block: ClassVar[str] = "attention"
 
     heads: int
     q_latent: int | None
@@ -42,7 +43,7 @@ class LatentAttention:
         b, how = blocks.b, vars(self.rope)
         sizes = {"g": self.heads, "l": self.latent, "n": self.nope, "p": self.rotary, "m": self.value}
         at = blocks.sized(**sizes, q=self.q_latent or 1)
-        norms = Blocks(b, at.dtype, _EPS, **at.sizes)
+        norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
         with b.block("attention"):
             q, q_rope = self._queries(at, norms, x)
             latent, k_rope = _product(at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias)

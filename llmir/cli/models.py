@@ -15,8 +15,8 @@ from .command import command
 def models(name: str, form: str | None, output_file: str | None) -> None:
     """List the bundled models: size, active size, heads, and KV-cache bytes for each token.
 
-    NAME is a model's, for its weights by block and kind, of a layer and in all; or a part of names, Hugging
-    Face ids or architectures, for the models that have it.
+    NAME is a model's (or a path, or an id as `analyze` takes it), for its weights by block and kind, of a
+    layer and in all; or a part of names, Hugging Face ids or architectures, for the models that have it.
 
     \b
     llmir models

@@ -27,7 +27,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, grown, product
+from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product
 from .text import parse
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "grown",
     "maximum",
     "minimum",
+    "monomials",
     "parse",
     "product",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class Binding(Immutable):
             raise InputError(f"symbol {factor!r} has no value; bound are {bound}")
         return self.symbols[factor]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape that the symbols broadcast to; `()` when all are single numbers."""
         arrays = [v.shape for v in self.symbols.values() if isinstance(v, np.ndarray)]
@@ -118,7 +118,7 @@ class Mixed(Binding):
         values = [part._product(monomial) for part in self.parts]
         return sum(values[1:], start=values[0])
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape that all parts broadcast to."""
         return np.broadcast_shapes(*(part.shape for part in self.parts))

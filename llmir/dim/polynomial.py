@@ -120,6 +120,16 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+def monomials(sizes: Iterable[Dim]) -> tuple[Dim, ...]:
+    """What a binding is asked for by these sizes, each once: equal values of them give equal sizes.
+
+    >>> monomials([3 * B * T + 2 * B, 5 * B])
+    (B*T, B)
+    """
+    found = dict.fromkeys(monomial for size in sizes for monomial, _ in size.terms if monomial)
+    return tuple(Dim(((monomial, 1),)) for monomial in found)
+
+
 @lru_cache(maxsize=1 << 14)
 def grown(size: Size) -> Size:
     """A size of what was cached as it is after the step: with C + T in place of C.

@@ -1,9 +1,13 @@
-"""Ops that touch each element on its own. FLOPs per element: add 1, mul 1, silu 4, silu·mul 5, sigmoid 4."""
+"""Ops that touch each element on its own.
+
+FLOPs per element: add, mul, scale 1, silu, sigmoid 4, silu·mul 5, soft cap 6, gelu 8, relu 1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import erf
 
 import numpy as np
 
@@ -26,6 +30,12 @@ def silu(x: Array) -> Array:
     return result
 
 
+def soft_cap(x: Array, cap: float) -> Array:
+    """cap · tanh(x / cap)."""
+    result: Array = np.tanh(x / cap) * cap
+    return result
+
+
 @dataclass(frozen=True)
 class Add(Op):
     """a + b."""
@@ -35,6 +45,8 @@ class Add(Op):
     rule = "*, * -> *"
     takes = ("x", "y")
     vector_flops = 1
+    linear = frozenset({0, 1})
+    additive = True
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum."""
@@ -52,32 +64,94 @@ class Mul(Op):
     vector_flops = 1
 
 
+class Activation(Op):
+    """A function of each element, which says how many FLOPs it takes."""
+
+    kind = "elementwise"
+    rule = "* -> *"
+    activates = True
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """In numpy."""
+        raise NotImplementedError
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The function."""
+        return (self.function(operands[0]),)
+
+
 @dataclass(frozen=True)
-class Silu(Op):
+class Silu(Activation):
     """x · sigmoid(x)."""
 
     opcode = "silu"
-    kind = "elementwise"
-    rule = "* -> *"
     vector_flops = 4
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """x / (1 + e^−x)."""
-        return (silu(operands[0]),)
+    function = staticmethod(silu)
 
 
 @dataclass(frozen=True)
-class Sigmoid(Op):
+class Gelu(Activation):
+    """x · Φ(x), Φ the normal distribution (arXiv:1606.08415)."""
+
+    opcode = "gelu"
+    vector_flops = 8
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """By the error function."""
+        result: Array = x * 0.5 * (1 + np.vectorize(erf, otypes=[float])(x / np.sqrt(2)))
+        return result
+
+
+@dataclass(frozen=True)
+class GeluTanh(Activation):
+    """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2)."""
+
+    opcode = "gelu_tanh"
+    vector_flops = 8
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))."""
+        result: Array = x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return result
+
+
+@dataclass(frozen=True)
+class Relu(Activation):
+    """max(x, 0)."""
+
+    opcode = "relu"
+    vector_flops = 1
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """As in its name."""
+        return np.maximum(x, 0)
+
+
+@dataclass(frozen=True)
+class ReluSquared(Activation):
+    """max(x, 0)² (arXiv:2109.08668)."""
+
+    opcode = "relu2"
+    vector_flops = 2
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """As in its name."""
+        result: Array = np.maximum(x, 0) ** 2
+        return result
+
+
+@dataclass(frozen=True)
+class Sigmoid(Activation):
     """1 / (1 + e^−x)."""
 
     opcode = "sigmoid"
-    kind = "elementwise"
-    rule = "* -> *"
     vector_flops = 4
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """As in its name."""
-        return (sigmoid(operands[0]),)
+    function = staticmethod(sigmoid)
 
 
 @dataclass(frozen=True)
@@ -86,6 +160,7 @@ class SiluMul(Op):
 
     opcode = "silu_mul"
     kind = "elementwise"
+    activates = True
     rule = "*, * -> *"
     takes = ("gate", "up")
     vector_flops = 5
@@ -137,3 +212,36 @@ class Cast(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """x itself: values are kept exact, types are about cost."""
         return (operands[0],)
+
+
+@dataclass(frozen=True)
+class Scale(Op):
+    """x · factor."""
+
+    opcode = "scale"
+    kind = "elementwise"
+    rule = "* -> *"
+    linear = frozenset({0})
+    vector_flops = 1
+
+    factor: float
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        return (operands[0] * self.factor,)
+
+
+@dataclass(frozen=True)
+class SoftCap(Op):
+    """cap · tanh(x / cap) (arXiv:2408.00118, section 2)."""
+
+    opcode = "soft_cap"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 6
+
+    cap: float
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (soft_cap(operands[0], self.cap),)

@@ -8,13 +8,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ..dim import Size
+from ..equation import Equation, equation
+from ..errors import VerifyError
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 
-def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x / √(mean(x²) + eps) · weight, over the last axis."""
-    result: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Array:
+    """x / √(mean(x²) + eps) · weight, over the last axes."""
+    axes = tuple(range(-over, 0))
+    result: Array = x / np.sqrt(np.mean(x * x, axis=axes, keepdims=True) + eps) * weight
     return result
 
 
@@ -25,21 +29,45 @@ def softmax(x: Array) -> Array:
     return result
 
 
+def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
+    """Of rows, of which the last `over` axes are normalized, and what they are multiplied by and added to."""
+    rank = len(operands[0].shape)
+    learned = max((len(t.shape) for t in operands[inputs:]), default=1)
+    if not over <= learned <= rank:
+        raise VerifyError(f"a norm over {over} axes has weights of {learned}, and rows of {rank}")
+    axes = [f"h{i}!" if i < over else f"h{i}" for i in range(rank)][::-1]
+    rows, weight = " ".join(axes), " ".join(axes[rank - learned :])
+    terms = [rows] * inputs + [weight] * (len(operands) - inputs)
+    return equation(f"{', '.join(terms)} -> {', '.join([rows] * inputs)}")
+
+
 @dataclass(frozen=True)
 class RmsNorm(Op):
-    """x / rms(x) · w over the last axis; 4 FLOPs an element (square, sum, scale, weight)."""
+    """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale, weight).
+
+    `w` may have axes before those, and need not be there (3 FLOPs then). Gemma's offset is 1.
+    """
 
     opcode = "rms_norm"
     kind = "norm"
-    rule = "* h!, h! -> * h!"
-    takes = ("x", "weight")
-    vector_flops = 4
+    takes = ("x", "*weight")
 
     eps: float = 1e-6
+    offset: float = 0.0
+    over: int = 1
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """`* h!, h! -> * h!`."""
+        return _over(operands, self.over)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """3 an element, and 1 for the weight."""
+        return (2 + len(operands)) * results[0].elements
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
-        return (rms_norm(operands[0], operands[1], self.eps),)
+        x, *weight = operands
+        return (rms_norm(x, weight[0] + self.offset if weight else 1.0, self.eps, self.over),)
 
 
 @dataclass(frozen=True)
@@ -54,34 +82,45 @@ class AddRmsNorm(Op):
     aliases = MappingProxyType({0: 0})
 
     eps: float = 1e-6
+    offset: float = 0.0
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum, and its norm."""
         total = operands[0] + operands[1]
-        return total, rms_norm(total, operands[2], self.eps)
+        return total, rms_norm(total, operands[2] + self.offset, self.eps)
 
 
 @dataclass(frozen=True)
 class LayerNorm(Op):
-    """(x − mean) / deviation · w + b over the last axis; 7 FLOPs an element.
+    """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
 
-    Those of a sum, a difference, a square and its sum, a scale, the weight and the bias.
+    Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both, need
+    not be there. They may have axes before those.
     """
 
     opcode = "layer_norm"
     kind = "norm"
-    rule = "* h!, h!, h! -> * h!"
-    takes = ("x", "weight", "bias")
-    vector_flops = 7
+    takes = ("x", "*learned")
 
     eps: float = 1e-5
+    over: int = 1
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """`* h!, h!, h! -> * h!`."""
+        return _over(operands, self.over)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """5 an element, and 1 for each of weight and bias."""
+        return (4 + len(operands)) * results[0].elements
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
-        x, weight, bias = operands
-        centred = x - np.mean(x, axis=-1, keepdims=True)
-        deviation = np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
-        return (centred / deviation * weight + bias,)
+        x, *learned = operands
+        axes = tuple(range(-self.over, 0))
+        centred = x - np.mean(x, axis=axes, keepdims=True)
+        normed = centred / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + self.eps)
+        scaled = normed * learned[0] if learned else normed
+        return (scaled + learned[1] if learned[1:] else scaled,)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Binding, Size
+from ..dim import Binding, Size, product
 from ..dtype import DType
 from ..errors import VerifyError
 from ..names import plain
@@ -39,12 +39,14 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class Rotary(Op):
     """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
 
-    `interleaved`, an element is paired with its neighbour. `scaling` is one of `SCALINGS`, which says what its `factors` are. They change values, never costs.
+    `scaling` is one of `SCALINGS`, which says what its `factors` are. Of each head the first `size` elements
+    are rotated, all if that is 0; with `interleaved`, neighbours are the pairs (GPT-J).
     """
 
     theta: float = 10000.0
     scaling: str = "none"
     factors: tuple[float, ...] = ()
+    size: int = 0
     interleaved: bool = False
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -54,7 +56,10 @@ class Rotary(Op):
             raise VerifyError(f"scaling {plain(self.scaling)!r} is none of {known}")
         names = SCALINGS[self.scaling]
         starred = any(name.endswith("*") for name in names)
-        pairs = Binding()(operands[0].shape[-1]) // 2 if starred and operands else 0
+        head = Binding()(operands[0].shape[-1]) if operands and (starred or self.size) else 0
+        if self.size % 2 or not 0 <= self.size <= head:
+            raise VerifyError(f"{self.size} elements of a head of {head} cannot be rotated in pairs")
+        pairs = (self.size or head) // 2 if starred else 0
         wanted = sum(pairs if name.endswith("*") else 1 for name in names)
         if len(self.factors) != wanted:
             fact = f"{len(self.factors)} factors, expected {wanted} ({', '.join(names) or 'none'})"
@@ -64,15 +69,20 @@ class Rotary(Op):
     def rotate(self, x: Array, at: Place) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
         positions = at.cached + at.origin("t") + np.arange(x.shape[1])
-        frequencies, amplitude = _frequencies(self, x.shape[-1], int(positions[-1]) + 1)
-        angles = positions[:, None] * frequencies
-        angles = angles.reshape((len(positions), *(1,) * (x.ndim - 3), len(frequencies)))
-        paired = x.reshape(*x.shape[:-1], *((-1, 2) if self.interleaved else (2, -1)))
+        size = self.size or x.shape[-1]
+        frequencies, amplitude = _frequencies(self, size, int(positions[-1]) + 1)
+        angles = (positions[:, None] * frequencies).reshape((len(positions), *(1,) * (x.ndim - 3), size // 2))
+        # The pairs are the axis that has two.
         axis = -1 if self.interleaved else -2
-        left, right = (paired.take(i, axis) for i in range(2))
+        pairs = (size // 2, 2) if self.interleaved else (2, size // 2)
+        one, two = np.moveaxis(x[..., :size].reshape((*x.shape[:-1], *pairs)), axis, 0)
         cos, sin = np.cos(angles) * amplitude, np.sin(angles) * amplitude
-        turned = np.stack([left * cos - right * sin, right * cos + left * sin], axis)
-        return turned.reshape(x.shape)
+        turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=axis)
+        return np.concatenate([turned.reshape((*x.shape[:-1], size)), x[..., size:]], axis=-1)
+
+    def turned(self, x: Tensor) -> Size:
+        """How many elements are rotated."""
+        return product(x.shape[:-1]) * (self.size or x.shape[-1])
 
 
 def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
@@ -124,6 +134,10 @@ class Rope(Rotary):
     rule = "b t! * d! -> b t! * d!"
     vector_flops = 6
 
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Of the elements that are rotated."""
+        return self.vector_flops * self.turned(operands[0])
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The rotation."""
         return (self.rotate(operands[0], at),)
@@ -172,7 +186,7 @@ class RopeAppend(Rotary):
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """That of the rotations of q and k."""
-        return Rope.vector_flops * (operands[0].elements + operands[1].elements)
+        return Rope.vector_flops * (self.turned(operands[0]) + self.turned(operands[1]))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """q, k and v; nothing of the caches."""

@@ -53,8 +53,6 @@ class Stream(Kernel):
 # The family of an op; of others, by kind, that of the nearest.
 FAMILIES = {
     "softmax": "softmax",
-    "silu": "activation",
-    "silu_mul": "activation",
     "dequantize": "quantize_static",
     "layer_norm": "layer_norm",
 }
@@ -66,7 +64,8 @@ def stream(row: Row) -> Call:
     """All bytes that the op moves, of weights once for all rows."""
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)
     shape = StreamShape(rows_of(row.shape), row.read + row.write, shared)
-    family = FAMILIES.get(row.node.op.opcode) or BY_KIND[row.kind]
+    op = row.node.op
+    family = FAMILIES.get(op.opcode) or ("activation" if op.activates else BY_KIND[row.kind])
     return Call(tuple(dict.fromkeys((family, "add", "rms_norm"))), shape)
 
 

@@ -8,21 +8,14 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.backends.silicon.sources import known
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
 
 from .table import MORE, WHOSE, Kernels, columns
 
-TYPES = {
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float16": "fp16",
-    "fp16": "fp16",
-    "float32": "fp32",
-    "fp8": "fp8_e4m3",
-    "int8": "int8",
-}
+TYPES = known()["types"]
 HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.backends.silicon.sources import known
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -17,23 +18,7 @@ from llmir.tensor import Tensor, parse_tensor
 
 from .table import MORE, WHOSE, Kernels, columns
 
-# dtype of a table -> types of activations and of weights, without the letters of their layout
-PRODUCTS = {
-    "bfloat16": ("bf16", "bf16"),
-    "float16": ("fp16", "fp16"),
-    "float32": ("fp32", "fp32"),
-    "fp8": ("fp8_e4m3_c", "fp8_e4m3_c"),
-    "fp8_block": ("fp8_e4m3_b1x128", "fp8_e4m3_b128x128"),
-    "sq": ("int8_c", "int8_c"),
-    "int8_wo": ("bf16", "int8_c"),
-    "int4_wo": ("bf16", "int4_g128"),
-    "nvfp4": ("nvfp4", "nvfp4"),
-    "mxfp4": ("mxfp4", "mxfp4"),
-    "mxfp8": ("fp8_e4m3_b1x32", "fp8_e4m3_b1x32"),
-    "w4a16_mxfp4": ("bf16", "mxfp4"),
-    "w4a8_mxfp4_mxfp8": ("fp8_e4m3_b1x32", "mxfp4"),
-    "w4a4_mxfp4": ("mxfp4", "mxfp4"),
-}
+PRODUCTS = known()["products"]
 WIDE = ("bf16", "fp16", "fp32")
 TIMED = ("product", "quantize+product", "static+product")
 

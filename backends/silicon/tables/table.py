@@ -191,8 +191,7 @@ def load(path: Path) -> tuple[Format, Table]:
     columns = {**found.columns, **absent}
     if "framework" in columns:
         columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
-    made = Table(columns, found.problems)
-    return format, facts(format.name, made) if isinstance(format, Kernels) else made
+    return format, facts(format.name, Table(columns, found.problems))
 
 
 def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, Kernels, Table]]:

@@ -2,7 +2,7 @@
 
 from . import overview
 from .chat import Chat
-from .judged import BY, KEYS, METRICS, Group, Judged, Refused, Validation
+from .judged import BY, KEYS, METRICS, Group, Judged, Validation
 from .pricing import IDEAL, Pricing, priced_by
 from .requests import Layout
 from .run import validate
@@ -17,7 +17,6 @@ __all__ = [
     "Judged",
     "Layout",
     "Pricing",
-    "Refused",
     "Validation",
     "overview",
     "priced_by",

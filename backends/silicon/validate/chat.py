@@ -19,7 +19,7 @@ from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from .judged import Findings, Judged, Refused
+from .judged import Judged
 from .pricing import IDEAL, Pricing, of_step
 
 FAR = 30  # times as long as predicted: units that are mistaken for others are 1000 times off
@@ -40,8 +40,8 @@ class Chat:
         return Workload(self.program, self.device, self.batch, prompt, generate).fits
 
 
-def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> None:
-    """Add a log's requests to `found`: TTFT, TPOT and end to end of each."""
+def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged], list[str]]:
+    """A log's requests, by TTFT, TPOT and end to end of each, and questions that its times raise."""
     if on.unit not in ("", *UNITS):
         raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
     measured = measurements(path.name, t, header(path), on.unit)
@@ -49,26 +49,27 @@ def chat(found: Findings, path: Path, t: Table, on: Chat, pricing: Pricing) -> N
     least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
     prompts, answers = (t[c].astype(int).tolist() for c in ("input_tokens", "output_tokens"))
     all_fit = not prompts or on.fits(max(prompts), max(answers))
-    at = (on.device.name, on.engine, on.engine, on.program.name, "")
+    at = on.device.name, on.engine, on.engine, on.program.name, ""
     middle = int(np.median(prompts)) if prompts else 1
     sure = {
         metric: of_step(pricing.step(on.program, on.device, on.engine, on.batch, *step))
         for metric, step in {"ttft": (middle, 0), "tpot": (1, middle), "e2e": (1, middle)}.items()
     }
+    found = []
     for i, line in enumerate(t["line"]):
         if not all_fit and not on.fits(prompts[i], answers[i]):
             reason = f"does not fit on {on.program.devices} × {on.device.name}"
-            found.refused.append(Refused(path.name, int(line), "chat", "e2e", *at, reason))
+            found.append(Judged(path.name, int(line), "chat", "e2e", *at, reason=reason))
             continue
         for metric, seconds in predicted.items():
             if np.isnan(seconds[i]):
                 continue
             was = float(measured[metric][i]) if metric in measured else np.nan
             bound = float(least[metric][i])
-            where = path.name, int(line), "chat", metric, *at
             rule = MODEL if bound > was else ""
-            found.rows.append(Judged(*where, was, float(seconds[i]), bound, *sure[metric], rule))
-    found.questions += _questions(path.name, measured, predicted, least)
+            where = path.name, int(line), "chat", metric, *at
+            found.append(Judged(*where, was, float(seconds[i]), bound, *sure[metric], rule))
+    return found, _questions(path.name, measured, predicted, least)
 
 
 def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:
@@ -130,13 +131,12 @@ def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array])
 
 def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
     """The log's own columns, with predicted and least seconds beside them; for rows that could be priced."""
+    names = (f"{which}_{m}_s" for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal"))
+    empty: dict[str, object] = dict.fromkeys((*names, "basis", "band"))
     priced: dict[int, dict[str, object]] = {}
     for r in rows:
         if r.file == path.name:
-            own = priced.setdefault(r.row, {})
-            own |= {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
-            own |= {"basis": r.basis, "band": r.band}
+            said = {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
+            priced.setdefault(r.row, dict(empty)).update(said, basis=r.basis, band=r.band)
     with strict_csv.table(path, "more") as reader:
-        logged = list(reader)
-    empty = {f"{which}_{m}_s": None for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal")}
-    return [{**row, **empty, **priced.get(n, {})} for n, row in enumerate(logged, 1)]
+        return [{**row, **priced.get(n, empty)} for n, row in enumerate(reader, 1)]

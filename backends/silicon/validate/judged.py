@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,26 +25,13 @@ METRICS = {
 }
 
 
-class Where(NamedTuple):
-    """What a row is of; the device as the table calls it if we do not know it."""
-
-    file: str
-    row: int
-    kind: str
-    metric: str
-    device: str
-    framework: str
-    engine: str
-    model: str
-    dtype: str
-
-
 class Judged(NamedTuple):
-    """A figure that was measured, in seconds, and its prediction; `measured_s` is NaN in a log without it.
+    """A measured figure, in seconds, beside its prediction; or the `reason` why it has none.
 
+    The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
     `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `band` its mean
     relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above
-    the measurement.
+    the measurement. Where there is a reason, `metric` is what would have been judged first, if that is known.
     """
 
     file: str
@@ -55,12 +43,13 @@ class Judged(NamedTuple):
     engine: str
     model: str
     dtype: str
-    measured_s: float
-    predicted_s: float
-    ideal_s: float
+    measured_s: float = math.nan
+    predicted_s: float = math.nan
+    ideal_s: float = math.nan
     basis: str = ""
     band: float = math.nan
     exceeds: str = ""
+    reason: str = ""
 
     @property
     def within(self) -> bool:
@@ -74,30 +63,16 @@ class Judged(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The decade of the measured time."""
+        """The decade of the measured time; none of a row without one."""
         edges = (
             (1e-5, "< 10 µs"),
             (1e-4, "10–100 µs"),
             (1e-3, "0.1–1 ms"),
             (1e-2, "1–10 ms"),
             (0.1, "10–100 ms"),
+            (math.inf, "≥ 100 ms"),
         )
-        return next((name for edge, name in edges if self.measured_s < edge), "≥ 100 ms")
-
-
-class Refused(NamedTuple):
-    """A row that is not priced, and why; `metric` is what would have been judged first, if that is known."""
-
-    file: str
-    row: int
-    kind: str
-    metric: str
-    device: str
-    framework: str
-    engine: str
-    model: str
-    dtype: str
-    reason: str
+        return next((name for edge, name in edges if self.measured_s < edge), "")
 
 
 class Group(NamedTuple):
@@ -117,16 +92,6 @@ BY = ("kind", "metric", "device", "framework")
 KEYS = (*BY, "engine", "model", "dtype", "size", "file")
 
 
-@dataclass
-class Findings:
-    """What a validation has judged so far."""
-
-    rows: list[Judged] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    questions: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Validation(Figures, Shown):
     """What was judged and what was not; `problems` are rows whose cells make no sense.
@@ -136,7 +101,7 @@ class Validation(Figures, Shown):
 
     cost_model: str
     rows: Sequence[Judged] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[Judged] = ()
     problems: Sequence[str] = ()
     questions: Sequence[str] = ()
 
@@ -159,25 +124,15 @@ class Validation(Figures, Shown):
                 )
         judged: dict[tuple[str, ...], list[Judged]] = {}
         for row in self.measured:
-            judged.setdefault(tuple(getattr(row, k) for k in by), []).append(row)
+            judged.setdefault(_words(row, by), []).append(row)
         # A refused row is not of a size: it counts in each group that is alike in all else.
-        known = [k for k in by if k in Refused._fields]
-        counts: dict[tuple[str, ...], int] = {}
-        for refused in self.refused:
-            some = tuple(getattr(refused, k) for k in known)
-            counts[some] = counts.get(some, 0) + 1
-        where = [list(by).index(k) for k in known]
-        found = []
-        for names, rows in judged.items():
-            missing = counts.get(tuple(names[i] for i in where), 0)
-            found.append(_group(dict(zip(by, names, strict=True)), rows, missing))
-        met = {tuple(names[i] for i in where) for names in judged}
-        for some, n in counts.items():
-            if some not in met:
-                nan = math.nan
-                of = dict(zip(known, some, strict=True))
-                found.append(Group({k: of.get(k, "") for k in by}, 0, nan, nan, nan, nan, n, 1.0))
-        return sorted(found, key=lambda g: tuple(g.keys.values()))
+        rest = [key for key in by if key != "size"]
+        refused = Counter(_words(row, rest) for row in self.refused)
+        found = [_group(rows[0], by, rows, refused[_words(rows[0], rest)]) for rows in judged.values()]
+        met = {_words(rows[0], rest) for rows in judged.values()}
+        alone = {_words(row, rest): row for row in self.refused}
+        found += [_group(row, by, [], refused[words]) for words, row in alone.items() if words not in met]
+        return sorted(found, key=lambda group: tuple(group.keys.values()))
 
     def reasons(self) -> list[tuple[str, str, list[int]]]:
         """Kind, reason and the numbers of the rows that were refused for it, most first."""
@@ -188,8 +143,13 @@ class Validation(Figures, Shown):
         return sorted(found, key=lambda x: (-len(x[2]), x[:2]))
 
 
-def _group(keys: dict[str, str], rows: Iterable[Judged], refused: int) -> Group:
-    pairs: Any = np.array([(r.predicted_s, r.measured_s) for r in rows])
-    found = errors(pairs[:, 0], pairs[:, 1])
-    everything = (found.n * found.mape + refused) / (found.n + refused)
-    return Group(keys, *found, refused=refused, all_mape=everything)
+def _words(row: Judged, keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(getattr(row, key) for key in keys)
+
+
+def _group(one: Judged, by: Sequence[str], rows: Sequence[Judged], refused: int) -> Group:
+    """Rows like `one`, and how many more were refused."""
+    found = errors(*np.array([(r.predicted_s, r.measured_s) for r in rows]).reshape(-1, 2).T)
+    off = found.n * found.mape if rows else 0.0
+    keys = dict(zip(by, _words(one, by), strict=True))
+    return Group(keys, *found, refused=refused, all_mape=(off + refused) / (found.n + refused))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.silicon.machines import engine
 from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.sources import known
 from llmir.errors import InputError
+from llmir.names import normalize
 
-from . import spelling
-
+_STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
+_DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
 KINDS = (
     "static_batch_latency",
     "static_batch_throughput",
@@ -63,8 +65,7 @@ def request(t: Table, i: int) -> Request:
     prompt = _count(t["isl"][i], "isl")
     osl = t["osl"][i].strip()
     generate = _count(osl, "osl") if osl else 0
-    lengths, _ = _campaign(t, i)
-    prompt, generate = (round(tokens * lengths) for tokens in (prompt, generate))
+    prompt, generate = (round(tokens * t["lengths"][i]) for tokens in (prompt, generate))
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
@@ -105,7 +106,7 @@ def _layout(t: Table, i: int) -> Layout:
     degrees = {name: int(n) or 1 for name, n in said.items() if not math.isnan(n)}
     noted: Mapping[str, int] = {}
     if gpus > 1 and not degrees.keys() & {"tp", "pp"}:
-        noted = spelling.degrees(t["note"][i], int(gpus))
+        noted = split(t["note"][i], int(gpus))
     degrees |= {name: noted[name] for name in ("tp", "pp") if noted}
     missing = [name for name in said if name not in degrees]
     stated = math.prod(degrees.values())
@@ -117,29 +118,25 @@ def _layout(t: Table, i: int) -> Layout:
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
-    weights, activations = _type(t["weight_dtype"][i], spelling.WEIGHTS, "weight_dtype")
-    _, usual = _campaign(t, i)
-    kv = usual if _unsaid(t["kv_dtype"][i]) else _type(t["kv_dtype"][i], spelling.CACHES, "kv_dtype")
+    weights, activations = _type(t["weight_dtype"][i], "weights", "weight_dtype")
+    stated = t["kv_dtype"][i]
+    kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")
     if weights == "fp32":
         kv = kv or "fp32"
-    name = spelling.model(t["model"][i])
+    name = plain_model(t["model"][i])
     return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
-
-
-def _campaign(t: Table, i: int) -> tuple[float, str]:
-    said = t["model"][i], t["weight_dtype"][i]
-    return spelling.campaign(t["source"][i], engine(t["framework"][i]), *said)
 
 
 def _unsaid(word: str) -> bool:
     return word.strip().lower() in ("", "nan", "none", "auto")
 
 
-def _type(word: str, known: Mapping[str, Any], column: str) -> Any:
+def _type(word: str, table: str, column: str) -> Any:
+    types = known()[table]
     spelled = "" if _unsaid(word) else word.strip().lower()
-    if spelled not in known:
-        raise InputError(f"{column} {word!r}; known are {', '.join(k for k in known if k)}")
-    return known[spelled]
+    if spelled not in types:
+        raise InputError(f"{column} {word!r}; known are {', '.join(k for k in types if k)}")
+    return types[spelled]
 
 
 def _count(text: str, column: str) -> int:
@@ -151,3 +148,28 @@ def _count(text: str, column: str) -> int:
     if not 1 <= value <= 1e7 or value % 1:
         raise InputError(f"{column} must be a whole number from 1 to 10,000,000, got {text!r}")
     return int(value)
+
+
+def plain_model(name: str) -> str:
+    """A model's name without the format that a release of it is stored in; the dtype column says that.
+
+    >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
+    ['TheBloke/Llama-2-7B', 'Llama-2-7B', 'Qwen/Qwen3-32B']
+    """
+    plain = _STORED.sub("", name.strip())
+    return str(known()["models"].get(normalize(plain), plain))
+
+
+def split(note: str, gpus: int) -> dict[str, int]:
+    """How a note says that GPUs are used: by one kind of parallelism all, or so many by each.
+
+    Experts lie over the ranks that split all else.
+
+    >>> split("PP", 4), split("Hybrid TP = 2 and PP = 2", 4), split("Hybrid TP = 2 and EP = 2", 4)
+    ({'pp': 4, 'tp': 1}, {'tp': 2, 'pp': 2}, {'tp': 4, 'ep': 2, 'pp': 1})
+    """
+    found = {kind.lower(): int(count or gpus) for kind, count in _DEGREE.findall(note)}
+    if not found:
+        return {}
+    pp = found.get("pp", 1)
+    return found | {"tp": found["tp"] if "pp" in found and "tp" in found else gpus // pp, "pp": pp}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost import Model
 from llmir.backends.serving import loop
 from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, engine, named
@@ -21,11 +22,12 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 from .chat import Chat, chat
-from .judged import Findings, Judged, Refused, Validation, Where
+from .judged import Judged, Validation
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
 
 Build = Callable[[Layout], Program]
+LATENCY = "latency"  # what is judged of a kernel
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
 
 
@@ -42,23 +44,28 @@ def validate(
     They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
     `on`, chat logs. InputError for a file that is none of these.
     """
-    found = Findings()
     build = _once(build)
+    judged: list[Judged] = []
+    problems: list[str] = []
+    questions: list[str] = []
     for path in paths:
         format, rows = load(path)
         if (format.name == "chat") != (on is not None):
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
             raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
-        found.problems += rows.problems
-        if on:
-            chat(found, path, rows, on, pricing)
-            continue
+        problems += rows.problems
         file = _File(path.name, rows, Machines(path.parent))
-        if isinstance(format, Kernels):
-            _kernels(found, file, format, pricing, tell)
+        if on:
+            requests, doubts = chat(path, rows, on, pricing)
+            judged += requests
+            questions += doubts
+        elif isinstance(format, Kernels):
+            judged += _kernels(file, format, pricing, tell)
         else:
-            _models(found, file, build, pricing, tell)
-    return Validation(pricing.name, **vars(found))
+            judged += _models(file, build, pricing, tell)
+    priced = [row for row in judged if not row.reason]
+    refused = [row for row in judged if row.reason]
+    return Validation(pricing.name, priced, refused, problems, questions)
 
 
 def _reason(error: LlmirError) -> str:
@@ -84,8 +91,8 @@ class _File:
                 self.known[gpu] = _reason(error)
         return self.known[gpu]
 
-    def where(self, i: int, kind: str, metric: str = "latency") -> Where:
-        """What row `i` is of."""
+    def judged(self, i: int, kind: str, metric: str, *figures: Any, reason: str = "") -> Judged:
+        """Row `i` with its figures, or with the reason why there are none."""
 
         def word(name: str) -> str:
             return str(self.rows[name][i]) if name in self.rows.columns else ""
@@ -93,42 +100,35 @@ class _File:
         device, framework = self.device(word("gpu")), word("framework")
         gpu = word("gpu") if isinstance(device, str) else device.name
         dtype, line = word("dtype") or word("weight_dtype"), int(self.rows["line"][i])
-        return Where(self.name, line, kind, metric, gpu, framework, engine(framework), word("model"), dtype)
+        about = self.name, line, kind, metric, gpu, framework, engine(framework), word("model"), dtype
+        return Judged(*about, *figures)._replace(reason=reason)
 
 
-def _kernels(found: Findings, file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> None:
+def _kernels(file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> Iterator[Judged]:
     t, done = file.rows, 0
     for (gpu, framework, kernel, variant), at in t.alike("gpu", "framework", "kernel", "variant").items():
         tell(file.name, done := done + len(at), len(t))
         device = file.device(gpu)
         if isinstance(device, str):
-            kinds = format.kinds(t.take(at))
-            found.refused += [
-                Refused(*file.where(i, kind), device) for i, kind in zip(at, kinds, strict=True)
-            ]
+            for i, kind in zip(at, format.kinds(t.take(at)), strict=True):
+                yield file.judged(i, kind, LATENCY, reason=device)
             continue
-        own = "" if variant == "main" else variant or kernel
+        own = named(framework, "" if variant == "main" else variant or kernel)
         for points in format.points(t.take(at), device):
-            _points(found, file, points, at[points.rows], pricing, device, named(framework, own))
+            yield from _points(file, points, at[points.rows], device, partial(pricing.model, device, own))
 
 
 def _points(
-    found: Findings,
-    file: _File,
-    points: Points | Refusal,
-    at: Any,
-    pricing: Pricing,
-    device: Device,
-    kernels: str,
-) -> None:
-    """The rows `at` of one program, by the kernels of an engine."""
+    file: _File, points: Points | Refusal, at: Any, device: Device, model: Callable[[], Model]
+) -> Iterator[Judged]:
+    """The rows `at` of one program."""
     try:
         if isinstance(points, Refusal):
             raise InputError(points.reason)
         least = bounds.bound(points, device)
-        prices = points.prices(pricing.model(device, kernels))
+        prices = points.prices(model())
     except LlmirError as error:
-        found.refused += [Refused(*file.where(i, points.kind), _reason(error)) for i in at]
+        yield from (file.judged(i, points.kind, LATENCY, reason=_reason(error)) for i in at)
         return
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
@@ -137,8 +137,8 @@ def _points(
     rules = bounds.explain(device, measured, least)
     columns = measured, np.sum(times, axis=0), least.seconds, np.broadcast_to(band, len(at)), rules
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
-        where = file.where(i, points.kind)
-        found.rows.append(Judged(*where, float(was), float(will), float(bound), basis, float(sure), rule))
+        figures = float(was), float(will), float(bound), basis, float(sure), rule
+        yield file.judged(i, points.kind, LATENCY, *figures)
 
 
 def _once(build: Build) -> Build:
@@ -160,27 +160,26 @@ def _once(build: Build) -> Build:
     return call
 
 
-def _models(found: Findings, file: _File, build: Build, pricing: Pricing, tell: Tell) -> None:
+def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator[Judged]:
     t = file.rows
     for i in range(len(t)):
         tell(file.name, i + 1, len(t))
-        at = file.where(i, t["kind"][i], "")
+        kind, metric = t["kind"][i], ""
         try:
             asked = request(t, i)
-            at = at._replace(metric=next(iter(asked.figures)))
+            metric = next(iter(asked.figures))
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            program = build(asked.layout)
-            priced = {m: _figure(m, asked, program, device, at.engine, pricing) for m in asked.figures}
+            program, by = build(asked.layout), engine(t["framework"][i])
+            priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
         except LlmirError as error:
-            found.refused.append(Refused(*at, _reason(error)))
+            yield file.judged(i, kind, metric, reason=_reason(error))
             continue
         for metric, measured in asked.figures.items():
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
-            where = at._replace(metric=metric)
-            found.rows.append(Judged(*where, measured, predicted, least, *sure, rule))
+            yield file.judged(i, kind, metric, measured, predicted, least, *sure, rule)
 
 
 def _figure(

@@ -24,7 +24,7 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
             {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
         ],
         "rows": [judged_row(r) for r in found.rows],
-        "refused": [r._asdict() for r in found.refused],
+        "refused": [refused_row(r) for r in found.refused],
         "problems": list(found.problems),
         "questions": list(found.questions),
     }
@@ -50,18 +50,21 @@ def group_row(group: Group) -> dict[str, Any]:
 
 def judged_row(row: Judged) -> dict[str, Any]:
     """A row with its error."""
-    return {f: _known(v) for f, v in row._asdict().items()} | {"error": _known(row.error)}
+    figures = {name: _known(value) for name, value in row._asdict().items() if name != "reason"}
+    return figures | {"error": _known(row.error)}
+
+
+def refused_row(row: Judged) -> dict[str, Any]:
+    """What a row that is not priced is of, and why."""
+    figures = Judged._field_defaults.keys() - {"reason"}
+    return {name: value for name, value in row._asdict().items() if name not in figures}
 
 
 def every_row(found: Validation) -> list[dict[str, Any]]:
     """Rows in the order of their files, those that were refused with the reason in `refused`."""
-    rows = [judged_row(r) | {"refused": ""} for r in found.rows]
-    blank = dict.fromkeys([*Judged._fields, "error"])
-    for one in found.refused:
-        said = one._asdict()
-        rows.append(blank | {"exceeds": "", "refused": said.pop("reason")} | said)
-    files = list(dict.fromkeys(row["file"] for row in rows))
-    return sorted(rows, key=lambda row: (files.index(row["file"]), row["row"]))
+    rows = [judged_row(row) | {"refused": row.reason} for row in (*found.rows, *found.refused)]
+    files = {file: n for n, file in enumerate(dict.fromkeys(row["file"] for row in rows))}
+    return sorted(rows, key=lambda row: (files[row["file"]], row["row"]))
 
 
 def _known(value: Any) -> Any:
