@@ -61,7 +61,7 @@ def rope(
 
 
 def score_factor(config: Config, rope: Rope) -> float:
-    """What classes of latent attention multiply scores by: of stretched positions, as `mscale_all_dim` says."""
+    """What latent attention multiplies scores by on stretched positions, as `mscale_all_dim` says."""
     mscale = _object(config).fields.get("mscale_all_dim")
     if rope.scaling != "yarn" or not isinstance(mscale, int | float) or not mscale:
         return 1.0

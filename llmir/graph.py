@@ -280,7 +280,9 @@ class Program(Record, Shown):
             vars(self)[lines] = texts
         steps = convert.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
         vars(self)["micro_batches"] = steps
-        for name, phase in convert.mapping("program: phases", self.phases, "programs", error=VerifyError).items():
+        for name, phase in convert.mapping(
+            "program: phases", self.phases, "programs", error=VerifyError
+        ).items():
             convert.choice("program: phases", name, PHASES, error=VerifyError)
             if not isinstance(phase, Program) or phase.phases:
                 convert.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)

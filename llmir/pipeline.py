@@ -56,7 +56,10 @@ class InPhase(Pass):
 
     def __call__(self, program: Program) -> Program:
         """The program with that phase rewritten."""
-        rest, before = {n: p for n, p in program.phases.items() if n != self.phase}, program.replace(phases={})
+        rest, before = (
+            {n: p for n, p in program.phases.items() if n != self.phase},
+            program.replace(phases={}),
+        )
         now = program.phases.get(self.phase, before)
         after = _returned(self.step, now)
         if after is now:

@@ -76,7 +76,8 @@ def _held(program: Program, role: str) -> dict[str, Tensor]:
     """The sources of a role: weights by their names in a checkpoint if they have one, else by path."""
     found = (at for at in program.instances() if at.node.op.role == role)
     return {
-        f"{at.node.op.param} of {at.layers}" if at.node.op.param else at.path: at.node.results[0] for at in found
+        f"{at.node.op.param} of {at.layers}" if at.node.op.param else at.path: at.node.results[0]
+        for at in found
     }
 
 

@@ -26,7 +26,9 @@ def _narrowed(p: Any, latents: Value) -> Any:
 
 
 def _eager(of: Latents) -> Callable[..., Any]:
-    def pattern(p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value) -> Any:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+    ) -> Any:
         k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
         scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
         return p.latent_mix(p.softmax(scores, label="softmax"), v, label="mix")
@@ -35,7 +37,9 @@ def _eager(of: Latents) -> Callable[..., Any]:
 
 
 def _fused(of: Latents) -> Callable[..., Any]:
-    def pattern(p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value) -> Any:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+    ) -> Any:
         k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
         return p.latent_attention(q, q_rope, k, k_rope, v, label="flash")
 

@@ -29,7 +29,7 @@ class Checkpoint:
 
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
-        self.rows: dict[str, list[int]] = {}  # of the pieces of a tensor
+        self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
@@ -43,7 +43,7 @@ class Checkpoint:
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in terms[0])
-                    self.rows.setdefault(name, []).append(rows)
+                    self.rows.setdefault(name, {})[piece] = rows
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
@@ -73,7 +73,8 @@ class Checkpoint:
     ) -> np.ndarray[Any, Any]:
         """The rows of a tensor that are one of its pieces, or one in each head."""
         tensor, piece = stored(name)
-        rows = self.rows.get(stored(template)[0], [outs])
+        pieces = self.rows.get(stored(template)[0], {0: outs})
+        rows = [pieces[i] for i in sorted(pieces)]
         heads = shape[term.index("g")] if "/kv_heads]" in name else 1
         start = sum(rows[: piece or 0]) // heads
         whole = parameter(tensor, (sum(rows), width) if "bias" not in tensor else (sum(rows),))

@@ -1,11 +1,13 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` remakes data/transformers.json (it needs torch and transformers).
+`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+named (it needs torch and transformers).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,32 @@ _QWEN2_MOE = {
 }
 _PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_LATENT = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+_DEEPSEEK = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
+_DEEPSEEK_2 = {**_DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
+_DEEPSEEK_3 = {
+    **_DEEPSEEK,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "n_group": 4,
+    "topk_group": 2,
+}
+_MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
@@ -165,6 +193,27 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "deepseek-v2": {**_DEEPSEEK_2, "routed_scaling_factor": 2.0},
+    "deepseek-v2, groups, biases, yarn": {
+        **_yarn(_DEEPSEEK_2, mscale=0.707, mscale_all_dim=0.707),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "deepseek-v2, no latent of queries": {**_DEEPSEEK_2, "q_lora_rank": None},
+    "deepseek-v3": _DEEPSEEK_3,
+    "deepseek-v3, one group, yarn, biases": {
+        **_yarn(_DEEPSEEK_3, mscale=1.0, mscale_all_dim=1.3),
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+    },
+    "deepseek-v3, halves rotated": {**_DEEPSEEK_3, "rope_interleave": False, "q_lora_rank": None},
+    "minicpm3": _MINICPM_3,
+    "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
 }
 
@@ -202,8 +251,10 @@ def main() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = {}
+    found = json.loads(FILE.read_text("utf-8"))
     for case, fields in CASES.items():
+        if case in found and case not in sys.argv:
+            continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
         with torch.no_grad():
@@ -219,6 +270,9 @@ def main() -> None:
                 else:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
+            for name, tensor in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    tensor.copy_(torch.tensor(parameter(name, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
             cache, tokens = prefill.past_key_values, torch.tensor(NEXT)
             decode = [model(tokens[:, i : i + 1], past_key_values=cache) for i in range(steps(case))]
@@ -226,7 +280,7 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
     FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 

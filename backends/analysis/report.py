@@ -57,8 +57,8 @@ class Report(Immutable, Result):
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
     decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
-    `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says which
-    of the program's phases runs; by default decode for one new token of each sequence, else prefill.
+    `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
+    which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
 
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (arXiv:2405.04434, section 2.1), naive and eager, and what configs say of it."""
+"""Multi-head latent attention (arXiv:2405.04434, section 2.1), naive and eager."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class LatentAttention:
         norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
         with b.block("attention"):
             q, q_rope = self._queries(at, norms, x)
-            latent, k_rope = _product(at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias)
+            latent, k_rope = _product(
+                at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias
+            )
             latent = norms.norm(latent, "kv_a_norm", f"{_MODULE}kv_a_layernorm", "l")
             q_rope = b.rope(q_rope, name="rope_q", **how)
             k_rope = b.rope(k_rope, name="rope_k", **how)
@@ -81,11 +83,15 @@ def _product(
     terms = [*weights, *(outs if bias else ())]
     kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
     held = [
-        at.weight(t, f"{name}_{i % len(weights)}.{kind}", f"{_MODULE}{module}.{kind}[{i % len(weights)}{inside}]")
+        at.weight(
+            t, f"{name}_{i % len(weights)}.{kind}", f"{_MODULE}{module}.{kind}[{i % len(weights)}{inside}]"
+        )
         for i, (t, kind) in enumerate(zip(terms, kinds, strict=True))
     ]
     results = ", ".join(" ".join((*axes, out)) for out in outs)
-    found: tuple[Value, ...] = at.b.linear(x, *held, einsum=f"{', '.join((term, *terms))} -> {results}", name=name)
+    found: tuple[Value, ...] = at.b.linear(
+        x, *held, einsum=f"{', '.join((term, *terms))} -> {results}", name=name
+    )
     return found
 
 
@@ -94,4 +100,3 @@ def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:
     kept = at.b.cache(at.tensor(B, C, size), name=f"{name}_cache", axes=("batch", "cached", "latent"))
     result: Value = at.b.append(kept, rows, name=f"append_{name}")
     return result
-
