@@ -66,6 +66,12 @@ lowering = _stack(
         help="flash fuses the attention core; eager writes the scores to memory.",
     ),
     click.option(
+        "--mla",
+        type=click.Choice(["auto", "naive", "absorbed"]),
+        help="Latent attention: absorbed over the latents, naive over keys expanded from them; auto: as engines "
+        "do, naive in prefill and absorbed in decode (default).",
+    ),
+    click.option(
         "-p",
         "--pipeline",
         metavar="PASSES",
