@@ -25,6 +25,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "c": "label",
     "e": "expert",
     "x": "route",
     "q": "q_latent",

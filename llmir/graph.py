@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -341,13 +341,10 @@ class Program(Record, Shown):
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         loops = self[name].loops.values()
-        if name not in self._depths:
-            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
-        return self._depths[name]
-
-    @cached_property
-    def _depths(self) -> dict[str, int]:
-        return {}
+        depths: dict[str, int] = vars(self).setdefault("_depths", {})
+        if name not in depths:
+            depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
+        return depths[name]
 
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
@@ -383,9 +380,8 @@ class Program(Record, Shown):
         """Parameters of each block; tied weights count once, buffers do not."""
         total: Counter[str] = Counter()
         for at in self.weights():
-            if not at.node.op.parameter:
-                continue
-            total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+            if at.node.op.parameter:
+                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 
     @property
@@ -404,19 +400,22 @@ class Program(Record, Shown):
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 
+    def _cache_bytes(self, tokens: int) -> int:
+        """What the caches of one sequence take after so many tokens."""
+        at = Binding(B=1, T=0, C=tokens)
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
+
     @property
     def kv_cache_bytes_per_token(self) -> int:
         """By how much the caches of one sequence grow with one more token."""
+        return self._cache_bytes(1) - self._cache_bytes(0)
 
-        def at_context(tokens: int) -> int:
-            at = Binding(B=1, T=0, C=tokens)
-            caches = (i for i in self.instances() if i.node.op.role == "cache")
-            return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
-
-        return at_context(1) - at_context(0)
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        return self._cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:
         """A copy with some fields changed."""
-        from dataclasses import replace
-
         return replace(self, **changes)

@@ -23,7 +23,7 @@ OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-KINDS = ("gemm", "attention", "moe", "norm", "elementwise", "gather", "collective")
+KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "collective")
 
 
 class Loop(NamedTuple):
@@ -226,7 +226,7 @@ class Op:
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""
-        return _spelled(self.rule, len(operands[0].shape) if operands else 0)
+        return spelled(self.rule, len(operands[0].shape) if operands else 0)
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
         """Over which mesh axes each operand may be a partial sum still, of those that it is one over."""
@@ -314,7 +314,8 @@ def type_name(attribute: Field[Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _spelled(rule: str, rank: int) -> Equation:
+def spelled(rule: str, rank: int) -> Equation:
+    """The equation, with as many axes for `*` as a first operand of `rank` dimensions has left."""
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1

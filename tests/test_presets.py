@@ -14,6 +14,10 @@ from llmir.frontends.presets import PRESETS, Preset, find, names
 
 # Totals as the checkpoints on huggingface.co state them.
 PUBLISHED = {
+    "Llama-7B": 6_738_415_616,
+    "Llama-13B": 13_015_864_320,
+    "Llama-30B": 32_528_943_616,
+    "Llama-65B": 65_285_660_672,
     "Llama-2-7B": 6_738_415_616,
     "Llama-2-13B": 13_015_864_320,
     "Llama-2-70B": 68_976_648_192,
@@ -128,6 +132,8 @@ def test_no_two_presets_share_a_spelling() -> None:
     [
         ("llama2-7b", "Llama-2-7B"),
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B-v0.1"),
+        ("lmsys/vicuna-7b-v1.5", "Llama-2-7B"),
+        ("lmsys/vicuna-33b-v1.3", "Llama-30B"),
         ("mistral 7b", "Mistral-7B-v0.1"),
         ("microsoft/Phi-3-mini-4k-instruct", "Phi-3-mini-3.8B-4k"),
         ("phi-4", "Phi-4-14B"),
@@ -158,7 +164,9 @@ def test_heads_divide_and_the_config_is_read_without_a_note(preset: Preset) -> N
     config = read(preset.name)
     heads, kv_heads = config.integer("num_attention_heads"), config.integer("num_key_value_heads")
     assert heads % kv_heads == 0
-    assert config.dtype() == ("fp16" if preset.name.startswith("Llama-2") else "bf16")
-    assert config.integer("max_position_embeddings") >= 4096
+    assert config.dtype() == (
+        "fp16" if config.integer("max_position_embeddings") < 8192 and "Llama" in preset.name else "bf16"
+    )
+    assert config.integer("max_position_embeddings") >= 2048
     assert config.number("rope_theta") >= 10000
     assert config.notes == []
