@@ -335,21 +335,16 @@ class OpMethods:
         *v: Value,
         mask: str,
         scale: float = 1.0,
-        to: str = "",
         name: str = "",
         block: str | None = None,
-    ) -> Value:
+    ) -> Any:
         """Attention over latents without the scores in memory, of the pairs of a mask.
 
         Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e.
         Absorbed, it takes the latents once, for keys and values both, and gives rows of latents
         (FlashMLA).
-
-        `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op(
-            "latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale, to=to
-        )
+        return self._op("latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale)
 
     def latent_mix(
         self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None

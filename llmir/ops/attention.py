@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class FlashAttention(Op):
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
-    takes: ClassVar[tuple[str, ...]] = ("q", "k", "v", "*sinks")
+    takes = ("q", "k", "v", "*sinks")
     widens = frozenset({1, 2})
 
     mask: str

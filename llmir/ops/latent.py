@@ -10,7 +10,7 @@ without position (absorbed: the latent), `p` the rotary part, `e` head size of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from ..equation import Equation, equation
 from ..masks import mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
-from .attention import FlashAttention, masked
+from .attention import masked
 from .norm import softmax
 
 
@@ -85,7 +85,7 @@ class LatentMix(Op):
 
 
 @dataclass(frozen=True)
-class LatentAttention(FlashAttention):
+class LatentAttention(Op):
     """Attention over latents without the scores in memory, of the pairs of a mask.
 
     Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e. Absorbed,
@@ -96,6 +96,23 @@ class LatentAttention(FlashAttention):
     kind = "attention"
     takes = ("q", "q_rope", "k", "k_rope", "*v")
     widens = frozenset({2, 3, 4})
+
+    mask: str
+    scale: float = 1.0
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for no mask."""
+        mask(self.mask)
+        return super().types(operands)
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """The form, and the mask where it is not what all decoders have."""
+        form = "absorbed" if len(operands) == 4 else "naive"
+        return form if self.mask == "causal" else f"{form}, {self.mask}"
+
+    def _pairs(self, n: Mapping[str, Size]) -> Size:
+        """Twice the pairs of one head."""
+        return mask(self.mask).pairs(n["t"], n["c"] - n["t"])
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """Naive with values, absorbed without."""
