@@ -16,6 +16,7 @@ from . import convert
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
+from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .names import plain
@@ -68,47 +69,6 @@ def checked_name(name: object) -> str:
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
         convert.refuse("name", name, allowed, VerifyError)
     return name
-
-
-class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
-
-    `copy()` gives an ordinary one.
-    """
-
-    _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
-
-    def hold(self, name: str, nodes: Mapping[str, Node]) -> None:
-        """Become the graph of these nodes, read-only down to the attributes of each edge."""
-        used: dict[str, FrozenDict[str, Any]] = {}
-        users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
-        for node in nodes.values():
-            edges: dict[str, dict[int, Any]] = {}
-            for slot, value in enumerate(node.operands):
-                edges.setdefault(value.node, {})[slot] = FrozenDict(value=value)
-            used[node.name] = FrozenDict((source, FrozenDict(keys)) for source, keys in edges.items())
-            for source, keys in used[node.name].items():
-                users[source][node.name] = keys
-        self._node = FrozenDict((name, FrozenDict(node=node)) for name, node in nodes.items())
-        self._adj = FrozenDict((name, FrozenDict(after)) for name, after in users.items())
-        self._pred = FrozenDict(used)
-        self.graph = FrozenDict(name=name)
-        nx.freeze(self)
-        self._sealed = True
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot set {name!r}: the graph is frozen; copy() can be edited")
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot delete {name!r}: the graph is frozen; copy() can be edited")
-        super().__delattr__(name)
-
-    def copy(self, as_view: bool = False) -> nx.MultiDiGraph:
-        """An ordinary graph with the same nodes, edges and attributes, or a view."""
-        return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)
 
 
 class Graph(Immutable, Shown):
@@ -292,6 +252,7 @@ class Program(Record, Shown):
 
         That is itself where nothing else runs in that phase.
         """
+        convert.choice("phase", name, PHASES, error=VerifyError)
         if name not in self.phases:
             return self
         (other,) = (n for n in PHASES if n != name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import binding, checked, other
+from llmir.backends.analysis.asked import binding, checked, other, step_phase
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, large, plan, sweep
@@ -373,20 +373,6 @@ class Report(Immutable, Result):
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-
-def step_phase(program: Program, new: Sequence[Number]) -> str:
-    """The phase of a step of so many new tokens: decode of one of each sequence, else prefill.
-
-    `InputError` for a grid of both, and for both in one step, where they are of two phases.
-    """
-    ones = [np.asarray(n) == 1 for n in new]
-    if all(one.all() for one in ones):
-        return "decode"
-    if program.phases and any(one.any() for one in ones):
-        fact = "one new token and more are of two phases here"
-        raise InputError(f"new: {fact}; ask for each alone, or say phase=")
-    return "prefill"
 
 
 def _plain(value: Any) -> Any:

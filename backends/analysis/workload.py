@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
-from llmir.backends.analysis.report import Report, step_phase
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import hardware

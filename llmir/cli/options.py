@@ -68,8 +68,8 @@ lowering = _stack(
     click.option(
         "--mla",
         type=click.Choice(["auto", "naive", "absorbed"]),
-        help="Latent attention: absorbed over the latents, naive over keys expanded from them; auto: as engines "
-        "do, naive in prefill and absorbed in decode (default).",
+        help="Latent attention over keys expanded from the latents (naive) or the latents (absorbed); "
+        "auto, as engines do: naive in prefill, absorbed in decode.",
     ),
     click.option(
         "-p",
