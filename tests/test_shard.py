@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.errors import ParseError, PassError
+from llmir.frontends.presets import find
 from llmir.graph import Program
 from llmir.mesh import Parallelism
 
@@ -62,8 +63,8 @@ def test_a_mesh_that_says_what_cannot_be_is_refused(said: str) -> None:
 
 
 def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:
-    """The config with sizes that many degrees divide."""
-    more = {k: config[k] * factor for k in ("intermediate_size", "vocab_size")}
+    """The config with sizes that many degrees divide; vocabularies are padded."""
+    more = {"intermediate_size": config["intermediate_size"] * factor}
     if "moe_intermediate_size" in config:
         more |= {"moe_intermediate_size": config["moe_intermediate_size"] * factor}
     return {**config, **more}
@@ -92,6 +93,25 @@ def test_sharded_is_unsharded(
         raise
     tokens = ids(batch, sum(pieces), config["vocab_size"])
     assert same(logits(program, tokens, *pieces), logits(sharded, tokens, *pieces))
+
+
+@pytest.mark.parametrize(("tp", "padded"), [(2, 50_258), (4, 50_260), (8, 50_264)])
+def test_a_vocabulary_that_tp_does_not_divide_is_padded_as_engines_do(tp: int, padded: int) -> None:
+    """GPT-2's: each rank holds as many rows as one of Megatron's, whose vocabulary is a multiple of tp."""
+    preset = find("llama-2-7b")
+    assert preset
+    program = llmir.load({**preset.config, "vocab_size": 50_257})
+    sharded = llmir.run(program, f"shard{{tp={tp}}}")
+    assert f"vocabulary of 50,257 padded to {padded:,}, to be split {tp} ways" in sharded.notes
+    assert sharded["main"]["embed.weight"].results[0].local(sharded.mesh).shape == (padded // tp, 4096)
+    whole, split = (
+        llmir.analyze(p, "h100-sxm", batch=1, new=1, context=0).weight_bytes for p in (program, sharded)
+    )
+    rest, norms = whole - 2 * 2 * 50_257 * 4096, 2 * (2 * 32 + 1) * 4096
+    assert split == (rest - norms) // tp + norms + 2 * 2 * (padded // tp) * 4096
+    assert sharded.parameters == program.parameters
+    even = llmir.run(llmir.load({**preset.config, "vocab_size": padded}), f"shard{{tp={tp}}}")
+    assert not even.notes
 
 
 def collectives(program: Program, graph: str) -> list[str]:
@@ -179,7 +199,9 @@ def test_work_is_conserved(
             continue
         copies = op.matmul_flops * ranks / alone[op.name].matmul_flops
         assert copies >= 1, op.name
-        if copies > 1:  # the router, and key/value heads beyond their number
+        if op.block == "lm_head":  # of a padded vocabulary
+            assert copies == -(-config["vocab_size"] // tp) * tp / config["vocab_size"]
+        elif copies > 1:  # the router, and key/value heads beyond their number
             assert op.block == "router" or (op.block == "attention" and tp > config["num_key_value_heads"]), (
                 op.name
             )
