@@ -23,6 +23,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "c": "label",
     "e": "expert",
     "x": "route",
     "G": "whole_kv_heads",
