@@ -24,6 +24,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "c": "label",
     "e": "expert",
     "x": "route",
     "n": "state",

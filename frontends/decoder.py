@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 
 from llmir.build import Builder
@@ -25,12 +25,17 @@ class Names:
     norm: str = "model.norm"
     head: str = "lm_head"
 
+    def bare(self) -> Names:
+        """Those of a backbone that was saved alone."""
+        return Names(*(name.removeprefix("model.") for name in astuple(self)))
+
 
 @dataclass(frozen=True)
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
-    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0.
+    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. A `head` "score"
+    gives logits of so many labels, and "" the hidden states.
     """
 
     name: str
@@ -47,6 +52,8 @@ class Decoder:
     logits_cap: float = 0.0
     head_bias: bool = False
     names: Names = Names()
+    head: str = "lm_head"
+    labels: int = 0
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -70,7 +77,8 @@ class Decoder:
             x = b.repeat(x, body=body, times=times, name=body)
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
-            b.output(self._head(blocks, b.last_token(x) if logits == "last" else x, table))
+            seen = b.last_token(x) if logits == "last" else x
+            b.output(self._head(blocks, seen, table) if self.head else seen)
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
@@ -80,6 +88,9 @@ class Decoder:
         """The logits of hidden states, of all positions or of one."""
         names = self.names
         rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"
+        if self.head == "score":
+            at = blocks.sized(c=self.labels)
+            return at.linear(x, f"{rows} h", "h c", f"{rows} c", "score", "score")
         weight = table if self.tied else blocks.weight("v h", "lm_head.weight", f"{names.head}.weight")
         bias = [blocks.weight("v", "lm_head.bias", f"{names.head}.bias")] if self.head_bias else []
         terms = ", ".join([f"{rows} h", "v h", *["v"] * len(bias)])

@@ -86,6 +86,8 @@ def _agreed(config: Config, inner: Config, key: str, default: float, own: float 
 def _kind(inner: Config) -> str:
     spellings = [key for key in ("rope_type", "type") if key in inner]
     names = [inner.text(key) for key in spellings]
+    if "mrope_section" in inner:  # positions along three axes, which of text are alike
+        names = ["default" if name == "mrope" else name for name in names]
     if len(set(names)) > 1:
         raise inner.error("type", f"{show(names[1])} contradicts rope_type {show(names[0])}")
     if not names:

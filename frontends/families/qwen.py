@@ -47,6 +47,12 @@ def qwen2(config: Config) -> Decoder:
     return decoder(config, "Qwen2ForCausalLM", stack)
 
 
+@family("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl")
+def qwen2_5_vl(config: Config) -> Decoder:
+    """The language model of Qwen2.5-VL."""
+    return replace(qwen2(config), architecture="Qwen2_5_VLForConditionalGeneration")
+
+
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
