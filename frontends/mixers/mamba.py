@@ -87,8 +87,11 @@ class Mamba2:
                 self._convolved(at, row, parts[f"{part}_proj"], part, i)
                 for i, (part, row) in enumerate(zip("xbc", rows, strict=True))
             )
-            own = [at.weight("g r", name, f"{module}.{name}") for name in ("A_log", "dt_bias", "D")]
-            y, _ = b.ssd_scan(x, dt, ins, outs, *own, at.state("g r d n", "state", {}, FP32), name="scan")
+            a_log, dt_bias, skip = (
+                at.weight("g r", name, f"{module}.{name}") for name in ("A_log", "dt_bias", "D")
+            )
+            kept = at.state("g r d n", "state", {}, FP32)
+            y, _ = b.ssd_scan(x, dt, ins, outs, a_log, dt_bias, skip, kept, name="scan")
             y = self._normed(at, y, z)
             return at.linear(
                 y, f"b t {wide}", f"{wide} h", "b t h", "out_proj", f"{module}.out_proj", bias=self.bias
