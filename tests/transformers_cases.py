@@ -1,11 +1,13 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` remakes data/transformers.json (it needs torch and transformers).
+`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+named (it needs torch and transformers).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,24 @@ _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+}
+
+
+_OLMOE = {
+    **_SIZES,
+    "architectures": ["OlmoeForCausalLM"],
+    "model_type": "olmoe",
+    "num_key_value_heads": 4,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+_MINIMAX_M2 = {
+    **_SIZES,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "head_dim": 8,
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
@@ -146,6 +166,10 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
+    "olmoe": _OLMOE,
+    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -198,6 +222,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
+_STORED["minimax_m2"] = _STORED["mixtral"]
 
 
 def stored(name: str, model_type: str) -> str:
@@ -210,8 +235,10 @@ def main() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = {}
+    found = json.loads(FILE.read_text("utf-8"))
     for case, fields in CASES.items():
+        if case in found and case not in sys.argv:
+            continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
         with torch.no_grad():
@@ -227,6 +254,10 @@ def main() -> None:
                 else:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
+            for name, tensor in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    own = stored(name, fields["model_type"])
+                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
             kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
             cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
@@ -235,7 +266,7 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
     FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
