@@ -14,6 +14,7 @@ _NUMBERS = """
     attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor mscale
     mscale_all_dim short_factor truncate
 """
+_SHARE = "partial_rotary_factor"
 _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings", "max_position_embeddings"
 
 
@@ -42,22 +43,44 @@ class _Stated:
 
 
 def rope(
-    config: Config, head_dim: int, positions: int, theta: float = 10000.0, trained: int | None = None
+    config: Config,
+    head_dim: int,
+    positions: int,
+    theta: float = 10000.0,
+    trained: int | None = None,
+    share: float | None = None,
 ) -> Rope:
     """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-    `positions`, `theta` and `trained` are the family's defaults for `max_position_embeddings`, `rope_theta`
-    and `original_max_position_embeddings`.
+    `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
+    `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
+    head has positions.
     """
     inner = _object(config)
-    for view in (config, inner):
-        view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
+    size = _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
-    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length, trained))
+    factors = _FACTORS[kind](_Stated(config, inner, theta, size, length, trained))
     unread = ((None,), "a number of other rotary scalings")
     inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
-    return Rope(theta, kind, factors)
+    if size % 2:
+        if factors:
+            raise config.error(_SHARE, f"{size} of {head_dim} elements are no pairs, and they are stretched")
+        # The classes take powers of theta in steps of 2/size and round the pairs up.
+        theta, size = theta ** ((size + 1) / size), size + 1
+    return Rope(theta, kind, factors, 0 if size == head_dim else size)
+
+
+def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:
+    """How many elements of a head have positions."""
+    if share is None:
+        for view in (config, inner):
+            view.unmodelled(_SHARE, (None, 1.0), "rotary positions on part of a head")
+        return head_dim
+    share = _agreed(config, inner, _SHARE, share)
+    if not 1 <= (size := int(head_dim * share)) <= head_dim:
+        raise config.error(_SHARE, f"{show(share)} of {head_dim} elements are {size}; expected 1 to all")
+    return size
 
 
 def score_factor(config: Config, rope: Rope) -> float:

@@ -51,11 +51,11 @@ def _absorbed(
 ) -> Any:
     """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
     expand: Any = match["expand"]
-    if expand.op.einsum != "b c l, l g n, l g m -> b c g n, b c g m":
+    if expand.op.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
         return None
     own, dtype = {"block": expand.op.block}, b.type(q).dtype
     w_k, w_v = _widened(b, w_k, dtype), _widened(b, w_v, dtype)
-    q = b.linear(q, w_k, einsum="b t g n, l g n -> b t g l", name="q_to_latent", **own)
+    q = b.linear(q, w_k, einsum="b t g u, l g u -> b t g l", name="q_to_latent", **own)
     if "flash" in match.labels:
         flash = match["flash"]
         (mixed,) = b.apply(flash.op, q, q_rope, latents, k_rope, name=flash.name)

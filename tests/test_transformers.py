@@ -13,12 +13,12 @@ import pytest
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
-from llmir.graph import Program
+from llmir.graph import Instance, Program
 from llmir.names import stored
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, parameter, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
@@ -30,9 +30,11 @@ class Checkpoint:
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
+        self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
+                self._other(at)
                 continue
             terms = [t.split() for t in einsum.split("->")[0].split(",")]
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
@@ -44,6 +46,15 @@ class Checkpoint:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in terms[0])
                     self.rows.setdefault(name, {})[piece] = rows
+
+    def _other(self, at: Instance) -> None:
+        for slot, value in enumerate(at.node.operands):
+            if param := at.graph[value.node].op.param:
+                shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
+                self.shapes[param] = shape
+                name, piece = stored(param)
+                if piece is not None:
+                    self.rows.setdefault(name, {})[piece] = shape[0]
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
@@ -59,26 +70,24 @@ class Checkpoint:
     def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
         term, x = self.terms.get(template, ([], []))
+        tensor, piece = stored(name)
+        rows = self.rows.get(stored(template)[0], {})
+        start = sum(rows[i] for i in range(piece or 0))
+        if template in self.shapes and not term:
+            own = self.shapes[template]
+            whole = sum(rows.values()) or own[0]
+            return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
+        if piece is not None and not set(term) & set(x):  # a bias
+            outs = math.prod(shape)
+            return parameter(tensor, (sum(rows.values()),))[start : start + outs].reshape(shape)
         if len(shape) < 2 or not set(term) & set(x):
-            if stored(name)[1] is not None:
-                return self._rows(template, name, math.prod(shape), 1, term, shape).reshape(shape)
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        found = self._rows(template, name, outs, math.prod(shape) // outs, term, shape)
+        whole = parameter(tensor, (sum(rows.values()) or outs, math.prod(shape) // outs))
+        heads = shape[term.index("g")] if name.endswith("/kv_heads]") else 1  # each with all pieces
+        found = whole.reshape(heads, -1, whole.shape[1])[:, start // heads : (start + outs) // heads]
         return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
-
-    def _rows(
-        self, template: str, name: str, outs: int, width: int, term: list[str], shape: tuple[int, ...]
-    ) -> np.ndarray[Any, Any]:
-        """The rows of a tensor that are one of its pieces, or one in each head."""
-        tensor, piece = stored(name)
-        pieces = self.rows.get(stored(template)[0], {0: outs})
-        rows = [pieces[i] for i in sorted(pieces)]
-        heads = shape[term.index("g")] if "/kv_heads]" in name else 1
-        start = sum(rows[: piece or 0]) // heads
-        whole = parameter(tensor, (sum(rows), width) if "bias" not in tensor else (sum(rows),))
-        return whole.reshape(heads, -1, width)[:, start : start + outs // heads]
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])
@@ -89,7 +98,7 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     program = llmir.run(program, pipeline)
     prompt = len(PROMPT[0])
     decoded = [1] * steps(case)
-    for pieces in [prompt], *([CHUNKS] if "window of" in case else []):
+    for pieces in [prompt], *([CHUNKS] if chunked(case) else []):
         found = _logits(program, weights, [*pieces, *decoded])
         # transformers takes norms, positions and softmax in fp32 whatever the model's type.
         np.testing.assert_allclose(found[:, prompt - 3 : prompt], TRUTH[case]["prefill"], rtol=0, atol=1e-5)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from . import state_cases
+
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
 _SIZES = {
@@ -82,6 +84,24 @@ _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+}
+
+
+_OLMOE = {
+    **_SIZES,
+    "architectures": ["OlmoeForCausalLM"],
+    "model_type": "olmoe",
+    "num_key_value_heads": 4,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+_MINIMAX_M2 = {
+    **_SIZES,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "head_dim": 8,
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
@@ -172,6 +192,10 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
+    "olmoe": _OLMOE,
+    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -215,6 +239,7 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
+    **state_cases.CASES,
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -225,7 +250,12 @@ NEXT = [[9, 7, 9, 3], [9, 3, 2, 8]]
 
 def steps(case: str) -> int:
     """Tokens that are decoded one by one: with windows as many as to leave the prompt's last ones."""
-    return len(NEXT[0]) if "window of" in case else 1
+    return len(NEXT[0]) if chunked(case) else 1
+
+
+def chunked(case: str) -> bool:
+    """Whether tokens go through in uneven chunks too: with windows, and with states."""
+    return "window of" in case or case in state_cases.CASES
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -239,6 +269,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
+_STORED["minimax_m2"] = _STORED["mixtral"]
 
 
 def stored(name: str, model_type: str) -> str:
@@ -272,10 +303,12 @@ def main() -> None:
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             for name, tensor in model.named_buffers():
                 if name.endswith("e_score_correction_bias"):
-                    tensor.copy_(torch.tensor(parameter(name, tuple(tensor.shape))))
+                    own = stored(name, fields["model_type"])
+                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
-            cache, tokens = prefill.past_key_values, torch.tensor(NEXT)
-            decode = [model(tokens[:, i : i + 1], past_key_values=cache) for i in range(steps(case))]
+            kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
+            cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
+            decode = [model(tokens[:, i : i + 1], **cache) for i in range(steps(case))]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),

@@ -41,7 +41,7 @@ class LatentAttention:
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         b, how = blocks.b, vars(self.rope)
-        sizes = {"g": self.heads, "l": self.latent, "n": self.nope, "p": self.rotary, "m": self.value}
+        sizes = {"g": self.heads, "l": self.latent, "u": self.nope, "p": self.rotary, "m": self.value}
         at = blocks.sized(**sizes, q=self.q_latent or 1)
         norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
         with b.block("attention"):
@@ -54,7 +54,7 @@ class LatentAttention:
             k_rope = b.rope(k_rope, name="rope_k", **how)
             latents = _appended(at, latent, self.latent, "latent")
             rotary = _appended(at, k_rope, self.rotary, "k_rope")
-            k, v = _product(at, latents, "b c l", ("l g n", "l g m"), "kv_b_proj", "kv_b_proj")
+            k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")
         with b.block("attention_core"):
             scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
             masked = b.attention_mask(scores, mask="causal", name="mask")
@@ -67,10 +67,10 @@ class LatentAttention:
     def _queries(self, at: Blocks, norms: Blocks, x: Value) -> tuple[Value, ...]:
         """The parts without position and with."""
         if not self.q_latent:
-            return _product(at, x, "b t h", ("h g n", "h g p"), "q_proj", "q_proj")
+            return _product(at, x, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
         rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
         rows = norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
-        return _product(at, rows, "b t q", ("q g n", "q g p"), "q_b_proj", "q_b_proj")
+        return _product(at, rows, "b t q", ("q g u", "q g p"), "q_b_proj", "q_b_proj")
 
 
 def _product(
