@@ -7,14 +7,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from llmir.dim import Binding, Number, maximum
+from llmir.dim import Binding, Number, Size, maximum
 
 from .basis import ROOFLINE, Basis
 from .limit import Limit
 
 
 class Price(Protocol):
-    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike."""
+    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
+
+    It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
+    """
 
     @property
     def basis(self) -> Basis:
@@ -48,6 +51,11 @@ class Roofline:
     basis: Basis = ROOFLINE
 
     error = None
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What the limits are of."""
+        return tuple(limit.amount for limit in self.limits)
 
     def of(self, at: Binding) -> Price:
         """This price, the only one there is."""

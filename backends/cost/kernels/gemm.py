@@ -108,7 +108,7 @@ class Gemm(Kernel):
         places = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share)  # waves of whole tiles
         memory = self.memory(device, shape)
 
-        def cut(splits: Array) -> Array:
+        def cut(splits: Array) -> Number:
             waves = places * splits
             waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
             depth = np.ceil(k / K_STEP / splits) * K_STEP
