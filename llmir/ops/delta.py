@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -54,6 +55,10 @@ class DecayGate(Op):
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """fp32."""
         return (FP32,)
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Heads together."""
+        return (prod(shape),)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
