@@ -118,6 +118,12 @@ def mlp(config: Config, **differences: Any) -> Mlp:
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
 
 
+def drafts(config: Config) -> None:
+    """Layers that predict further tokens, which the model runs without: a note says so."""
+    if count := config.optional_integer("num_nextn_predict_layers", 0):
+        config.note(f"layers that predict further tokens, {count} here, are not modelled")
+
+
 def either(config: Config, first: str, second: str, default: int) -> int:
     """A number in one of two spellings, which agree if both are there."""
     spellings = [key for key in (first, second) if key in config]

@@ -84,8 +84,9 @@ class Checkpoint:
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        whole = sum(rows.values()) or outs
-        found = parameter(tensor, (whole, math.prod(shape) // outs))[start : start + outs]
+        whole = parameter(tensor, (sum(rows.values()) or outs, math.prod(shape) // outs))
+        heads = shape[term.index("g")] if name.endswith("/kv_heads]") else 1  # each with all pieces
+        found = whole.reshape(heads, -1, whole.shape[1])[:, start // heads : (start + outs) // heads]
         return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
