@@ -23,5 +23,5 @@ def ernie4_5(config: Config) -> Decoder:
         out_bias=bias,
     )
     layer = Layer(interleaved(mixer), mlp(config, bias=bias))
-    of = {"eps_default": 1e-5, "tied_default": True}
-    return decoder(config, "Ernie4_5ForCausalLM", (layer,) * layers(config), **of)
+    stack = (layer,) * layers(config)
+    return decoder(config, "Ernie4_5ForCausalLM", stack, eps_default=1e-5, tied_default=True)
