@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from llmir.convert import choice, flag
 from llmir.errors import LlmirError, UnsupportedError
@@ -11,6 +12,7 @@ from llmir.names import plain
 
 from . import quantization
 from .config import Config, read
+from .decoder import Decoder
 from .family import FAMILIES, Family, family
 from .fields import INERT, NEUTRAL
 
@@ -27,8 +29,8 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
-    config = read(model, lenient=lenient)
-    decoder = _family(config).read(config)
+    config = _text(read(model, lenient=lenient))
+    decoder = _decoder(config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
@@ -39,20 +41,63 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     return program.replace(facts=facts, notes=tuple(config.notes))
 
 
+# What a multimodal config states for its language model too.
+_TOWERS = ("vision_config", "audio_config")
+_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
+
+# What stands on a backbone, by the end of its class: logits of the vocabulary, of labels, or nothing.
+_CAUSAL = "ForCausalLM"
+_HEADS = {"ForSequenceClassification": "score", "Model": ""}
+
+
+def _text(config: Config) -> Config:
+    """Of a multimodal config the part that is its language model; the others are left out, with a note."""
+    others = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
+    if others:
+        config.note(f"the language model alone is modelled, without {' and '.join(others)}")
+        config.ignore(*others)
+    text = isinstance(config.fields.get("text_config"), Mapping)
+    found = config.part("text_config", _WHOLE) if text else config
+    for key in ("rope_scaling", "rope_parameters"):
+        if others and (rope := found.nested(key)):
+            rope.ignore("mrope_section")  # how an image's positions lie; those of text are alike on all axes
+    return found
+
+
+def _decoder(config: Config) -> Decoder:
+    """What a config's family makes of it, under the head that its class has."""
+    classes = config.texts("architectures")
+    for named in classes[:1]:
+        for end, head in _HEADS.items():
+            backbone = f"{named.removesuffix(end)}{_CAUSAL}"
+            if named.endswith(end) and named not in FAMILIES and backbone in FAMILIES:
+                config.every("architectures", *[named] * len(classes))
+                decoder = FAMILIES[backbone].read(config)
+                names = decoder.names if head else decoder.names.bare()
+                return replace(decoder, architecture=named, head=head, labels=_labels(config), names=names)
+    return _family(config).read(config)
+
+
+def _labels(config: Config) -> int:
+    """How many there are, in either spelling; transformers' default is two."""
+    named = config.fields.get("id2label")
+    return len(named) if isinstance(named, Mapping) and named else config.integer("num_labels", 2)
+
+
 def _family(config: Config) -> Family:
     classes = config.texts("architectures")
     for named in classes[:1]:
         if named not in FAMILIES:
             raise _unknown(config, "architectures", plain(named))
         config.every("architectures", *[named] * len(classes))
-        config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
+        config.unmodelled("model_type", (None, *FAMILIES[named].model_types), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
             raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    for found in FAMILIES.matching(lambda family: family.model_type == kind):
+    for found in FAMILIES.matching(lambda family: kind in family.model_types):
         return found
     raise _unknown(config, "model_type", repr(kind))
 

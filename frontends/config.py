@@ -127,6 +127,17 @@ class Config:
             self._nested[key] = inner
         return self._nested[key]
 
+    def part(self, key: str, beside: Collection[str]) -> Config:
+        """The object under `key` as a config of its own, which the fields `beside` it are in too.
+
+        Those that say something override what the object says of them.
+        """
+        inner = self.nested(key) or self
+        fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
+        found = Config({**inner.fields, **fields}, name=self.name, lenient=self.lenient)
+        found.notes, found._path = self.notes, inner._path
+        return found
+
     def dtype(self) -> str:
         """`bf16`, `fp16` or `fp32`, from either spelling of the field."""
         found: dict[str, str] = {}

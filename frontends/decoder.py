@@ -1,19 +1,18 @@
-"""A decoder of layers as a program: equal layers share a body."""
+"""A decoder of layers as a program: equal layers share a body, and periods of layers fold."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Hashable
+from dataclasses import astuple, dataclass
 
 from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import INT64, DType
-from llmir.graph import Graph, Program, Value
+from llmir.graph import Program, Value
 
 from .blocks import Blocks, Norm
 from .layers import Layer
+from .stack import Stack
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,17 @@ class Names:
     norm: str = "model.norm"
     head: str = "lm_head"
 
+    def bare(self) -> Names:
+        """Those of a backbone that was saved alone."""
+        return Names(*(name.removeprefix("model.") for name in astuple(self)))
+
 
 @dataclass(frozen=True)
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
-    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0.
+    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. A `head` "score"
+    gives logits of so many labels, and "" the hidden states.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Decoder:
     logits_cap: float = 0.0
     head_bias: bool = False
     names: Names = Names()
+    head: str = "lm_head"
+    labels: int = 0
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -56,45 +62,31 @@ class Decoder:
         b = Builder("main")
         blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
         kinds = list(zip(self.layers, apart or [None] * len(self.layers), strict=True))
-        names = _names(kinds)
         tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
         with b.block("embedding"):
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = blocks.scale(b.embedding(table, tokens), self.embedding_scale, "embedding_scale")
-        bodies: dict[str, Graph] = {}
-        for kind, run in groupby(kinds):
-            body, times = names[kind], len(list(run))
-            if body not in bodies:
-                stem = f"{self.names.layer}."
-                bodies[body] = kind[0].graph(body, stem, self.hidden, self.dtype, self.norm)
-            x = b.repeat(x, body=body, times=times, name=body)
+        stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
+        x = stack.build(b, x)
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
-            b.output(self._head(blocks, b.last_token(x) if logits == "last" else x, table))
+            seen = b.last_token(x) if logits == "last" else x
+            b.output(self._head(blocks, seen, table) if self.head else seen)
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
-        return Program(self.name, {"main": b.graph(), **bodies}, facts=facts)
+        return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
 
     def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""
         names = self.names
         rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"
+        if self.head == "score":
+            at = blocks.sized(c=self.labels)
+            return at.linear(x, f"{rows} h", "h c", f"{rows} c", "score", "score")
         weight = table if self.tied else blocks.weight("v h", "lm_head.weight", f"{names.head}.weight")
         bias = [blocks.weight("v", "lm_head.bias", f"{names.head}.bias")] if self.head_bias else []
         terms = ", ".join([f"{rows} h", "v h", *["v"] * len(bias)])
         logits = blocks.b.linear(x, weight, *bias, einsum=f"{terms} -> {rows} v", name="lm_head")
         scaled = blocks.scale(logits, self.logits_scale, "logits_scale")
         return blocks.cap(scaled, self.logits_cap, "logits_cap")
-
-
-def _names(kinds: Sequence[tuple[Layer, Hashable]]) -> dict[tuple[Layer, Hashable], str]:
-    """What the body of each kind of layer is called: by what it has, and a number if it must."""
-    parts = list(zip(*(layer.kinds for layer, _ in kinds), strict=True))
-    names, count = {}, Counter[str]()
-    for kind in dict.fromkeys(kinds):
-        words = zip(kind[0].kinds, parts, strict=True)
-        name = "_".join([*(word for word, all in words if word and len(set(all)) > 1), "layer"])
-        count[name] += 1
-        names[kind] = f"{name}_{count[name]}" if count[name] > 1 else name
-    return names

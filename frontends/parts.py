@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llmir.dtype import dtype
@@ -60,11 +61,12 @@ def attention(
     head_dim_default: int | None = None,
     theta_default: float = 10000.0,
     trained_default: int | None = None,
+    share_default: float | None = None,
     **differences: Any,
 ) -> Attention:
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
-    positions = rope(config, size, positions_default, theta_default, trained_default)
+    positions = rope(config, size, positions_default, theta_default, trained_default, share_default)
     found = Attention(count, kv, size, positions, **differences)
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
@@ -72,6 +74,11 @@ def attention(
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
+
+
+def interleaved(mixer: Attention) -> Attention:
+    """The same with rotary positions on pairs of neighbours."""
+    return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:
@@ -109,6 +116,21 @@ def mlp(config: Config, **differences: Any) -> Mlp:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
+
+
+def drafts(config: Config) -> None:
+    """Layers that predict further tokens, which the model runs without: a note says so."""
+    if count := config.optional_integer("num_nextn_predict_layers", 0):
+        config.note(f"layers that predict further tokens, {count} here, are not modelled")
+
+
+def either(config: Config, first: str, second: str, default: int) -> int:
+    """A number in one of two spellings, which agree if both are there."""
+    spellings = [key for key in (first, second) if key in config]
+    found = [config.integer(key) for key in spellings]
+    if len(set(found)) > 1:
+        raise config.error(second, f"{found[1]} contradicts {first} {found[0]}")
+    return found[0] if found else config.assumed(first, default)
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:

@@ -14,6 +14,7 @@ _NUMBERS = """
     attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor mscale
     mscale_all_dim short_factor truncate
 """
+_SHARE = "partial_rotary_factor"
 _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings", "max_position_embeddings"
 
 
@@ -42,22 +43,57 @@ class _Stated:
 
 
 def rope(
-    config: Config, head_dim: int, positions: int, theta: float = 10000.0, trained: int | None = None
+    config: Config,
+    head_dim: int,
+    positions: int,
+    theta: float = 10000.0,
+    trained: int | None = None,
+    share: float | None = None,
 ) -> Rope:
     """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-    `positions`, `theta` and `trained` are the family's defaults for `max_position_embeddings`, `rope_theta`
-    and `original_max_position_embeddings`.
+    `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
+    `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
+    head has positions.
     """
     inner = _object(config)
-    for view in (config, inner):
-        view.unmodelled("partial_rotary_factor", (None, 1.0), "rotary positions on part of a head")
+    size = _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
-    factors = _FACTORS[kind](_Stated(config, inner, theta, head_dim, length, trained))
+    factors = _FACTORS[kind](_Stated(config, inner, theta, size, length, trained))
     unread = ((None,), "a number of other rotary scalings")
     inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
-    return Rope(theta, kind, factors)
+    if size % 2:
+        if factors:
+            raise config.error(_SHARE, f"{size} of {head_dim} elements are no pairs, and they are stretched")
+        # The classes take powers of theta in steps of 2/size and round the pairs up.
+        theta, size = theta ** ((size + 1) / size), size + 1
+    return Rope(theta, kind, factors, 0 if size == head_dim else size)
+
+
+def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:
+    """How many elements of a head have positions."""
+    if share is None:
+        for view in (config, inner):
+            view.unmodelled(_SHARE, (None, 1.0), "rotary positions on part of a head")
+        return head_dim
+    share = _agreed(config, inner, _SHARE, share)
+    if not 1 <= (size := int(head_dim * share)) <= head_dim:
+        raise config.error(_SHARE, f"{show(share)} of {head_dim} elements are {size}; expected 1 to all")
+    return size
+
+
+def score_factor(config: Config, rope: Rope) -> float:
+    """What latent attention multiplies scores by on stretched positions, as `mscale_all_dim` says."""
+    mscale = _object(config).fields.get("mscale_all_dim")
+    if rope.scaling != "yarn" or not isinstance(mscale, int | float) or not mscale:
+        return 1.0
+    return amplitude(rope.factors[0], mscale) ** 2
+
+
+def amplitude(factor: float, mscale: float) -> float:
+    """By how much attention is sharper on positions that are stretched so far (arXiv:2309.00071, eq. 22)."""
+    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _object(config: Config) -> Config:
@@ -86,6 +122,8 @@ def _agreed(config: Config, inner: Config, key: str, default: float, own: float 
 def _kind(inner: Config) -> str:
     spellings = [key for key in ("rope_type", "type") if key in inner]
     names = [inner.text(key) for key in spellings]
+    if "mrope_section" in inner:  # positions along three axes, which of text are alike
+        names = ["default" if name == "mrope" else name for name in names]
     if len(set(names)) > 1:
         raise inner.error("type", f"{show(names[1])} contradicts rope_type {show(names[0])}")
     if not names:
@@ -129,13 +167,12 @@ def _yarn(stated: _Stated) -> tuple[float, ...]:
     if stated.theta <= 1:
         raise stated.config.error(_THETA, f"yarn needs more than 1, got {show(stated.theta)}")
 
-    def amplitude(mscale: float) -> float:
-        return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
-
     ours, all_dim = (inner.optional_number(key, zero=True) for key in ("mscale", "mscale_all_dim"))
     attention = inner.optional_number("attention_factor")
     if attention is None:
-        attention = amplitude(ours) / amplitude(all_dim) if ours and all_dim else amplitude(1)
+        attention = (
+            amplitude(factor, ours) / amplitude(factor, all_dim) if ours and all_dim else amplitude(factor, 1)
+        )
     fast, slow = inner.optional_number("beta_fast") or 32.0, inner.optional_number("beta_slow") or 1.0
     inner.unmodelled("finetuned", (None, True), "scaling by the length of the prompt")
     return (factor, stated.trained, fast, slow, attention, float(inner.flag("truncate", True)))

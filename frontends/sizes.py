@@ -46,6 +46,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "vocab": sizes["vocab"],
         "positions": program.facts["positions"],
         "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
+        "state_bytes_per_sequence": program.state_bytes_per_sequence,
     }
 
 

@@ -121,9 +121,10 @@ def _below(above: Stored, tensor: Stored) -> Stored:
 
 
 class _Use(NamedTuple):
-    """How an op uses a weight: its equation, and the weight's axes there."""
+    """How an op uses a weight: as which operand, its equation, and the weight's axes there."""
 
     op: Op
+    slot: int
     rule: Equation
     axes: tuple[str, ...]
 
@@ -132,7 +133,7 @@ def _uses(at: Instance) -> Iterator[_Use]:
     for _, user, slot in at.graph.nx.out_edges(at.node.name, keys=True):
         node = at.graph[user]
         rule = node.op.equation(at.graph.operand_types(node))
-        yield _Use(node.op, rule, tuple(d.axes[0] for d in rule.operands[slot]))
+        yield _Use(node.op, slot, rule, tuple(d.axes[0] for d in rule.operands[slot]))
 
 
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
@@ -153,12 +154,12 @@ def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
-    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as it is."""
+    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as ops say."""
     sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
     use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
     if use is None or not use.op.matrices:
-        return sizes
+        return use.op.stored(use.slot, sizes) if use else sizes
     roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
 
     def of(role: str) -> list[int]:

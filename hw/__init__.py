@@ -133,7 +133,7 @@ def _spellings() -> dict[str, str]:
 
 
 def _stem(name: str) -> str:
-    spelling = normalize(name)
+    spelling = normalize(name).removesuffix("gpu")
     while brand := next((b for b in _BRANDS if spelling.startswith(b)), None):
         spelling = spelling.removeprefix(brand)
     if spelling not in _spellings():

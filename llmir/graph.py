@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from . import convert
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
+from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .names import plain
@@ -56,6 +57,8 @@ class Node:
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
+PHASES = ("prefill", "decode")  # the steps that read a prompt, and those of one new token of each sequence
+
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
@@ -66,47 +69,6 @@ def checked_name(name: object) -> str:
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
         convert.refuse("name", name, allowed, VerifyError)
     return name
-
-
-class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
-
-    `copy()` gives an ordinary one.
-    """
-
-    _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
-
-    def hold(self, name: str, nodes: Mapping[str, Node]) -> None:
-        """Become the graph of these nodes, read-only down to the attributes of each edge."""
-        used: dict[str, FrozenDict[str, Any]] = {}
-        users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
-        for node in nodes.values():
-            edges: dict[str, dict[int, Any]] = {}
-            for slot, value in enumerate(node.operands):
-                edges.setdefault(value.node, {})[slot] = FrozenDict(value=value)
-            used[node.name] = FrozenDict((source, FrozenDict(keys)) for source, keys in edges.items())
-            for source, keys in used[node.name].items():
-                users[source][node.name] = keys
-        self._node = FrozenDict((name, FrozenDict(node=node)) for name, node in nodes.items())
-        self._adj = FrozenDict((name, FrozenDict(after)) for name, after in users.items())
-        self._pred = FrozenDict(used)
-        self.graph = FrozenDict(name=name)
-        nx.freeze(self)
-        self._sealed = True
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot set {name!r}: the graph is frozen; copy() can be edited")
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot delete {name!r}: the graph is frozen; copy() can be edited")
-        super().__delattr__(name)
-
-    def copy(self, as_view: bool = False) -> nx.MultiDiGraph:
-        """An ordinary graph with the same nodes, edges and attributes, or a view."""
-        return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)
 
 
 class Graph(Immutable, Shown):
@@ -244,6 +206,9 @@ class Program(Record, Shown):
     `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
     model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
     field).
+
+    `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
+    over the same weights and caches.
     """
 
     prints = "ir"
@@ -255,6 +220,7 @@ class Program(Record, Shown):
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
+    phases: Mapping[str, Program] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,6 +240,23 @@ class Program(Record, Shown):
             vars(self)[lines] = texts
         steps = convert.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
         vars(self)["micro_batches"] = steps
+        for name, phase in convert.mapping(
+            "program: phases", self.phases, "programs", error=VerifyError
+        ).items():
+            convert.choice("program: phases", name, PHASES, error=VerifyError)
+            if not isinstance(phase, Program) or phase.phases:
+                convert.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
+
+    def phase(self, name: str) -> Program:
+        """The program as it runs in a phase; what runs in others are then its `phases`.
+
+        That is itself where nothing else runs in that phase.
+        """
+        convert.choice("phase", name, PHASES, error=VerifyError)
+        if name not in self.phases:
+            return self
+        (other,) = (n for n in PHASES if n != name)
+        return self.phases[name].replace(phases={other: self.replace(phases={})})
 
     def __getitem__(self, name: str) -> Graph:
         try:
@@ -319,13 +302,10 @@ class Program(Record, Shown):
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         loops = self[name].loops.values()
-        if name not in self._depths:
-            self._depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
-        return self._depths[name]
-
-    @cached_property
-    def _depths(self) -> dict[str, int]:
-        return {}
+        depths: dict[str, int] = vars(self).setdefault("_depths", {})
+        if name not in depths:
+            depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
+        return depths[name]
 
     def prefix(self, entry: str) -> str:
         """What paths of ops begin with in an entry: nothing where there is only one."""
@@ -361,9 +341,8 @@ class Program(Record, Shown):
         """Parameters of each block; tied weights count once, buffers do not."""
         total: Counter[str] = Counter()
         for at in self.weights():
-            if not at.node.op.parameter:
-                continue
-            total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+            if at.node.op.parameter:
+                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 
     @property
@@ -382,19 +361,22 @@ class Program(Record, Shown):
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 
+    def _cache_bytes(self, tokens: int) -> int:
+        """What the caches of one sequence take after so many tokens."""
+        at = Binding(B=1, T=0, C=tokens)
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
+
     @property
     def kv_cache_bytes_per_token(self) -> int:
         """By how much the caches of one sequence grow with one more token."""
+        return self._cache_bytes(1) - self._cache_bytes(0)
 
-        def at_context(tokens: int) -> int:
-            at = Binding(B=1, T=0, C=tokens)
-            caches = (i for i in self.instances() if i.node.op.role == "cache")
-            return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
-
-        return at_context(1) - at_context(0)
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        return self._cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:
         """A copy with some fields changed."""
-        from dataclasses import replace
-
         return replace(self, **changes)

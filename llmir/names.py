@@ -18,10 +18,13 @@ def normalize(name: str) -> str:
 def stored(param: str) -> tuple[str, int | None]:
     """The tensor in a checkpoint that a weight is, or is a piece of, and which one from the top.
 
+    `[0/kv_heads]` is the first piece of the rows of each head.
+
     >>> stored("layers.0.qkv_proj.weight[1]"), stored("layers.0.o_proj.weight")
     (('layers.0.qkv_proj.weight', 1), ('layers.0.o_proj.weight', None))
     """
-    name, bracket, piece = param.removesuffix("]").rpartition("[")
+    name, bracket, inside = param.removesuffix("]").rpartition("[")
+    piece = inside.partition("/")[0]
     return (name, int(piece)) if bracket and piece.isdecimal() else (param, None)
 
 

@@ -17,13 +17,13 @@ from .equation import Dimension, Equation, equation
 from .errors import VerifyError
 from .mesh import Mesh
 from .plugins import Kind
-from .tensor import Tensor
+from .tensor import Placement, Tensor
 
 OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-KINDS = ("gemm", "attention", "moe", "norm", "elementwise", "gather", "collective")
+KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "collective")
 
 
 class Loop(NamedTuple):
@@ -122,6 +122,8 @@ class Op:
     aliases: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # operands in which the op is linear, so that a partial sum may pass through
     linear: ClassVar[frozenset[int]] = frozenset()
+    # … only in all of these at once, as in the terms of a sum: all are partial sums over the same ranks
+    additive: ClassVar[bool] = False
     # axis -> the axis that it lies with, though it is another one: rows with their experts
     aligned: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # no op computes its value: it is there before the step
@@ -210,6 +212,10 @@ class Op:
         """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
         return ""
 
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in a checkpoint of a weight that it takes there and that it has in `shape`."""
+        return shape
+
     def remark(self, operands: Sequence[Tensor]) -> str:
         """What a picture says of it that its types don't."""
         return ""
@@ -224,7 +230,14 @@ class Op:
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""
-        return _spelled(self.rule, len(operands[0].shape) if operands else 0)
+        return spelled(self.rule, len(operands[0].shape) if operands else 0)
+
+    def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
+        """Over which mesh axes each operand may be a partial sum still, of those that it is one over."""
+        if self.additive:
+            shared = (a for a in operands[0].partial if all(a in t.partial for t in operands))
+            return [tuple(shared)] * len(operands)
+        return [t.partial if i in self.linear else () for i, t in enumerate(operands)]
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """Sizes of the axes that only the results have."""
@@ -239,6 +252,8 @@ class Op:
         rule = self.equation(operands)
         sizes = rule.sizes(operands, **self.new_axes(operands))
         layout = rule.layout(operands, self.linear)
+        if self.additive and len({t.partial for t in operands}) > 1:
+            raise VerifyError(f"{self.opcode}: terms are sums over different ranks: {_listed(operands)}")
 
         def result(term: tuple[Dimension, ...], dtype: DType) -> Tensor:
             placements, tokens = layout.of(term)
@@ -303,11 +318,16 @@ def type_name(attribute: Field[Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _spelled(rule: str, rank: int) -> Equation:
+def spelled(rule: str, rank: int) -> Equation:
+    """The equation, with as many axes for `*` as a first operand of `rank` dimensions has left."""
     if "*" not in rule:
         return equation(rule)
     stated = len(rule.split(",", maxsplit=1)[0].split("->", maxsplit=1)[0].split()) - 1
     return equation(rule.replace("*", " ".join("ijlmnopq"[: max(rank - stated, 0)])))
+
+
+def _listed(operands: Sequence[Tensor]) -> str:
+    return ", ".join(map(str, operands))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -323,8 +343,7 @@ def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     try:
         return op.types(operands)
     except IndexError:
-        given = ", ".join(map(str, operands))
-        raise VerifyError(f"{op.opcode} takes operands of more dimensions, got {given}") from None
+        raise VerifyError(f"{op.opcode} takes operands of more dimensions, got {_listed(operands)}") from None
 
 
 @lru_cache(maxsize=1 << 14)

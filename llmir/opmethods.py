@@ -77,7 +77,7 @@ class OpMethods:
     def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
 
-        `b p g d, b t g d -> b (p+t) g d`
+        `b p *, b t * -> b (p+t) *`
         """
         return self._op("append", (cache, rows), name, block)
 
@@ -114,6 +114,18 @@ class OpMethods:
         """
         return self._op("cast", (x,), name, block, to=to)
 
+    def causal_conv(
+        self, x: Value, weight: Value, state: Value, *bias: Value, name: str = "", block: str | None = None
+    ) -> Any:
+        """Σ weight[j] · x[t − w + 1 + j] (+ bias), channel by channel; its state is the last w − 1 tokens."""
+        return self._op("causal_conv", (x, weight, state, *bias), name, block)
+
+    def causal_conv_silu(
+        self, x: Value, weight: Value, state: Value, *bias: Value, name: str = "", block: str | None = None
+    ) -> Any:
+        """The same, through silu, in one kernel."""
+        return self._op("causal_conv_silu", (x, weight, state, *bias), name, block)
+
     def combine(
         self,
         rows: Value,
@@ -140,6 +152,12 @@ class OpMethods:
         `* -> *`
         """
         return self._op("compress", (x,), name, block, to=to)
+
+    def decay_gate(
+        self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
+    ) -> Any:
+        """−e^a · softplus(x + bias), the logarithm of a decay: of each head, or of each element of keys."""
+        return self._op("decay_gate", (x, a_log, bias), name, block)
 
     def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
         """x as it arrived, in the type `to` again.
@@ -190,10 +208,10 @@ class OpMethods:
         q: Value,
         k: Value,
         v: Value,
-        /,
-        *,
+        *sinks: Value,
         mask: str,
         scale: float = 1.0,
+        cap: float = 0.0,
         to: str = "",
         name: str = "",
         block: str | None = None,
@@ -201,12 +219,36 @@ class OpMethods:
         """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a
         mask.
 
-        Reads q once, of k and v what some query sees, and writes the output once, in the type `to` or else
-        q's.
+        Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, of k and
+        v what some query sees, and writes the output once, in the type `to` or else q's.
 
         `b t g r d, b c! g d, b c! g e -> b t g r e`
         """
-        return self._op("flash_attention", (q, k, v), name, block, mask=mask, scale=scale, to=to)
+        return self._op(
+            "flash_attention", (q, k, v, *sinks), name, block, mask=mask, scale=scale, cap=cap, to=to
+        )
+
+    def gated_delta(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        decay: Value,
+        beta: Value,
+        state: Value,
+        /,
+        *,
+        chunk: int = 1,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """The gated delta rule (arXiv:2412.06464): S ← α·S, S ← S + β·k·(v − Sᵀk)ᵀ, y = Sᵀq·scale.
+
+        α is e^decay: of each head, or of each row of S (KDA, arXiv:2510.26692). Chunks are in the WY form
+        of section 3.3 there.
+        """
+        return self._op("gated_delta", (q, k, v, decay, beta, state), name, block, chunk=chunk, scale=scale)
 
     def gelu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · Φ(x), Φ the normal distribution (arXiv:1606.08415).
@@ -221,6 +263,23 @@ class OpMethods:
         `* -> *`
         """
         return self._op("gelu_tanh", (x,), name, block)
+
+    def group_norm(
+        self,
+        x: Value,
+        squares: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """x / √(squares / count + eps) · w, RMSNorm of all heads of a group; 2 FLOPs an element.
+
+        `b t g r d!, b t g, g r d! -> b t g r d!`
+        """
+        return self._op("group_norm", (x, squares, weight), name, block, eps=eps)
 
     def grouped_linear(
         self,
@@ -253,12 +312,60 @@ class OpMethods:
             routing=routing,
         )
 
+    def l2_norm(self, x: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None) -> Value:
+        """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale).
+
+        `* d! -> * d!`
+        """
+        return self._op("l2_norm", (x,), name, block, eps=eps)
+
     def last_token(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """The last position of each sequence, the only one whose logits an engine needs.
 
         `b [t] h -> b h`
         """
         return self._op("last_token", (x,), name, block)
+
+    def latent_attention(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        *v: Value,
+        mask: str,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """Attention over latents without the scores in memory, of the pairs of a mask.
+
+        Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e.
+        Absorbed, it takes the latents once, for keys and values both, and gives rows of latents
+        (FlashMLA).
+        """
+        return self._op("latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale)
+
+    def latent_mix(
+        self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None
+    ) -> Any:
+        """probabilities · v; values of each head, or latents that all share."""
+        return self._op("latent_mix", (probabilities, v), name, block)
+
+    def latent_scores(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
+        return self._op("latent_scores", (q, q_rope, k, k_rope), name, block, scale=scale)
 
     def layer_norm(
         self,
@@ -275,6 +382,32 @@ class OpMethods:
         need not be there. They may have axes before those.
         """
         return self._op("layer_norm", (x, *learned), name, block, eps=eps, over=over)
+
+    def lightning_attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        state: Value,
+        /,
+        *,
+        chunk: int = 1,
+        layers: int = 1,
+        layer: int = 0,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """Lightning attention (arXiv:2401.04658): S ← λ·S + k·vᵀ, y = Sᵀq, λ = e^−slope a constant of each
+        head.
+
+        Slopes are those of ALiBi, times one less than the share of layers before this one (MiniMax-01,
+        arXiv:2501.08313).
+
+        `b t! g d!, b t! g d!, b t! g e, b g d e -> b t! g e, b g d e`
+        """
+        return self._op(
+            "lightning_attention", (q, k, v, state), name, block, chunk=chunk, layers=layers, layer=layer
+        )
 
     def linear(
         self, x: Value, *weights: Value, einsum: str, to: str = "", name: str = "", block: str | None = None
@@ -462,6 +595,26 @@ class OpMethods:
         """
         return self._op("scale", (x,), name, block, factor=factor)
 
+    def selective_scan(
+        self,
+        x: Value,
+        dt: Value,
+        b: Value,
+        c: Value,
+        a_log: Value,
+        skip: Value,
+        state: Value,
+        /,
+        *,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """Mamba's (arXiv:2312.00752, algorithm 2): h ← e^(Δ·A)·h + Δ·b·x, y = c·h + skip·x, Δ = softplus(dt).
+
+        `b t! f, b t! f, b t! n!, b t! n!, f n!, f, b f n! -> b t! f, b f n!`
+        """
+        return self._op("selective_scan", (x, dt, b, c, a_log, skip, state), name, block)
+
     def send(self, x: Value, /, *, to: int, name: str = "", block: str | None = None) -> Value:
         """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is.
 
@@ -476,11 +629,8 @@ class OpMethods:
         """
         return self._op("sigmoid", (x,), name, block)
 
-    def sigmoid_mul(self, x: Value, gate: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """x · sigmoid(gate), of one number for each row of x.
-
-        `* h, * -> * h`
-        """
+    def sigmoid_mul(self, x: Value, gate: Value, /, *, name: str = "", block: str | None = None) -> Any:
+        """x · sigmoid(gate), of one number for each element of x or for each row."""
         return self._op("sigmoid_mul", (x, gate), name, block)
 
     def sigmoid_top_k(
@@ -542,12 +692,13 @@ class OpMethods:
         """
         return self._op("soft_cap", (x,), name, block, cap=cap)
 
-    def softmax(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+    def softmax(self, x: Value, *sinks: Value, name: str = "", block: str | None = None) -> Any:
         """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
 
-        `* c! -> * c!`
+        Of attention scores, `sinks` are a further element of each row, one for each head, which takes its
+        part of the sum and is left out of the result (arXiv:2309.17453, as gpt-oss learns it).
         """
-        return self._op("softmax", (x,), name, block)
+        return self._op("softmax", (x, *sinks), name, block)
 
     def softmax_top_k(
         self,
@@ -580,6 +731,37 @@ class OpMethods:
             best=best,
             scale=scale,
         )
+
+    def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
+
+        `b t g r d! -> b t g`
+        """
+        return self._op("square_sum", (x,), name, block)
+
+    def ssd_scan(
+        self,
+        x: Value,
+        dt: Value,
+        b: Value,
+        c: Value,
+        a_log: Value,
+        dt_bias: Value,
+        skip: Value,
+        state: Value,
+        /,
+        *,
+        chunk: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
+
+        Δ is softplus(dt + dt_bias), and a is one number a head.
+
+        `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
+        """
+        return self._op("ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk)
 
     def top_k(
         self,

@@ -2,7 +2,8 @@
 
 Both halves are ordinary functions on a builder. The pattern's parameters are the values it takes;
 `...` as a last operand stands for any further operands, attributes left out match anything, and
-`label=` names an op for the replacement to ask about. A pattern may return several values.
+`label=` names an op for the replacement to ask about. An op that is `optional=True` may be missing, and its
+first operand stands there then. A pattern may return several values.
 
 >>> def pattern(p, gate, up):
 ...     return p.mul(p.silu(gate), up)
@@ -43,6 +44,7 @@ class _Pattern:
     attributes: Mapping[str, Any]
     label: str
     results: int = 1
+    optional: bool = False
 
     def __iter__(self) -> Iterator[_Result]:
         # `a, b = p.add_rms_norm(...)` in a pattern: as many results as are asked for.
@@ -60,8 +62,10 @@ class _PatternBuilder:
         if opcode not in OPS:
             raise AttributeError(f"no op {opcode!r}")
 
-        def build(*operands: Any, label: str = "", results: int = 1, **attributes: Any) -> _Pattern:
-            return _Pattern(opcode, operands, attributes, label, results)
+        def build(
+            *operands: Any, label: str = "", results: int = 1, optional: bool = False, **attributes: Any
+        ) -> _Pattern:
+            return _Pattern(opcode, operands, attributes, label, results, optional)
 
         return build
 
@@ -171,6 +175,10 @@ class _Piece(Builder):
             return self._draft.types[value]
         return super().type(value)
 
+    def node(self, name: str) -> Node:
+        """What stands under a name in the graph, or in the piece."""
+        return self._draft.nodes[name] if name in self._draft.nodes else super().node(name)
+
     def _taken(self, name: str) -> bool:
         return super()._taken(name) or (name in self._draft.nodes and name not in self._gone)
 
@@ -257,6 +265,8 @@ def _value_match(draft: _Draft, pattern: Any, value: Value, match: Match) -> Mat
         node = draft.nodes[value.node]
     if id(wanted) in match.nodes:
         return match if match.nodes[id(wanted)] is node and value.result == index else None
+    if wanted.optional and node.op.opcode != wanted.opcode:
+        return _value_match(draft, wanted.operands[0], value, match)
     open_ended = bool(wanted.operands) and wanted.operands[-1] is ...
     operands = wanted.operands[:-1] if open_ended else wanted.operands
     if (

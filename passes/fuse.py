@@ -101,13 +101,13 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
     rotated = p.rope(q, label="rope")
     keys = p.append(k_cache, p.rope(k, label="rope_k"))
     values = p.append(v_cache, v)
-    return p.flash_attention(rotated, keys, values, label="flash")
+    return p.flash_attention(rotated, keys, values, ..., label="flash")
 
 
 def _rope_append_narrow(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
     rotated = p.quantize(p.rope(q, label="rope"), label="narrow")
     keys = p.append(k_cache, p.rope(k, label="rope_k"))
-    return p.flash_attention(rotated, keys, p.append(v_cache, v), label="flash")
+    return p.flash_attention(rotated, keys, p.append(v_cache, v), ..., label="flash")
 
 
 def _fused_rope_append(
@@ -122,7 +122,7 @@ def _fused_rope_append(
     if "narrow" in match.labels:
         narrow = match["narrow"]
         rotated = b.apply(narrow.op, rotated, name=narrow.name)[0]
-    return b.apply(flash.op, rotated, keys, values, name=flash.name)[0]
+    return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
 
 
 def _softmax_route(p: Any, logits: Value) -> Any:

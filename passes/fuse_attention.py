@@ -1,4 +1,4 @@
-"""fuse-attention: scores → mask → softmax → mix becomes FlashAttention."""
+"""fuse-attention: scores → cap → mask → softmax → mix becomes FlashAttention."""
 
 from __future__ import annotations
 
@@ -13,41 +13,62 @@ from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule, rewrite
 
 
-def _masked(p: Any, q: Value, k: Value, v: Value) -> Any:
-    scores = p.attention_mask(p.attention_scores(q, k, label="scores"), label="mask")
-    return p.attention_mix(p.softmax(scores), v, label="mix")
-
-
-def _unmasked(p: Any, q: Value, k: Value, v: Value) -> Any:
-    return p.attention_mix(p.softmax(p.attention_scores(q, k, label="scores")), v, label="mix")
+def _attention(p: Any, q: Value, k: Value, v: Value) -> Any:
+    capped = p.soft_cap(p.attention_scores(q, k, label="scores"), label="cap", optional=True)
+    masked = p.attention_mask(capped, label="mask", optional=True)
+    return p.attention_mix(p.softmax(masked, ..., label="softmax"), v, label="mix")
 
 
 def _flash(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
-    scores: Any = match["scores"].op
-    mask: Any = match.labels["mask"].op.mask if "mask" in match.labels else "full"  # type: ignore[attr-defined]
-    block = match["mix"].op.block
-    return b.flash_attention(q, k, v, mask=mask, scale=scores.scale, block=block, name="flash_attention")
+    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
+    how = {"scale": ops["scores"].scale, "mask": ops["mask"].mask if "mask" in ops else "full"}
+    how |= {"cap": ops["cap"].cap} if "cap" in ops else {}
+    sinks = match["softmax"].operands[1:]
+    return b.flash_attention(q, k, v, *sinks, block=ops["mix"].block, name="flash_attention", **how)
+
+
+def _latent(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) -> Any:
+    scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
+    return p.latent_mix(p.softmax(scores), v, label="mix")
+
+
+def _latent_flash(
+    b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value
+) -> Any:
+    scores, mask, block = match["scores"].op, match["mask"].op, match["mix"].op.block
+    how: Any = {"mask": mask.mask, "scale": scores.scale, "block": block, "name": "latent_attention"}  # type: ignore[attr-defined]
+    absorbed = v == k  # the latents are both
+    return b.latent_attention(q, q_rope, k, k_rope, *(() if absorbed else (v,)), **how)
+
+
+def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
+    return p.latent_attention(q, q_rope, p.dequantize(k), p.dequantize(k_rope), label="flash")
+
+
+def _latent_reads_narrow(b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
+    return b.apply(match["flash"].op, q, q_rope, k, k_rope, name=match["flash"].name)[0]
 
 
 def _widened(p: Any, q: Value, k: Value, v: Value) -> Any:
-    return p.flash_attention(q, p.dequantize(k), p.dequantize(v), label="flash")
+    return p.flash_attention(q, p.dequantize(k), p.dequantize(v), ..., label="flash")
 
 
 def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     flash = match["flash"]
-    return b.apply(flash.op, q, k, v, name=flash.name)[0]
+    return b.apply(flash.op, q, k, v, *flash.operands[3:], name=flash.name)[0]
 
 
 # Flash kernels widen a narrow cache as they read it.
 RULES = (
-    Rule("flash-attention", _masked, _flash),
-    Rule("flash-attention-unmasked", _unmasked, _flash),
+    Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
+    Rule("latent-attention", _latent, _latent_flash),
+    Rule("narrow-latents", _latent_widened, _latent_reads_narrow),
 )
 
 
 def _any_flash(p: Any, q: Value, k: Value, v: Value) -> Any:
-    return p.flash_attention(q, k, v, label="flash")
+    return p.flash_attention(q, k, v, ..., label="flash")
 
 
 def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
@@ -56,7 +77,8 @@ def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     if wide.low or not cache.low or cache.kind != "float":
         return None
     narrow = b.quantize(q, to=cache.plain.name, static=True, block=flash.op.block, name=f"quantize_{q.node}")
-    return b.apply(replace(flash.op, to=wide.name), narrow, k, v, name=flash.name)[0]
+    op = replace(flash.op, to=wide.name)
+    return b.apply(op, narrow, k, v, *flash.operands[3:], name=flash.name)[0]
 
 
 # Kernels that multiply in 8 bits take q as narrow as the cache; its scale was found before, as the cache's.

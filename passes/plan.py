@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from llmir.errors import PassError
@@ -43,13 +43,15 @@ class Plan:
     mesh: Mesh
     axes: dict[str, Placement]
     tokens: Placement
+    heads: Mapping[int, Mapping[str, Placement]] = field(default_factory=dict)  # by their number of groups
 
     def lay(self, source: Node) -> Tensor:
         """The type of a source under this plan."""
         axes, type = source.op.axes, source.results[0]
         routed = "expert" in axes
+        where = {**self.axes, **self.heads.get(dict(_sizes(source)).get("kv_heads", 1), {})}
         placements = [
-            self.axes.get("expert_mlp" if routed and a == "mlp" else a, ())
+            where.get("expert_mlp" if routed and a == "mlp" else a, ())
             for a in axes or ("",) * len(type.shape)
         ]
         tokens = self.tokens if axes[:3] == ("batch", "seq", "embed") else ()
@@ -60,8 +62,7 @@ def plan(program: Program, degrees: Parallelism) -> Plan:
     """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
     mesh = mesh_of(degrees.dp, degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
-    kv_heads, _ = _heads(program)
-    kv = _prefix(mesh, tp, gcd(degrees.tp, kv_heads))
+    groups = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in {1, *_heads(program)}}
     expert = _prefix(mesh, (*dp, *tp), degrees.ep)
     found = Plan(
         mesh,
@@ -70,12 +71,11 @@ def plan(program: Program, degrees: Parallelism) -> Plan:
             "batch": tuple(sorted(dp, key=lambda axis: axis not in expert)),
             "mlp": tp,
             "vocab": tp,
-            "kv_heads": kv,
-            "heads": tuple(a for a in tp if a not in kv),
             "expert": expert,
             "expert_mlp": tuple(a for a in (*dp, *tp) if a not in expert),
         },
         tp if degrees.sp else (),
+        {g: {"kv_heads": kv, "heads": tuple(a for a in tp if a not in kv)} for g, kv in groups.items()},
     )
     _check(program, degrees, found)
     return replace(found, mesh=replace(mesh, ep=degrees.ep, sp=degrees.sp))
@@ -102,23 +102,23 @@ def _sizes(source: Node) -> Iterator[tuple[str, int]]:
     return ((axis, n) for axis, n in pairs if isinstance(n, int))
 
 
-def _heads(program: Program) -> tuple[int, int]:
-    """(key/value heads, query heads for each); ones for a program without attention."""
-    sizes = {"kv_heads": 1, "heads": 1}
-    for source in _sources(program):
-        sizes |= {axis: n for axis, n in _sizes(source) if axis in sizes}
-    return sizes["kv_heads"], sizes["heads"]
+def _heads(program: Program) -> dict[int, set[int]]:
+    """By each number of key/value heads, of attention or of a scan, how many query heads each may have."""
+    found: dict[int, set[int]] = {}
+    for sizes in map(dict, map(_sizes, _sources(program))):
+        if "kv_heads" in sizes or "heads" in sizes:
+            groups = found.setdefault(sizes.get("kv_heads", 1), set())
+            groups |= {sizes["heads"]} if "heads" in sizes else set()
+    return {kv_heads: groups or {1} for kv_heads, groups in found.items()}
 
 
 def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
-    """The axis of heads that `tp` does not split, with its size, if there is one."""
-    kv_heads, group = _heads(program)
-    if not any("kv_heads" in source.op.axes for source in _sources(program)):
-        return
-    if tp % kv_heads and kv_heads % tp:
-        yield "kv_heads", kv_heads
-    elif tp > kv_heads and group % (tp // kv_heads):
-        yield "heads", kv_heads * group
+    """The axes of heads that `tp` does not split, with their sizes."""
+    for kv_heads, groups in _heads(program).items():
+        if tp % kv_heads and kv_heads % tp:
+            yield "kv_heads", kv_heads
+        elif tp > kv_heads:
+            yield from (("heads", kv_heads * n) for n in sorted(groups) if n % (tp // kv_heads))
 
 
 def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
@@ -138,9 +138,20 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
         axes, type = source.op.axes, source.results[0]
         for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
-            if isinstance(size, int) and size % split:
+            if isinstance(size, int) and size % split and axis != "vocab":
                 name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in axes else "tp"
                 raise PassError(_refused(axis, size, name, split, program, degrees))
+
+
+def padded(program: Program, plan: Plan) -> Iterator[str]:
+    """What to say of vocabularies that their ranks do not divide: all but the last hold pieces of one size.
+
+    Engines pad the table, so that the last has rows of zeros; its piece is as long here where costs count.
+    """
+    ways = plan.mesh.size(plan.axes["vocab"])
+    sizes = {n for source in _sources(program) for axis, n in _sizes(source) if axis == "vocab" and n % ways}
+    for size in sorted(sizes):
+        yield f"vocabulary of {size:,} padded to {-(-size // ways) * ways:,}, to be split {ways} ways"
 
 
 def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Parallelism) -> str:
@@ -155,7 +166,7 @@ def _divides(program: Program, tp: int) -> bool:
     """Whether `tp` alone splits every axis that it would lie on."""
     if any(_whole_heads(program, tp)):
         return False
-    sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis in ("mlp", "vocab")]
+    sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis == "mlp"]
     return all(n % tp == 0 for n in sizes)
 
 

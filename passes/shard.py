@@ -23,7 +23,7 @@ from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
-from .plan import Plan, plan
+from .plan import Plan, padded, plan
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Shard(Pass):
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
-        after = program.replace(graphs=graphs, mesh=found.mesh)
+        notes = dict.fromkeys((*program.notes, *padded(program, found)))
+        after = program.replace(graphs=graphs, mesh=found.mesh, notes=tuple(notes))
         self._check(after)
         return after
 
@@ -138,16 +139,20 @@ class _Walk:
                 where |= {d.axes[0]: p for d, p in zip(term, type.placements, strict=True)}
         used = {a for p in where.values() for a in p}
         where |= {axis: where.get(other, ()) for axis, other in op.aligned.items()}
+        bound = frozenset(where)
         for term, type, stays in zip(rule.operands, types, fixed, strict=True):
             for d, p in zip(term, () if stays else type.placements, strict=False):
                 axis = d.axes[0]
-                if axis not in where:
-                    where[axis] = () if axis in rule.whole or used & set(p) else p
-                    used |= set(where[axis])
-        tokens = () if self.gathered & set(operands) else self._tokens(op, rule.operands, types, where)
+                now = where.setdefault(axis, ())
+                # Of operands that lie in several ways, as the one that is split most.
+                if axis not in bound | rule.whole and len(p) > len(now) and not (used - set(now)) & set(p):
+                    where[axis] = p
+                    used |= set(p)
+        owed = op.owed(types)
+        tokens = () if self.gathered & set(operands) else self._tokens(op, rule.operands, types, where, owed)
         return [
-            type if stays else self._target(i, op, type, tuple(where[d.axes[0]] for d in term), tokens)
-            for i, (term, type, stays) in enumerate(zip(rule.operands, types, fixed, strict=True))
+            type if stays else self._target(type, tuple(where[d.axes[0]] for d in term), tokens, sums)
+            for term, type, stays, sums in zip(rule.operands, types, fixed, owed, strict=True)
         ]
 
     def _fixed(self, value: Value) -> bool:
@@ -160,14 +165,14 @@ class _Walk:
         return self.stays[value]
 
     def _target(
-        self, i: int, op: Op, type: Tensor, placements: tuple[Placement, ...], tokens: Placement
+        self, type: Tensor, placements: tuple[Placement, ...], tokens: Placement, owed: Placement
     ) -> Tensor:
         # A sum over the ranks that tokens are split over is made where they are split.
-        partial = type.partial if i in op.linear and not set(type.partial) & set(tokens) else ()
-        if not partial:
-            # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
-            batch = tuple(a for a in self.plan.axes["batch"] if a in type.partial and a not in placements[0])
-            placements = ((*placements[0], *batch), *placements[1:])
+        partial = () if set(owed) & set(tokens) else owed
+        # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
+        due = [a for a in type.partial if a not in (*partial, *placements[0])]
+        batch = tuple(a for a in self.plan.axes["batch"] if a in due)
+        placements = ((*placements[0], *batch), *placements[1:])
         return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
 
     def _tokens(
@@ -176,12 +181,15 @@ class _Walk:
         terms: tuple[tuple[Dimension, ...], ...],
         types: list[Tensor],
         where: dict[str, Placement],
+        owed: list[Placement],
     ) -> Placement:
         """The axes over which the op can work on split tokens: all of the plan's, or none."""
         over = self.plan.tokens
         rule = op.equation(types)
         pair = tuple(d.axes[0] for d in terms[0][:2])
-        arriving = any(t.tokens or set(over) <= set(t.partial) for t in types)
+        # A sum that passes through whole is made by what comes after.
+        sums = [set(t.partial) - set(o) for t, o in zip(types, owed, strict=True)]
+        arriving = any(t.tokens or set(over) <= s for t, s in zip(types, sums, strict=True))
         free = not any(set(p) & set(over) for p in where.values())
         carried = rule.carries(pair) and all(
             tuple(d.axes[0] for d in term[:2]) == pair or not {d.axes[0] for d in term} & set(pair)

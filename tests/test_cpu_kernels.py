@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
+from llmir.backends.cost.calibration import own
 from llmir.backends.cost.kernels import KERNELS, AttentionShape, CpuAttention, CpuGemm, GemmShape, Stream
-from llmir.backends.silicon.calibrate.clock import own
 
 CPU = hw.load("cpu")
 SHARES = st.floats(0.1, 1)

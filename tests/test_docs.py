@@ -25,6 +25,7 @@ from llmir.backends.cost.kernels import (
 )
 from llmir.backends.cost.relatives import kernels_of
 from llmir.cli import cli
+from llmir.frontends import FAMILIES
 from llmir.hw.schema import DEVICE, LINK, NODE
 from llmir.op import OPS
 
@@ -47,6 +48,10 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
         assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
         if op.vector_flops:
             assert flops == f"{op.vector_flops} an element", name
+
+
+def test_the_table_of_families_has_each_one() -> None:
+    assert table("families.md", "| class |").keys() == {*FAMILIES}
 
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:

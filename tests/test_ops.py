@@ -16,6 +16,8 @@ from llmir.op import KINDS, Place, infer, work
 from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
+from .attention_cases import ATTENTION
+
 AT = Binding(B=3, T=5, C=7)
 TOKENS = 3 * 5
 # opcode -> attributes, operand types, and by hand: matmul FLOPs, vector FLOPs, bytes read, bytes written
@@ -49,6 +51,75 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "soft_cap": ({"cap": 30.0}, ("fp32[B, T, 8]",), 0, 6 * TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS * 8),
     "sigmoid": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "silu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 5 * 40, 4 * 40, 2 * 40),
+    "causal_conv": (
+        {},
+        ("bf16[B, T, 8]", "bf16[8, 4]", "bf16[B, 3, 8]", "bf16[8]"),
+        0,
+        TOKENS * 8 * (2 * 4 + 1),
+        2 * (TOKENS * 8 + 32 + 3 * 24 + 8),
+        2 * (TOKENS * 8 + 3 * 24),
+    ),
+    "causal_conv_silu": (
+        {},
+        ("bf16[B, T, 2, 4]", "bf16[2, 4, 4]", "bf16[B, 3, 2, 4]"),
+        0,
+        TOKENS * 8 * (2 * 4 + 4),
+        2 * (TOKENS * 8 + 32 + 3 * 24),
+        2 * (TOKENS * 8 + 3 * 24),
+    ),
+    "selective_scan": (
+        {},
+        ("bf16[B, T, 8]",) * 2 + ("bf16[B, T, 4]",) * 2 + ("bf16[8, 4]", "bf16[8]", "fp32[B, 8, 4]"),
+        0,
+        8 * TOKENS * 32,
+        2 * (TOKENS * 24 + 40) + 4 * 3 * 32,
+        2 * TOKENS * 8 + 4 * 3 * 32,
+    ),
+    "ssd_scan": (  # two chunks of 4 tokens, 2 groups of 3 heads of 4, states of 6
+        {"chunk": 4},
+        ("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 3]", "bf16[B, T, 2, 6]", "bf16[B, T, 2, 6]")
+        + ("bf16[2, 3]",) * 3
+        + ("fp32[B, 2, 3, 4, 6]",),
+        2 * 3 * 2 * 2 * (4 * 4 * 6 + 3 * (4 * 4 * 4 + 2 * 4 * 4 * 6)),
+        3 * 16 * 3 * 2 * 6 + 4 * TOKENS * 24 + 2 * 2 * 3 * 144,
+        2 * (TOKENS * (24 + 6 + 24) + 18) + 4 * 3 * 144,
+        2 * TOKENS * 24 + 4 * 3 * 144,
+    ),
+    "gated_delta": (  # two chunks of 4 tokens, 2 key heads of 4, 6 value heads of 5
+        {"chunk": 4},
+        ("bf16[B, T, 2, 4]",) * 2
+        + ("bf16[B, T, 2, 3, 5]", "fp32[B, T, 2, 3]", "bf16[B, T, 2, 3]", "fp32[B, 2, 3, 4, 5]"),
+        2 * 3 * 2 * 6 * (3 * 4 * 4 * 4 + 2 * 4 * 4 * 5 + 3 * 4 * 4 * 5),
+        6 * 16 * 3 * 2 * 6 + 2 * TOKENS * 30 + 2 * 2 * 3 * 120,
+        TOKENS * (2 * 16 + 2 * 30 + 4 * 6 + 2 * 6) + 4 * 3 * 120,
+        2 * TOKENS * 30 + 4 * 3 * 120,
+    ),
+    "lightning_attention": (
+        {"chunk": 4},
+        ("bf16[B, T, 2, 4]",) * 2 + ("bf16[B, T, 2, 5]", "bf16[B, 2, 4, 5]"),
+        2 * 3 * 2 * 2 * (4 * 4 * 4 + 4 * 4 * 5 + 2 * 4 * 4 * 5),
+        16 * 3 * 2 * 2 + 2 * 2 * 3 * 40,
+        2 * (TOKENS * 26 + 3 * 40),
+        2 * (TOKENS * 10 + 3 * 40),
+    ),
+    "l2_norm": ({}, ("bf16[B, T, 2, 4]",), 0, 3 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "decay_gate": (
+        {},
+        ("bf16[B, T, 2, 3]", "bf16[2, 3]", "bf16[2, 3]"),
+        0,
+        6 * TOKENS * 6,
+        2 * (TOKENS * 6 + 12),
+        4 * TOKENS * 6,
+    ),
+    "square_sum": ({}, ("bf16[B, T, 2, 3, 4]",), 0, 2 * TOKENS * 24, 2 * TOKENS * 24, 4 * TOKENS * 2),
+    "group_norm": (
+        {},
+        ("bf16[B, T, 2, 3, 4]", "fp32[B, T, 2]", "bf16[2, 3, 4]"),
+        0,
+        2 * TOKENS * 24,
+        2 * (TOKENS * 24 + 24) + 4 * TOKENS * 2,
+        2 * TOKENS * 24,
+    ),
     "sigmoid_mul": ({}, ("bf16[B, T, 8]", "bf16[B, T]"), 0, TOKENS * 12, 2 * TOKENS * 9, 2 * TOKENS * 8),
     "cast": ({"to": "fp32"}, ("bf16[B, T]",), 0, 0, 2 * TOKENS, 4 * TOKENS),
     "rms_norm": ({}, ("bf16[B, T, 8]", "bf16[8]"), 0, 4 * TOKENS * 8, 2 * (TOKENS * 8 + 8), 2 * TOKENS * 8),
@@ -91,38 +162,6 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         6 * TOKENS * (24 + 8),
         2 * TOKENS * (24 + 8 + 12),
         2 * TOKENS * (24 + 8 + 12),
-    ),
-    "attention_scores": (
-        {},
-        ("bf16[B, T, 2, 3, 4]", "bf16[B, C + T, 2, 4]"),
-        2 * 3 * 6 * 5 * 12 * 4,
-        0,
-        2 * (TOKENS * 24 + 3 * 12 * 8),
-        2 * 3 * 6 * 5 * 12,
-    ),
-    "attention_mask": (
-        {"mask": "causal"},
-        ("bf16[B, 2, 3, T, C + T]",),
-        0,
-        18 * 5 * 12,
-        2 * 18 * 60,
-        2 * 18 * 60,
-    ),
-    "attention_mix": (
-        {},
-        ("bf16[B, 2, 3, T, C + T]", "bf16[B, C + T, 2, 6]"),
-        2 * 3 * 6 * 5 * 12 * 6,
-        0,
-        2 * (18 * 60 + 3 * 12 * 12),
-        2 * TOKENS * 36,
-    ),
-    "flash_attention": (
-        {"mask": "causal"},
-        ("bf16[B, T, 2, 3, 4]", "bf16[B, C + T, 2, 4]", "bf16[B, C + T, 2, 6]"),
-        2 * 3 * 6 * (4 + 6) * sum(7 + i for i in range(1, 6)),
-        5 * 3 * 6 * sum(7 + i for i in range(1, 6)),
-        2 * (TOKENS * 24 + 3 * 12 * 2 * 10),
-        2 * TOKENS * 36,
     ),
     "top_k": ({"k": 2}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
     "softmax_top_k": ({"k": 2}, ("bf16[B, T, 8]",), 0, 6 * TOKENS * 8, 2 * TOKENS * 8, 8 * TOKENS * 2),
@@ -190,6 +229,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         TOKENS * (200 + 2 * 4),
         2 * TOKENS * 200,
     ),
+    **ATTENTION,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
@@ -219,7 +259,8 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     assert len(done.reads) == len(operands)
     # A causal kernel skips part of its products; every other op does all of them.
     gemms = sum(AT(2 * g.batch * g.m * g.n * g.k) for g in done.gemms)
-    assert gemms >= AT(done.matrix) if opcode == "flash_attention" else gemms == AT(done.matrix)
+    part = opcode in ("flash_attention", "latent_attention")
+    assert gemms >= AT(done.matrix) if part else gemms == AT(done.matrix)
 
 
 @pytest.mark.parametrize("opcode", OPS)
@@ -237,6 +278,13 @@ def test_every_op_says_what_it_is(opcode: str) -> None:
         ("layer_norm", {}, ("bf16[B, T, 8]", "bf16[8]"), 6 * TOKENS * 8),
         ("layer_norm", {}, ("bf16[B, T, 2, 3, 4]", "bf16[2, 3, 4]"), 6 * TOKENS * 24),
         ("layer_norm", {}, ("bf16[B, T, 8]",), 5 * TOKENS * 8),
+        ("softmax", {}, ("bf16[B, 2, 3, T, 8]", "bf16[2, 3]"), 5 * TOKENS * 6 * 9),
+        (
+            "flash_attention",
+            {"mask": "full", "cap": 50.0},
+            ("bf16[B, T, 2, 3, 4]", "bf16[B, T, 2, 4]", "bf16[B, T, 2, 4]", "bf16[2, 3]"),
+            3 * 6 * ((5 + 6) * 5 * 5 + 5 * 5),
+        ),
         ("rope", {"size": 2}, ("bf16[B, T, 2, 3, 4]",), 6 * TOKENS * 12),
     ],
 )

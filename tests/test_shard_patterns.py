@@ -20,6 +20,8 @@ MOE: dict[str, Any] = TINY | {
     "num_experts_per_tok": 2,
     "head_dim": 16,
 }
+SHARED = MOE | {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32}
+del SHARED["head_dim"]
 BEFORE = ("", llmir.DEFAULT_PIPELINE)
 # Megatron-LM (arXiv:1909.08053): a sum after attention and one after the MLP; and as its sequence parallelism
 # has them, in two halves (arXiv:2205.05198).
@@ -56,8 +58,14 @@ WAYS: list[tuple[dict[str, Any], str, list[str]]] = [
             "reduce_scatter dp1",
         ],
     ),
+    # What the shared expert gives is added to what the routed ones give before the sum over ranks is made.
+    (SHARED, "tp=2", SUMS),
+    (SHARED, "tp=2, ep=2", SUMS),
+    (SHARED, "tp=2, sp=1", HALVES),
+    (SHARED, "dp=2, tp=2, ep=4", [SUMS[0], *["all_to_all dp0"] * 3, SUMS[1]]),
+    (SHARED, "dp=2, tp=2", [SUMS[0], *["all_gather dp0"] * 3, "reduce_scatter dp0", SUMS[1]]),
 ]
-IDS = [f"{'moe' if c is MOE else 'dense'} {how}" for c, how, _ in WAYS]
+IDS = [f"{'shared' if c is SHARED else 'moe' if c is MOE else 'dense'} {how}" for c, how, _ in WAYS]
 
 
 def sent(program: Program, graph: str) -> list[str]:
@@ -154,3 +162,18 @@ def test_tokens_are_gathered_before_an_op_that_turns_them(einsum: str) -> None:
     sharded = llmir.run(program, "shard{tp=2, sp=1}")
     assert llmir.equivalent(program, sharded, batch=4, new=4)
     assert ("reduce_scatter tp0" in sent(sharded, "main")) == (einsum == "b t h, h f -> b t f")
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["x + y", "y + x"])
+def test_terms_of_a_sum_go_where_the_one_lies_that_is_split_most(turned: bool) -> None:
+    """A partial sum over the ranks that the other term is split over is scattered to them."""
+    b = Builder()
+    x = b.input("bf16[B, T, 8]", name="x", axes=("batch", "seq", "embed"))
+    w = b.weight("bf16[8, 16, 4]", name="w", axes=("embed", "mlp", "expert"), param="w")
+    v = b.weight("bf16[16, 4, 8]", name="v", axes=("mlp", "expert", "embed"), param="v")
+    routed = b.linear(b.linear(x, w, einsum="b t h, h f e -> b t f e"), v, einsum="b t f e, f e h -> b t h")
+    b.output(b.add(x, routed) if turned else b.add(routed, x))
+    program = Program("terms", {"main": b.graph()})
+    split = llmir.run(program, "shard{dp=2}")
+    assert sent(split, "main") == ["all_gather dp0", "reduce_scatter dp0"]
+    assert llmir.equivalent(program, split, batch=4, new=3)

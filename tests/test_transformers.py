@@ -13,12 +13,12 @@ import pytest
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
-from llmir.graph import Program
+from llmir.graph import Instance, Program
 from llmir.names import stored
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, parameter, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
@@ -29,10 +29,12 @@ class Checkpoint:
 
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
-        self.rows: dict[str, list[int]] = {}  # of the pieces of a tensor
+        self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
+        self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
+                self._other(at)
                 continue
             terms = [t.split() for t in einsum.split("->")[0].split(",")]
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
@@ -43,7 +45,16 @@ class Checkpoint:
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in terms[0])
-                    self.rows.setdefault(name, []).append(rows)
+                    self.rows.setdefault(name, {})[piece] = rows
+
+    def _other(self, at: Instance) -> None:
+        for slot, value in enumerate(at.node.operands):
+            if param := at.graph[value.node].op.param:
+                shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
+                self.shapes[param] = shape
+                name, piece = stored(param)
+                if piece is not None:
+                    self.rows.setdefault(name, {})[piece] = shape[0]
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
@@ -59,14 +70,23 @@ class Checkpoint:
     def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
         term, x = self.terms.get(template, ([], []))
+        tensor, piece = stored(name)
+        rows = self.rows.get(stored(template)[0], {})
+        start = sum(rows[i] for i in range(piece or 0))
+        if template in self.shapes and not term:
+            own = self.shapes[template]
+            whole = sum(rows.values()) or own[0]
+            return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
+        if piece is not None and not set(term) & set(x):  # a bias
+            outs = math.prod(shape)
+            return parameter(tensor, (sum(rows.values()),))[start : start + outs].reshape(shape)
         if len(shape) < 2 or not set(term) & set(x):
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        tensor, piece = stored(name)
-        rows = self.rows.get(stored(template)[0], [outs])
-        start = sum(rows[: piece or 0])
-        found = parameter(tensor, (sum(rows), math.prod(shape) // outs))[start : start + outs]
+        whole = parameter(tensor, (sum(rows.values()) or outs, math.prod(shape) // outs))
+        heads = shape[term.index("g")] if name.endswith("/kv_heads]") else 1  # each with all pieces
+        found = whole.reshape(heads, -1, whole.shape[1])[:, start // heads : (start + outs) // heads]
         return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
@@ -78,7 +98,7 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     program = llmir.run(program, pipeline)
     prompt = len(PROMPT[0])
     decoded = [1] * steps(case)
-    for pieces in [prompt], *([CHUNKS] if "window of" in case else []):
+    for pieces in [prompt], *([CHUNKS] if chunked(case) else []):
         found = _logits(program, weights, [*pieces, *decoded])
         # transformers takes norms, positions and softmax in fp32 whatever the model's type.
         np.testing.assert_allclose(found[:, prompt - 3 : prompt], TRUTH[case]["prefill"], rtol=0, atol=1e-5)

@@ -1,16 +1,20 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` remakes data/transformers.json (it needs torch and transformers).
+`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+named (it needs torch and transformers).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from . import state_cases
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -50,6 +54,32 @@ _QWEN2_MOE = {
 }
 _PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_LATENT = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+_DEEPSEEK = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
+_DEEPSEEK_2 = {**_DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
+_DEEPSEEK_3 = {
+    **_DEEPSEEK,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "n_group": 4,
+    "topk_group": 2,
+}
+_MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
@@ -57,6 +87,28 @@ _MIXTRAL = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
+
+
+_OLMOE = {
+    **_SIZES,
+    "architectures": ["OlmoeForCausalLM"],
+    "model_type": "olmoe",
+    "num_key_value_heads": 4,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+_MINIMAX_M2 = {
+    **_SIZES,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "head_dim": 8,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+}
+_GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
+_GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
+_ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
+_CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
 
 
 def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
@@ -144,6 +196,20 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
+    "olmoe": _OLMOE,
+    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    "glm": _GLM,
+    "glm, without biases, positions on all": {
+        **_GLM,
+        "attention_bias": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+    "glm4": _GLM4,
+    "ernie": _ERNIE,
+    "ernie, biases, untied": {**_ERNIE, "use_bias": True, "tie_word_embeddings": False},
+    "cwm, a window of 3": {**_CWM, "sliding_window": 3, "num_hidden_layers": 6, "rope_parameters": None},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -165,7 +231,29 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "deepseek-v2": {**_DEEPSEEK_2, "routed_scaling_factor": 2.0},
+    "deepseek-v2, groups, biases, yarn": {
+        **_yarn(_DEEPSEEK_2, mscale=0.707, mscale_all_dim=0.707),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "deepseek-v2, no latent of queries": {**_DEEPSEEK_2, "q_lora_rank": None},
+    "deepseek-v3": _DEEPSEEK_3,
+    "deepseek-v3, one group, yarn, biases": {
+        **_yarn(_DEEPSEEK_3, mscale=1.0, mscale_all_dim=1.3),
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+    },
+    "deepseek-v3, halves rotated": {**_DEEPSEEK_3, "rope_interleave": False, "q_lora_rank": None},
+    "minicpm3": _MINICPM_3,
+    "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
+    **state_cases.CASES,
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -176,7 +264,12 @@ NEXT = [[9, 7, 9, 3], [9, 3, 2, 8]]
 
 def steps(case: str) -> int:
     """Tokens that are decoded one by one: with windows as many as to leave the prompt's last ones."""
-    return len(NEXT[0]) if "window of" in case else 1
+    return len(NEXT[0]) if chunked(case) else 1
+
+
+def chunked(case: str) -> bool:
+    """Whether tokens go through in uneven chunks too: with windows, and with states."""
+    return "window of" in case or case in state_cases.CASES
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -190,6 +283,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
+_STORED["minimax_m2"] = _STORED["mixtral"]
 
 
 def stored(name: str, model_type: str) -> str:
@@ -202,8 +296,10 @@ def main() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = {}
+    found = json.loads(FILE.read_text("utf-8"))
     for case, fields in CASES.items():
+        if case in found and case not in sys.argv:
+            continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
         with torch.no_grad():
@@ -219,14 +315,19 @@ def main() -> None:
                 else:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
+            for name, tensor in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    own = stored(name, fields["model_type"])
+                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
-            cache, tokens = prefill.past_key_values, torch.tensor(NEXT)
-            decode = [model(tokens[:, i : i + 1], past_key_values=cache) for i in range(steps(case))]
+            kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
+            cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
+            decode = [model(tokens[:, i : i + 1], **cache) for i in range(steps(case))]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in found.items())
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
     FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 

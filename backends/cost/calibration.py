@@ -71,15 +71,18 @@ def nearest(device: Device, families: Sequence[str], engine: str | None = None) 
 def _of(device: Device, family: str, engine: str | None) -> Fit | None:
     if device.calibration is None:
         return None
-    engines = device.calibration.engines
+    engines, family = device.calibration.engines, own(family, device)
     asked = (engine, owner(engine)) if engine else ()
     for name in (*asked, device.calibration.engine, *engines):
-        for known in (family, f"cpu_{family}"):
-            if known in engines.get(name, {}):
-                fitted = engines[name][known]
-                where = f"{device.name}: calibration.{name}.{known}"
-                return Fit(known, _kernel(known, fitted, where), device, name, fitted)
+        if fitted := engines.get(name, {}).get(family):
+            where = f"{device.name}: calibration.{name}.{family}"
+            return Fit(family, _kernel(family, fitted, where), device, name, fitted)
     return None
+
+
+def own(family: str, device: Device) -> str:
+    """The family on this device: a CPU has kernels of its own."""
+    return f"cpu_{family}" if device.cores and f"cpu_{family}" in KERNELS else family
 
 
 def owner(engine: str) -> str:
@@ -97,7 +100,7 @@ def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None
     if calibration is None or (engine and engine not in calibration.engines):
         return None
     name = engine or calibration.engine
-    found = _of(device, "host", name) if {"host", "cpu_host"} & {*calibration.engines[name]} else None
+    found = _of(device, "host", name) if own("host", device) in calibration.engines[name] else None
     return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
 
 

@@ -30,12 +30,16 @@ def model(program: Program, row: Mapping[str, Any]) -> Rows:
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    numeric = ("params", "active", "layers", "hidden", "heads", "KV/token")
+    numeric = ("params", "active", "layers", "hidden", "heads", "KV/token", "state")
     shown = table.columns(("model", *numeric), numeric)
     for r in rows:
         active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
         heads = f"{r['heads']}/{r['kv_heads']}"
         numbers = (str(r["layers"]), str(r["hidden"]), heads)
-        kv = units.bytes(r["kv_cache_bytes_per_token"])
-        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, kv))
-    return table.stack(shown, "", "Heads are query/key-value heads, KV/token the cache of one token.")
+        caches = (r["kv_cache_bytes_per_token"], r["state_bytes_per_sequence"])
+        kept = (units.bytes(n) if n else "" for n in caches)
+        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, *kept))
+    words = (
+        "Heads are query/key-value heads, KV/token the cache of one token, state what a sequence has besides."
+    )
+    return table.stack(shown, "", words)

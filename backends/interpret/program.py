@@ -61,16 +61,16 @@ class _Run:
         loops = self.program.iterations(graph, Layers(layer))
         held: dict[Value, Spread] = {}
         for node in graph.nodes:
-            op, path = node.op, prefix + node.name
+            op, path = node.op.numbered(layer), prefix + node.name
             operands = [held[v] for v in node.operands]
             if op.source:
-                results = [inputs.get(node.name) or self.held(op.numbered(layer), path, node.results[0])]
+                results = [inputs.get(node.name) or self.held(op, path, node.results[0])]
             elif op.loop:
                 results = self.repeat(op.loop, path, operands, loops[node.name])
             elif op.joins:
                 results = [self.ranks.run(op, operands[0], self.meeting)]
             else:
-                results = self.compute(graph, node, operands)
+                results = self.compute(op, graph, node, operands)
             for value, result in zip(node.values, results, strict=True):
                 held[value] = result
                 self.see(prefix + str(value)[1:], graph.type(value), result)
@@ -96,12 +96,12 @@ class _Run:
         if all(piece.shape == shape for piece, shape in zip(pieces, places, strict=True)):
             self.seen[path] = self.ranks.whole(pieces, type, whole.shape)
 
-    def compute(self, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
-        """An ordinary op, rank by rank."""
+    def compute(self, op: Op, graph: Graph, node: Node, operands: list[Spread]) -> list[Spread]:
+        """An ordinary op, as its layer has it, rank by rank."""
         types = graph.operand_types(node)
         try:
             each = [
-                node.op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
+                op.evaluate([o[i] for o in operands], node.results, self.place(node, types, rank))
                 for i, rank in enumerate(self.ranks.all)
             ]
         except IndexError as error:  # of a table that has no such row
@@ -141,7 +141,7 @@ class _Run:
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""
         shape = tuple(map(self.at, type.shape))
-        if path not in self.caches and 0 not in shape:
+        if path not in self.caches and self.at.symbols["C"]:
             raise InputError(f"%{path}: a cache of shape {shape} is needed, and none is given")
         empty = self.ranks.spread(np.zeros(shape), type)
         found = self.caches.get(path) or empty
@@ -187,6 +187,7 @@ def interpret(
     for path, cache in (caches or {}).items():
         if len(cache) != program.mesh.devices:
             raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
+    program = program.phase("decode" if symbols["T"] == 1 else "prefill")
     parts = program.micro_batches
     if symbols["B"] % parts:
         raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")

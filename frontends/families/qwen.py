@@ -11,7 +11,7 @@ from ..family import family
 from ..layers import Layer
 from ..mixers import Attention
 from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, layers, mlp, window
+from ..parts import attention, check_chosen, decoder, either, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
@@ -47,6 +47,12 @@ def qwen2(config: Config) -> Decoder:
     return decoder(config, "Qwen2ForCausalLM", stack)
 
 
+@family("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl")
+def qwen2_5_vl(config: Config) -> Decoder:
+    """The language model of Qwen2.5-VL."""
+    return replace(qwen2(config), architecture="Qwen2_5_VLForConditionalGeneration")
+
+
 @family("Qwen3ForCausalLM", "qwen3")
 def qwen3(config: Config) -> Decoder:
     """Qwen3ForCausalLM: RMSNorm on q and k, heads of 128 unless said otherwise."""
@@ -74,19 +80,10 @@ def _normed(config: Config, kv_default: int, head_dim_default: int | None = None
     )
 
 
-def _count(config: Config, default: int) -> int:
-    """How many there are, in either spelling; the second is what transformers 5 writes."""
-    spellings = [key for key in ("num_experts", "num_local_experts") if key in config]
-    counts = [config.integer(key) for key in spellings]
-    if len(set(counts)) > 1:
-        raise config.error(spellings[1], f"{counts[1]} contradicts num_experts {counts[0]}")
-    return counts[0] if counts else config.assumed("num_experts", default)
-
-
 def _experts(config: Config, count: int, chosen: int, intermediate: int, shared: Mlp | None = None) -> Moe:
     """Those of a MoE model, with the class's own numbers for absent fields."""
     experts = Moe(
-        count=_count(config, count),
+        count=either(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("moe_intermediate_size", intermediate),
         routing=Routing(normalize=config.flag("norm_topk_prob", False)),

@@ -1,8 +1,9 @@
-"""Llama 2 to 3.3, text models.
+"""Llama 1 to 3.3, text models.
 
-Shapes: table 1 of "Llama 2" (arXiv:2307.09288) with the released configs, table 3 of "The Llama 3
-Herd of Models" (arXiv:2407.21783), and the model cards of 3.2 and 3.3. Totals: the checkpoints on
-huggingface.co/meta-llama. The 405B is the later release, with 8 key/value heads stored once.
+Shapes: table 2 of "LLaMA" (arXiv:2302.13971), table 1 of "Llama 2" (arXiv:2307.09288) with the released
+configs, table 3 of "The Llama 3 Herd of Models" (arXiv:2407.21783), and the model cards of 3.2 and 3.3.
+Totals: the checkpoints on huggingface.co/meta-llama, of Llama 1 those of /huggyllama. The 405B is the later
+release, with 8 key/value heads stored once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from llmir.frontends.presets.preset import Preset
 
 # parameters, layers, hidden, heads, key/value heads, mlp
+_LLAMA_1 = {
+    "7B": (6_738_415_616, 32, 4096, 32, 32, 11008),
+    "13B": (13_015_864_320, 40, 5120, 40, 40, 13824),
+    "30B": (32_528_943_616, 60, 6656, 52, 52, 17920),
+    "65B": (65_285_660_672, 80, 8192, 64, 64, 22016),
+}
 _LLAMA_2 = {
     "7B": (6_738_415_616, 32, 4096, 32, 32, 11008),
     "13B": (13_015_864_320, 40, 5120, 40, 40, 13824),
@@ -45,12 +52,22 @@ _EVERY_2 = {
     "rope_theta": 10000.0,
     "torch_dtype": "float16",
 }
+_EVERY_1 = {**_EVERY_2, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
 _EVERY_3 = {
     **_EVERY,
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
     "rope_theta": 500000.0,
     "torch_dtype": "bfloat16",
+}
+
+# Releases of others, of some sizes (lmsys.org/blog/2023-03-30-vicuna).
+_TUNED = {
+    ("Llama-{size}", "7B"): ("vicuna-7b-v1.3",),
+    ("Llama-{size}", "13B"): ("vicuna-13b-v1.3",),
+    ("Llama-{size}", "30B"): ("Llama-33B", "vicuna-33b-v1.3"),
+    ("Llama-2-{size}", "7B"): ("vicuna-7b", "vicuna-7b-v1.5", "vicuna-7b-v1.5-16k"),
+    ("Llama-2-{size}", "13B"): ("vicuna-13b", "vicuna-13b-v1.5", "vicuna-13b-v1.5-16k"),
 }
 
 
@@ -79,14 +96,14 @@ def _generation(
             "head_dim": hidden // heads,
             "intermediate_size": mlp,
         }
-        display, repository, *others = (
-            template.format(size=size, lower=size.lower()) for template in (name, hf_id, *aliases)
-        )
+        templates = (name, hf_id, *aliases, *_TUNED.get((name, size), ()))
+        display, repository, *others = (t.format(size=size, lower=size.lower()) for t in templates)
         yield Preset(display, repository, config, parameters, tuple(others))
 
 
 def presets() -> Iterator[Preset]:
     """Every bundled Llama, oldest and smallest first."""
+    yield from _generation("Llama-{size}", "huggyllama/llama-{lower}", [], _EVERY_1, _LLAMA_1)
     yield from _generation(
         "Llama-2-{size}",
         "meta-llama/Llama-2-{lower}-hf",

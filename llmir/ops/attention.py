@@ -16,9 +16,11 @@ import numpy as np
 from ..dim import Binding, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named
+from ..equation import Equation, equation
 from ..masks import mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
+from .elementwise import SoftCap, soft_cap
 from .norm import softmax
 
 
@@ -109,18 +111,24 @@ class AttentionMix(Op):
 class FlashAttention(Op):
     """softmax(q · kᵀ · scale) · v without the scores in memory (arXiv:2205.14135), of the pairs of a mask.
 
-    Reads q once, of k and v what some query sees, and writes the output once, in the type `to` or else q's.
+    Scores are capped softly unless `cap` is 0, and the softmax may have sinks. Reads q once, of k and v what
+    some query sees, and writes the output once, in the type `to` or else q's.
     """
 
     opcode = "flash_attention"
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
-    takes = ("q", "k", "v")
+    takes = ("q", "k", "v", "*sinks")
     widens = frozenset({1, 2})
 
     mask: str
     scale: float = 1.0
+    cap: float = 0.0
     to: str = ""
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The rule, and the axes of sinks if there are some."""
+        return equation(self.rule.replace(" ->", ", g r ->") if operands[3:] else self.rule)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` for no mask."""
@@ -152,20 +160,24 @@ class FlashAttention(Op):
         return n["b"] * n["g"] * n["r"] * (n["d"] + n["e"]) * self._pairs(n)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
-        """5 (softmax) and 2 (ALiBi) for each such pair and query head, half-pairs rounded up."""
-        n, each = self.equation(operands).sizes(operands), 5 + mask(self.mask).bias_flops
-        return each * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2)
+        """For each pair and query head 5 (softmax), 2 (ALiBi), 6 (cap), half-pairs rounded up; 5 a sink."""
+        n = self.equation(operands).sizes(operands)
+        each = 5 + mask(self.mask).bias_flops + SoftCap.vector_flops * bool(self.cap)
+        sinks = 5 * n["t"] * len(operands[3:])
+        return n["b"] * n["g"] * n["r"] * (each * ceildiv(self._pairs(n), 2) + sinks)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees."""
         n = self.equation(operands).sizes(operands)
         seen = mask(self.mask).keys(n["t"], n["c"] - n["t"])
-        return (operands[0].bytes, *(x.resized(1, seen).bytes for x in operands[1:]))
+        q, k, v, *sinks = operands
+        return (q.bytes, *(x.resized(1, seen).bytes for x in (k, v)), *(x.bytes for x in sinks))
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As eager code does it."""
-        q, k, v = operands
+        q, k, v, *sinks = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
+        scores = soft_cap(scores, self.cap) if self.cap else scores
         g, r = map(Binding(), results[0].shape[2:4])
         scores = masked(scores, self.mask, {"g": g, "r": r}, at)
-        return (np.einsum("bgrtc,bcge->btgre", softmax(scores), v, optimize=True),)
+        return (np.einsum("bgrtc,bcge->btgre", softmax(scores, *sinks), v, optimize=True),)

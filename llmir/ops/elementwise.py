@@ -14,7 +14,8 @@ import numpy as np
 from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named
-from ..op import Array, Op, Place
+from ..equation import Equation
+from ..op import Array, Op, Place, spelled
 from ..tensor import Tensor
 
 
@@ -45,6 +46,8 @@ class Add(Op):
     rule = "*, * -> *"
     takes = ("x", "y")
     vector_flops = 1
+    linear = frozenset({0, 1})
+    additive = True
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum."""
@@ -170,13 +173,17 @@ class SiluMul(Op):
 
 @dataclass(frozen=True)
 class SigmoidMul(Op):
-    """x · sigmoid(gate), of one number for each row of x."""
+    """x · sigmoid(gate), of one number for each element of x or for each row."""
 
     opcode = "sigmoid_mul"
     kind = "elementwise"
-    rule = "* h, * -> * h"
     takes = ("x", "gate")
     linear = frozenset({0})
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """With a gate of as many dimensions as x, or of one less."""
+        rank = len(operands[0].shape)
+        return spelled("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """1 an element of x, and 4 of the gate."""
@@ -185,7 +192,7 @@ class SigmoidMul(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         x, gate = operands
-        return (x * sigmoid(gate)[..., None],)
+        return (x * sigmoid(gate if gate.ndim == x.ndim else gate[..., None]),)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Size, product
 from ..equation import Equation, equation
 from ..errors import VerifyError
-from ..op import Array, Op, Place
+from ..op import Array, Op, Place, spelled
 from ..tensor import Tensor
 
 
@@ -22,8 +22,11 @@ def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Arra
     return result
 
 
-def softmax(x: Array) -> Array:
-    """Over the last axis; −∞ is a probability of 0."""
+def softmax(x: Array, sinks: Array | None = None) -> Array:
+    """Over the last axis; −∞ is a probability of 0. `sinks` are of [g, r], and x of [b, g, r, t, c] then."""
+    if sinks is not None:
+        column = np.broadcast_to(sinks[..., None, None], (*x.shape[:-1], 1))
+        return softmax(np.concatenate([x, column], axis=-1))[..., :-1]
     powers = np.exp(x - np.max(x, axis=-1, keepdims=True))
     result: Array = powers / np.sum(powers, axis=-1, keepdims=True)
     return result
@@ -32,7 +35,7 @@ def softmax(x: Array) -> Array:
 def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
     """Of rows, of which the last `over` axes are normalized, and what they are multiplied by and added to."""
     rank = len(operands[0].shape)
-    learned = max((len(t.shape) for t in operands[inputs:]), default=1)
+    learned = max((len(t.shape) for t in operands[inputs:]), default=over)
     if not over <= learned <= rank:
         raise VerifyError(f"a norm over {over} axes has weights of {learned}, and rows of {rank}")
     axes = [f"h{i}!" if i < over else f"h{i}" for i in range(rank)][::-1]
@@ -125,13 +128,26 @@ class LayerNorm(Op):
 
 @dataclass(frozen=True)
 class Softmax(Op):
-    """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide)."""
+    """Over the last axis; 5 FLOPs an element (max, subtract, exp, sum, divide).
+
+    Of attention scores, `sinks` are a further element of each row, one for each head, which takes its part of
+    the sum and is left out of the result (arXiv:2309.17453, as gpt-oss learns it).
+    """
 
     opcode = "softmax"
     kind = "elementwise"
-    rule = "* c! -> * c!"
-    vector_flops = 5
+    takes = ("x", "*sinks")
+    _rules = ("* c! -> * c!", "b g r t c!, g r -> b g r t c")
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """`* c! -> * c!`."""
+        return spelled(self._rules[len(operands) - 1], len(operands[0].shape))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """5 an element, the sinks' included."""
+        *rows, columns = results[0].shape
+        return 5 * product(rows) * (columns + len(operands) - 1)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
-        return (softmax(operands[0]),)
+        return (softmax(*operands),)

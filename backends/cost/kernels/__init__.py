@@ -3,7 +3,7 @@
 from llmir.plugins import import_all
 
 from .attention import AttentionShape
-from .base import KERNELS, Kernel, Parameter, Shape, parameter, parameters
+from .base import KERNELS, Kernel, Parameter, Shape, parameter, parameters, stacked
 from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
@@ -44,4 +44,5 @@ __all__ = [
     "calls",
     "parameter",
     "parameters",
+    "stacked",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -69,6 +69,18 @@ class Shape:
         return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
 
 
+def stacked(shapes: Sequence[S]) -> S:
+    """One shape of all rows of others, which are alike in their words."""
+    columns: dict[str, Any] = {}
+    for name, value in vars(shapes[0]).items():
+        parts = [getattr(shape, name) for shape in shapes]
+        if isinstance(value, Shape):
+            columns[name] = stacked(parts)
+        elif not isinstance(value, str):
+            columns[name] = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
+    return replace(shapes[0], **columns)
+
+
 def longer(first: Number, *others: Number) -> Number:
     """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
     return np.cbrt(sum((t * t * t for t in others), start=first * first * first))
@@ -93,10 +105,12 @@ def multiprocessors(device: Device) -> int:
 class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters.
 
-    A fit to its rows begins from so many `starts`, and passes over outliers by `loss` (`silicon.calibrate`).
+    A fit to its rows begins from so many `starts`, keeps to the defaults by `prior`, and passes over outliers
+    by `loss` (`silicon.calibrate.fit`).
     """
 
     starts: ClassVar[int] = 3
+    prior: ClassVar[float] = 0.1
     loss: ClassVar[str] = "soft_l1"
 
     @abstractmethod

@@ -65,8 +65,8 @@ class Case:
     def fit(self) -> Mapping[str, Kernel]:
         """The kernels nearest to the rows."""
         kinds = {family: KERNELS[family] for family in self.families}
-        starts, loss = max((kind.starts, kind.loss) for kind in kinds.values())
-        return fit(kinds, self.predicted, self.seconds, starts=starts, loss=loss)
+        of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
+        return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=of.prior, loss=of.loss)
 
     @cached_property
     def kernels(self) -> Mapping[str, Kernel]:

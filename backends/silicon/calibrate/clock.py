@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost import Ideal, Row, rows
-from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls
+from llmir.backends.cost.calibration import own
+from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls, stacked
 from llmir.backends.cost.stand_in import stand_in
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
@@ -66,17 +67,23 @@ class Clock:
 
 def clock(points: Sequence[Points], device: Device) -> Clock:
     """The calls of all rows of these points, those alike as one; `rows` of points number them."""
-    made: dict[Any, list[tuple[Call, Array, Array]]] = {}
+    made: dict[Any, list[Term]] = {}
     for group in points:
         many = len(group.rows)
         for row, call in _calls(group):
             least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
             whole = replace(call, shape=call.shape.spread(many))
             words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
-            key = own(call.families[0], device), call.part, type(call.shape), words
-            made.setdefault(key, []).append((whole, least, group.rows))
-    terms = (_stacked(key[0], parts) for key, parts in made.items())
-    return Clock(device, tuple(terms), sum(len(group.rows) for group in points))
+            family = own(call.families[0], device)
+            key = family, call.part, type(call.shape), words
+            made.setdefault(key, []).append(Term(family, whole, least, group.rows))
+    return Clock(device, tuple(map(_joined, made.values())), sum(len(group.rows) for group in points))
+
+
+def _joined(terms: Sequence[Term]) -> Term:
+    call = replace(terms[0].call, shape=stacked([term.call.shape for term in terms]))
+    least, numbers = (np.concatenate([getattr(t, name) for t in terms]) for name in ("least", "rows"))
+    return Term(terms[0].family, call, least, numbers)
 
 
 def families_of(points: Points, device: Device) -> tuple[str, ...]:
@@ -90,19 +97,3 @@ def _calls(points: Points) -> Iterator[tuple[Row, Call]]:
         if row.name not in points.untimed:
             bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
             yield row, next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
-
-
-def own(family: str, device: Device) -> str:
-    """The family on this device: a CPU has kernels of its own."""
-    return f"cpu_{family}" if device.cores and f"cpu_{family}" in KERNELS else family
-
-
-def _stacked(family: str, parts: Sequence[tuple[Call, Array, Array]]) -> Term:
-    made, least, at = zip(*parts, strict=True)
-    columns = {
-        f.name: np.concatenate([getattr(call.shape, f.name) for call in made])
-        for f in fields(made[0].shape)
-        if isinstance(getattr(made[0].shape, f.name), np.ndarray)
-    }
-    call = replace(made[0], shape=replace(made[0].shape, **columns))
-    return Term(family, call, np.concatenate(least), np.concatenate(at))

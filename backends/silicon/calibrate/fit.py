@@ -14,10 +14,6 @@ from llmir.errors import InputError
 
 # Residuals beyond a tenth count by their size, not its square: engines differ by 8% on the same product.
 SOFT = 0.1
-# A parameter e times its default costs as much as if every time were wrong by this: what the rows do not
-# tell stays at its default, which siblings share, and is not driven to where noise wants it. So does a
-# choice whose default is the usual one: another must be worth as much.
-PRIOR = 0.1
 
 Kernels = Mapping[str, Kernel]
 
@@ -29,14 +25,17 @@ def fit(
     *,
     starts: int = 3,
     seed: int = 0,
-    prior: float = PRIOR,
+    prior: float = Kernel.prior,
     loss: str = "soft_l1",
 ) -> Kernels:
     """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
 
     Positive parameters move on a logarithmic scale. The first start is the defaults, others lie around it.
-    Parameters that are one of a few numbers are tried in all combinations, from the first start. `loss` is
-    one of scipy's: by "soft_l1" an outlier counts by its size, by "cauchy" hardly at all.
+    Parameters that are one of a few numbers are tried in all combinations, from the first start. A parameter
+    e times its default costs as much as if every time were wrong by `prior`: what the rows do not tell stays
+    at its default, which siblings share, and is not driven to where noise wants it. So does a choice whose
+    default is the usual one: another must be worth as much. `loss` is one of scipy's: by "soft_l1" an
+    outlier counts by its size, by "cauchy" hardly at all.
     """
     try:
         from scipy.optimize import least_squares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,10 +14,9 @@ from llmir import hw
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.calibration import digits
-from llmir.backends.cost.kernels import Host, Kernel, RunShape, Shape, StepShape
+from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
-from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.machines import engine as engine_of
 from llmir.backends.silicon.tables import load
@@ -28,7 +27,8 @@ from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
-from .fit import fit
+from .cases import Case
+from .clock import Clock, Term
 
 TABLE = "e2e.csv"  # the table of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
@@ -45,26 +45,34 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Overheads:
-    """The host of one engine, and how well it predicts models that it was not fitted to."""
+    """The host of one engine, fitted to runs of so many models; a fifth of these is left out at a time."""
 
-    engine: str
-    host: Host
-    rows: int
+    case: Case
     models: int
-    errors: Errors
+
+    @property
+    def engine(self) -> str:
+        """Whose it is."""
+        return self.case.engine
+
+    @property
+    def host(self) -> Host:
+        """What was fitted to all runs."""
+        host = self.case.kernels["host"]
+        assert isinstance(host, Host)
+        return host
 
     @property
     def row(self) -> dict[str, Any]:
         """Its errors, as shares of one, and its parameters."""
-        return {"engine": self.engine, "models": self.models, **self.errors._asdict(), **vars(self.host)}
+        return {"engine": self.engine, "models": self.models, **self.case.errors._asdict(), **vars(self.host)}
 
     @property
     def yaml(self) -> str:
         """A file of `hw/engines`, three significant digits a parameter."""
-        origin = f"{self.engine} in whole runs of {self.models} models, {TABLE}"
-        values = {"error_percent": 100 * self.errors.mape, **vars(self.host)}
+        values = {"error_percent": 100 * self.case.errors.mape, **vars(self.host)}
         said = "".join(f"{name}: {digits(value)}\n" for name, value in values.items())
-        return f'origin: "{origin}"\nrows: {self.rows}\n{said}'
+        return f'origin: "{self.case.origin}"\nrows: {len(self.case.seconds)}\n{said}'
 
 
 def overheads(
@@ -78,42 +86,29 @@ def overheads(
     if not runs:
         raise InputError(f"{path.name}: no run of a known model on a calibrated device")
     engines = dict.fromkeys(run.engine for run in runs)
-    return [_fitted(engine, [r for r in runs if r.engine == engine]) for engine in engines]
+    return [_overheads(engine, [run for run in runs if run.engine == engine]) for engine in engines]
 
 
-def _fitted(engine: str, runs: Sequence[Run]) -> Overheads:
-    device = hw.load("h100-sxm")  # of which a host asks nothing
-    shape, seconds = _stacked([r.shape for r in runs]), np.array([r.seconds for r in runs])
-    predicted = np.empty(len(runs))
-    models = [r.model for r in runs]
-    for seen, judged in group_folds(models if len(set(models)) > 1 else list(range(len(runs)))):
-        host = _fit(device, shape.take(seen), seconds[seen])
-        predicted[judged] = host.seconds(device, shape.take(judged))
-    host = _fit(device, shape, seconds)
-    return Overheads(engine, host, len(runs), len(set(models)), errors(predicted, seconds))
-
-
-def _fit(device: Device, shape: Shape, seconds: Any) -> Host:
-    # Engines differ by more than siblings of a GPU do: some launch kernels one by one, some graphs of them.
-    kinds = {"host": Host}
-
-    def time(made: Mapping[str, Kernel]) -> Any:
-        return np.asarray(made["host"].seconds(device, shape))
-
-    # From six starts transformers' ended beside the best, by 0.4 points of the mean error.
-    found = fit(kinds, time, seconds, starts=24, prior=0.001)
-    host = found["host"]
-    assert isinstance(host, Host)
-    return host
-
-
-def _stacked(shapes: Sequence[Any]) -> Any:
-    """One shape of arrays from many of numbers."""
-    made = {}
-    for name, first in vars(shapes[0]).items():
-        column = [getattr(s, name) for s in shapes]
-        made[name] = _stacked(column) if isinstance(first, StepShape) else np.array(column, dtype=float)
-    return type(shapes[0])(**made)
+def _overheads(engine: str, runs: Sequence[Run]) -> Overheads:
+    device, at = hw.load("h100-sxm"), np.arange(len(runs))  # of a device a host asks nothing
+    names = [run.model for run in runs]
+    models = len(set(names))
+    term = Term("host", Call(("host",), stacked([run.shape for run in runs])), np.zeros(len(runs)), at)
+    return Overheads(
+        Case(
+            device,
+            engine,
+            main=True,
+            families=("host",),
+            origin=f"{engine} in whole runs of {models} models, {TABLE}",
+            seconds=np.array([run.seconds for run in runs]),
+            groups=names if models > 1 else at.tolist(),
+            clock=Clock(device, (term,), len(runs)),
+            held={},
+            hot=0,
+        ),
+        models,
+    )
 
 
 def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device]) -> Iterator[Run]:

@@ -154,7 +154,7 @@ def plain_model(name: str) -> str:
     """A model's name without the format that a release of it is stored in; the dtype column says that.
 
     >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
-    ['TheBloke/Llama-2-7B', 'Llama-2-7B', 'Qwen/Qwen3-32B']
+    ['TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B']
     """
     plain = _STORED.sub("", name.strip())
     return str(known()["models"].get(normalize(plain), plain))

@@ -1,0 +1,51 @@
+"""MiniMax-M2 and M2.5. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..mlps import Moe, Routing
+from ..parts import attention, check_chosen, decoder, either, layers
+
+_MODULE = "block_sparse_moe"
+# Of MiniMax-01, whose configs these continue; the class reads none of them.
+_UNREAD = [f"layernorm_{part}_beta" for part in ("full_attention", "linear_attention", "mlp")]
+_DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
+
+
+@family("MiniMaxM2ForCausalLM", "minimax_m2")
+def minimax_m2(config: Config) -> Decoder:
+    """MiniMaxM2ForCausalLM: experts by sigmoid and a correction, positions on `rotary_dim` of a head."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("use_routing_bias", (None, True), "a choice without correction")
+    config.unmodelled("qk_norm_type", (None, "per_layer"), "another norm of q and k")
+    config.unmodelled("shared_intermediate_size", (None, 0), "a shared expert")
+    config.unmodelled("attn_type_list", (None, [1] * layers(config)), "linear attention")
+    config.ignore("mlp_intermediate_size", "shared_moe_mode", *_UNREAD)
+    if config.fields.get("use_mtp"):
+        config.note("the layers that predict further tokens (use_mtp) are left out")
+    config.ignore(*_DRAFTS)
+    share = (
+        config.integer("rotary_dim", 64) / config.integer("head_dim", 128) if "rotary_dim" in config else 1.0
+    )
+    experts = Moe(
+        count=either(config, "num_local_experts", "num_experts", 256),
+        chosen=config.assumed("num_experts_per_tok", 8),
+        intermediate=config.assumed("intermediate_size", 1536),
+        routing=Routing("sigmoid", normalize=True, correction=f"{_MODULE}.e_score_correction_bias"),
+        module=_MODULE,
+        matrices=("w1", "w3", "w2"),
+    )
+    how: dict[str, Any] = {
+        "kv_default": 8,
+        "head_dim_default": 128,
+        "theta_default": 5e6,
+        "share_default": share,
+    }
+    mixer = attention(config, positions_default=196608, qk_norm="whole", **how)
+    layer = Layer(mixer, check_chosen(config, experts))
+    return decoder(config, "MiniMaxM2ForCausalLM", (layer,) * layers(config))

@@ -1,0 +1,154 @@
+"""State-space scans: a state for each sequence and channel that every token decays and adds to.
+
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size,
+`f` channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from ..dim import Min, Size, ceildiv
+from ..dtype import DType
+from ..errors import VerifyError
+from ..op import Array, Gemm, Op, Place
+from ..tensor import Tensor
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + eˣ)."""
+    result: Array = np.logaddexp(0, x)
+    return result
+
+
+@dataclass(frozen=True)
+class Scan(Op):
+    """An op that goes through tokens with a state, which is its last operand and its second result.
+
+    `chunk` tokens go through at once, by matrix products; 1 is the recurrence, which means the same.
+    """
+
+    kind = "scan"
+
+    chunk: int = 1
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for no chunk."""
+        if self.chunk < 1:
+            raise VerifyError(f"{self.opcode}: chunk: expected a positive number, got {self.chunk}")
+        return super().types(operands)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of x and of the state."""
+        return operands[0].dtype, operands[-1].dtype
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Heads together."""
+        return (prod(shape),)
+
+    def chunks(self, tokens: Size) -> tuple[Size, Size]:
+        """(how many, tokens of each): the last is as long as the others, as kernels pad it."""
+        length = Min.of(tokens, self.chunk)
+        return ceildiv(tokens, self.chunk), length
+
+    def pieces(self, tokens: int) -> Iterator[slice]:
+        """The tokens that go through at once."""
+        return (slice(i, min(i + self.chunk, tokens)) for i in range(0, tokens, self.chunk))
+
+
+def decays(steps: Array) -> tuple[Array, Array, Array]:
+    """Of logarithms of decay [b, l, …]: from before the piece to each token, between tokens, to its end.
+
+    Those between are [b, l, s, …], zero where s comes after l.
+    """
+    total = np.cumsum(steps, axis=1)
+    seen = np.tril(np.ones((steps.shape[1],) * 2, dtype=bool)).reshape(
+        (1, *(steps.shape[1],) * 2, *(1,) * (steps.ndim - 2))
+    )
+    between = np.where(seen, total[:, :, None] - total[:, None], -np.inf)
+    return np.exp(total), np.exp(between), np.exp(total[:, -1:] - total)
+
+
+@dataclass(frozen=True)
+class SelectiveScan(Op):
+    """Mamba's (arXiv:2312.00752, algorithm 2): h ← e^(Δ·A)·h + Δ·b·x, y = c·h + skip·x, Δ = softplus(dt)."""
+
+    opcode = "selective_scan"
+    kind = "scan"
+    rule = "b t! f, b t! f, b t! n!, b t! n!, f n!, f, b f n! -> b t! f, b f n!"
+    takes = ("x", "dt", "b", "c", "a_log", "skip", "state")
+    aliases = MappingProxyType({1: 6})
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of x and of the state."""
+        return operands[0].dtype, operands[-1].dtype
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """8 an element of the state and token (decay 2, input 2, state 2, output 2)."""
+        return 8 * operands[0].elements * operands[4].shape[1]
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Token by token."""
+        x, dt, b, c, a_log, skip, state = operands
+        step, y = softplus(dt), np.empty_like(x)
+        for t in range(x.shape[1]):
+            decay = np.exp(-np.exp(a_log) * step[:, t, :, None])
+            state = decay * state + (step[:, t] * x[:, t])[..., None] * b[:, t, None]
+            y[:, t] = np.einsum("bfn,bn->bf", state, c[:, t])
+        return y + skip * x, state
+
+
+@dataclass(frozen=True)
+class SsdScan(Scan):
+    """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
+
+    Δ is softplus(dt + dt_bias), and a is one number a head.
+    """
+
+    opcode = "ssd_scan"
+    rule = "b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!"
+    takes = ("x", "dt", "b", "c", "a_log", "dt_bias", "skip", "state")
+    aliases = MappingProxyType({1: 7})
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """Of a chunk: c·bᵀ for each group; that by x, c by the state, x by b for each head."""
+        if self.chunk == 1:
+            return ()
+        n = self.equation(operands).sizes(operands)
+        count, length = self.chunks(n["t"])
+        groups, heads = n["b"] * count * n["g"], n["b"] * count * n["g"] * n["r"]
+        return (
+            Gemm(length, length, n["n"], groups),
+            Gemm(length, n["d"], length, heads),
+            Gemm(length, n["d"], n["n"], heads),
+            Gemm(n["d"], n["n"], length, heads),
+        )
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """6 an element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
+        n = self.equation(operands).sizes(operands)
+        if self.chunk == 1:
+            return 6 * operands[0].elements * n["n"]
+        count, length = self.chunks(n["t"])
+        masks = 3 * length * length * n["b"] * count * n["g"] * n["r"]
+        return masks + 4 * operands[0].elements + 2 * count * results[1].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Chunk by chunk."""
+        x, dt, b, c, a_log, dt_bias, skip, state = operands
+        step, y = softplus(dt + dt_bias), np.empty_like(x)
+        for part in self.pieces(x.shape[1]):
+            start, between, end = decays(-np.exp(a_log) * step[:, part])
+            new = step[:, part, :, :, None] * x[:, part]
+            scores = np.einsum("blgn,bsgn,blsgr->blsgr", c[:, part], b[:, part], between, optimize=True)
+            y[:, part] = np.einsum("blsgr,bsgrd->blgrd", scores, new) + np.einsum(
+                "blgr,blgn,bgrdn->blgrd", start, c[:, part], state, optimize=True
+            )
+            added = np.einsum("bsgr,bsgrd,bsgn->bgrdn", end, new, b[:, part], optimize=True)
+            state = start[:, -1, :, :, None, None] * state + added
+        return y + skip[..., None] * x, state
