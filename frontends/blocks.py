@@ -25,6 +25,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "p": "position",
     "c": "label",
     "e": "expert",
     "x": "route",
