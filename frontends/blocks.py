@@ -1,8 +1,10 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Ops
-come in the order in which transformers' eager code runs them, so that live memory is that code's.
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
+latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
+without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
+so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ _AXES = {
     "c": "label",
     "e": "expert",
     "x": "route",
+    "q": "q_latent",
+    "l": "latent",
+    "u": "head_dim",
+    "p": "head_dim",
+    "m": "head_dim",
     "n": "state",
     "w": "tap",
     "k": "rank",

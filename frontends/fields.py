@@ -46,7 +46,7 @@ _INERT = {
         summary_proj_to_labels summary_type summary_use_proj task_specific_params
     """,
     "it says how the same sums are done": """
-        attn_implementation chunk_size_feed_forward context_window_size experts_implementation
+        attn_implementation chunk_size_feed_forward context_window_size ep_size experts_implementation
         chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp residual_in_fp32 use_associative_scan
         attention_softmax_in_fp32 attn_impl bias_dropout_fusion masked_softmax_fusion reorder_and_upcast_attn
         scale_attention_softmax_in_fp32 slow_but_exact use_bfloat16 use_cache use_mamba_kernels use_mambapy
