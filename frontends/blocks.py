@@ -27,7 +27,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
-    "p": "position",
+    "z": "position",
     "c": "label",
     "e": "expert",
     "x": "route",

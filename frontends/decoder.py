@@ -42,9 +42,9 @@ class Learned:
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
-    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. Embeddings have
-    `learned` positions added or are normalized, by what checkpoints call `embedding_norm`, if at all. A `head` "score"
-    gives logits of so many labels, and "" the hidden states.
+    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. `learned`
+    positions may be added, and embeddings normalized by what checkpoints call `embedding_norm`. A `head`
+    "score" gives logits of so many labels, and "" the hidden states.
     """
 
     name: str
@@ -93,8 +93,8 @@ class Decoder:
         """What enters the first layer, of the rows of the table."""
         x = blocks.scale(x, self.embedding_scale, "embedding_scale")
         if self.learned:
-            at = blocks.sized(p=self.learned.rows)
-            rows = at.weight("p h", "positions.weight", f"{self.learned.name}.weight")
+            at = blocks.sized(z=self.learned.rows)
+            rows = at.weight("z h", "positions.weight", f"{self.learned.name}.weight")
             x = blocks.b.positions(x, rows, offset=self.learned.first, name="positions")
         return blocks.norm(x, "embedding_norm", self.embedding_norm) if self.embedding_norm else x
 

@@ -35,7 +35,13 @@ OLDER: dict[str, dict[str, Any]] = {
     "gpt_bigcode, a head of keys each": {**_BIGCODE, "multi_query": False},
     "gptj": _GPTJ,
     "gptj, whole heads": {**_GPTJ, "rotary_dim": 6},
-    "codegen": {**_GPTJ, "model_type": "codegen", "architectures": ["CodeGenForCausalLM"], "n_head": 8, "n_embd": 32},
+    "codegen": {
+        **_GPTJ,
+        "model_type": "codegen",
+        "architectures": ["CodeGenForCausalLM"],
+        "n_head": 8,
+        "n_embd": 32,
+    },
     "opt": _OPT,
     "opt, no biases, gelu": {
         **_OPT,

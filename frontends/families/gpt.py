@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..config import Config
 from ..decoder import Decoder, Learned, Names
 from ..family import family
@@ -35,7 +37,7 @@ def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp
     """A stack with a table of positions."""
     norm, table = layer_norm(config, "layer_norm_epsilon"), Learned("transformer.wpe", rows)
     stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
-    how = {"norm": norm, "names": _NAMES, "learned": table}
+    how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}
     return decoder(config, architecture, stack, tied_default=True, **how)
 
 
@@ -45,7 +47,7 @@ def gpt2(config: Config) -> Decoder:
     rows = _spelled(config, 1024)
     config.unmodelled("scale_attn_by_inverse_layer_idx", (False,), "scores scaled by the layer's number")
     names = ("c_attn[0]^T", "c_attn[1]^T", "c_attn[2]^T", "c_proj^T")
-    how = {"module": "attn", "matrices": names, "qkv_bias": True, "out_bias": True}
+    how: dict[str, Any] = {"module": "attn", "matrices": names, "qkv_bias": True, "out_bias": True}
     mixer = attention(config, rope=None, scale=_scale(config), **how)
     return _learned(config, "GPT2LMHeadModel", rows, mixer, _mlp(config, "gelu_new", "c_fc^T", "c_proj^T"))
 
@@ -56,7 +58,12 @@ def gpt_bigcode(config: Config) -> Decoder:
     rows, act = _spelled(config, 1024), "gelu_pytorch_tanh"
     one, (count, *_) = config.flag("multi_query", True), heads(config, None, None)
     names = tuple(f"c_attn[{i}]" if one else f"c_attn[{i}/{count}]" for i in range(3))
-    how = {"module": "attn", "matrices": (*names, "c_proj"), "qkv_bias": True, "out_bias": True}
+    how: dict[str, Any] = {
+        "module": "attn",
+        "matrices": (*names, "c_proj"),
+        "qkv_bias": True,
+        "out_bias": True,
+    }
     mixer = attention(config, rope=None, kv_heads=1 if one else count, scale=_scale(config), **how)
     return _learned(config, "GPTBigCodeForCausalLM", rows, mixer, _mlp(config, act, "c_fc", "c_proj"))
 

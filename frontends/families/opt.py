@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Learned, Names
@@ -27,6 +29,6 @@ def opt(config: Config) -> Decoder:
     layer = Layer(mixer, mlp, Norms("self_attn_layer_norm", before_mlp="final_layer_norm"))
     stem, rows = "model.decoder", config.assumed("max_position_embeddings", 2048) + 2
     names = Names(f"{stem}.embed_tokens", f"{stem}.layers.{{layer}}", f"{stem}.final_layer_norm")
-    how = {"norm": Norm(1e-5, "layer_norm", learns), "names": names}  # torch's own epsilon
+    how: dict[str, Any] = {"norm": Norm(1e-5, "layer_norm", learns), "names": names}  # torch's own epsilon
     how |= {"learned": Learned(f"{stem}.embed_positions", rows, 2)}
     return decoder(config, "OPTForCausalLM", (layer,) * layers(config), tied_default=True, **how)
