@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llmir.dtype import dtype
@@ -73,6 +74,11 @@ def attention(
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
+
+
+def interleaved(mixer: Attention) -> Attention:
+    """The same with rotary positions on pairs of neighbours."""
+    return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:

@@ -105,6 +105,10 @@ _MINIMAX_M2 = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
+_GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
+_GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
+_ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
+_CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
 
 
 def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
@@ -196,6 +200,16 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    "glm": _GLM,
+    "glm, without biases, positions on all": {
+        **_GLM,
+        "attention_bias": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+    "glm4": _GLM4,
+    "ernie": _ERNIE,
+    "ernie, biases, untied": {**_ERNIE, "use_bias": True, "tie_word_embeddings": False},
+    "cwm, a window of 3": {**_CWM, "sliding_window": 3, "num_hidden_layers": 6, "rope_parameters": None},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {

@@ -16,9 +16,8 @@ from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
-from .limit import Limit
 from .nodes import split
-from .price import Price, Roofline
+from .price import Model, Price, Roofline
 from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
@@ -27,7 +26,7 @@ _POINTS = 512  # of which a price keeps what it found: a product reads B·T alon
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Price):
     """The time of a calibrated kernel, and never less than the roofline's.
 
     `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
@@ -52,10 +51,6 @@ class Measured:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
         own = self.fit.device == self.device
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
-
-    def of(self, at: Binding) -> Price:
-        """This price, the only one there is."""
-        return self
 
     @property
     def launch_s(self) -> float:
@@ -139,7 +134,7 @@ class Crossing(Measured):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Price):
     """The price of an op that several kernels do, as of attention: that of the first which takes the shape.
 
     Sequences of several kinds in one step are taken one kind after another.
@@ -203,7 +198,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class Calibrated(Model):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
 
     device: Device
@@ -218,10 +213,6 @@ class Calibrated:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
         named = self.engine if self.engine and self.engine in engines(self.device) else None
         return named or first(self.device) or "no"
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """Those of the roofline, below which no time goes."""
-        return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
         """A measured kernel's price; the roofline's where not even a stand-in is known."""
