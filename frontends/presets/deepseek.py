@@ -112,7 +112,7 @@ _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V2-Lite-16B": {"topk_method": "greedy", **_stretched(40, 0.707)},
     "DeepSeek-V2-236B": {"topk_method": "group_limited_greedy", **_stretched(40, 0.707)},
     "Moonlight-16B-A3B": {"rms_norm_eps": 1e-5},
-    "DeepSeek-V3-671B": {"num_nextn_predict_layers": 1, **_stretched(40, 1.0), **_STORED},
+    "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED},
     "Kimi-K2-1026B": {"model_type": "kimi_k2", **_stretched(32, 1.0, beta_fast=1), **_STORED},
 }
 
