@@ -30,7 +30,8 @@ _INERT = {
     "it acts in training only": """
         attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha dropout embd_pdrop
         gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range layerdrop
-        neftune_noise_alpha resid_pdrop router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
+        neftune_noise_alpha resid_pdrop residual_dropout router_aux_loss_coef router_jitter_noise seq_aux
+        tf_legacy_loss
     """,
     "it says how weights begin": """
         block_mlp_init_scale block_use_xavier_init rescale_prenorm_residual time_step_floor

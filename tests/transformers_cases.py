@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases
+from . import state_cases, wide_cases
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -254,6 +254,7 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
+    **wide_cases.CASES,
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -301,7 +302,7 @@ def main() -> None:
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
