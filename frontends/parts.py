@@ -26,6 +26,11 @@ _EXPERTS = (
 _MOST_LAYERS = 10_000
 
 
+def layer_norm(config: Config, key: str, *, learns: tuple[str, ...] = ("weight", "bias")) -> Norm:
+    """A norm with a mean, whose epsilon is `key`, by default that of torch."""
+    return Norm(config.number(key, 1e-5), "layer_norm", learns)
+
+
 def layers(config: Config) -> int:
     """How many layers there are; the deepest published models have some hundred."""
     return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
@@ -41,10 +46,7 @@ def heads(config: Config, kv_default: int | None, head_dim_default: int | None) 
     if size is None and hidden % count:
         fact = f"{count} does not divide hidden_size {hidden}, and there is no head_dim"
         raise config.error("num_attention_heads", fact)
-    size = size or hidden // count
-    if size % 2:
-        raise config.error("head_dim", f"rotary positions need an even head size, got {size}")
-    return count, kv, size
+    return count, kv, size or hidden // count
 
 
 def _given(config: Config, key: str, default: int | None) -> int | None:
@@ -68,9 +70,11 @@ def attention(
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
     if "rope" not in differences:
-        lengths = positions_default, theta_default, trained_default, share_default
-        differences["rope"] = rope(config, size, *lengths)
-    found = Attention(count, kv, size, **differences)
+        if size % 2:
+            raise config.error("head_dim", f"rotary positions need an even head size, got {size}")
+        stated = rope(config, size, positions_default, theta_default, trained_default, share_default)
+        differences["rope"] = stated
+    found = Attention(**{"heads": count, "kv_heads": kv, "head_dim": size, **differences})
     if found.scale is None:
         for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
             config.unmodelled(key, (None, usual), "another scale of the attention scores")

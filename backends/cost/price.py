@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from llmir.dim import Binding, Number, maximum
+from llmir.dim import Binding, Number, Size, maximum
 from llmir.hw import Device
 
 from .basis import ROOFLINE, Basis
@@ -19,7 +19,10 @@ from .rows import Row
 
 
 class Price(Protocol):
-    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike."""
+    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
+
+    It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
+    """
 
     @property
     def basis(self) -> Basis:
@@ -58,6 +61,11 @@ class Roofline(Price):
 
     limits: tuple[Limit, ...]
     basis: Basis = ROOFLINE
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What the limits are of."""
+        return tuple(limit.amount for limit in self.limits)
 
     def times(self, at: Binding) -> list[Number]:
         """Seconds by each limit."""

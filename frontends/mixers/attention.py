@@ -34,7 +34,7 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
     `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms.
+    and back, and `qk_norms` the norms, which follow the rotary positions if `norm_turned`.
     """
 
     block: ClassVar[str] = "attention"
@@ -52,6 +52,7 @@ class Attention:
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+    norm_turned: bool = False
 
     @property
     def sees(self) -> str:
@@ -74,13 +75,16 @@ class Attention:
 
         with b.block("attention"):
             q = project("h g r d", "b t g r d", "q_proj", to_q)
-            q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+            q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
-            k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             v = project("h g d", "b t g d", "v_proj", to_v)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+            if self.norm_turned:
+                q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+                k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
