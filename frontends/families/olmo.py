@@ -1,10 +1,11 @@
-"""OLMo 2 and 3. Defaults for absent fields are transformers' own."""
+"""OLMo 1, 2 and 3. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
@@ -14,6 +15,15 @@ from ..parts import all_but_every, attention, decoder, heads, layers, mlp, slide
 from ..rope import ropes
 
 _AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
+
+@family("OlmoForCausalLM", "olmo")
+def olmo(config: Config) -> Decoder:
+    """OlmoForCausalLM: norms that learn nothing, and q, k and v that may be clipped."""
+    bias, clip = config.flag("attention_bias", False), config.optional_number("clip_qkv") or 0.0
+    layer = Layer(attention(config, qkv_bias=bias, out_bias=bias, clip=clip), mlp(config))
+    norm = Norm(1e-5, "layer_norm", ())
+    return decoder(config, "OlmoForCausalLM", (layer,) * layers(config), norm=norm)
 
 
 def _attention(config: Config, **how: Any) -> Attention:

@@ -31,7 +31,8 @@ class Rope:
 class Attention:
     """Grouped-query attention over the cache, eager: the scores go through memory.
 
-    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
+    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
+    cut to ±`clip` unless that is 0. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
     `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
     and back, and `qk_norms` the norms, which follow the rotary positions if `norm_turned`.
@@ -49,6 +50,7 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
+    clip: float = 0.0
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
@@ -71,7 +73,8 @@ class Attention:
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
         def project(weight: str, out: str, name: str, param: str) -> Value:
-            return at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+            found = at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+            return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
             q = project("h g r d", "b t g r d", "q_proj", to_q)
