@@ -18,10 +18,16 @@ def normalize(name: str) -> str:
 def stored(param: str) -> tuple[str, int | None]:
     """The tensor in a checkpoint that a weight is, or is a piece of, and which one from the top.
 
+    With `:,` before its number a piece lies below others within each index of the weight's first axis, of the
+    first two with two of them.
+
     >>> stored("layers.0.qkv_proj.weight[1]"), stored("layers.0.o_proj.weight")
     (('layers.0.qkv_proj.weight', 1), ('layers.0.o_proj.weight', None))
+    >>> stored("layers.0.qkvz.weight[:,3]")
+    ('layers.0.qkvz.weight', 3)
     """
     name, bracket, piece = param.removesuffix("]").rpartition("[")
+    piece = piece.replace(":,", "")
     return (name, int(piece)) if bracket and piece.isdecimal() else (param, None)
 
 

@@ -33,8 +33,9 @@ class Attention:
 
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms.
+    `whole` projection. With a `gate`, q_proj has beside each head of q another, whose sigmoid scales the
+    output. `module` and `matrices` are what checkpoints call it and its projections to q, k, v and back, and
+    `qk_norms` the norms.
     """
 
     block: ClassVar[str] = "attention"
@@ -49,6 +50,7 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
+    gate: bool = False
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
@@ -73,7 +75,8 @@ class Attention:
             return at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
 
         with b.block("attention"):
-            q = project("h g r d", "b t g r d", "q_proj", to_q)
+            parts = dict.fromkeys(["q_proj", "gate_proj"][: 1 + self.gate], "h g r d")
+            q, *gate = at.merged(x, parts, "q_proj", to_q, ":,:,", bias=self.qkv_bias)
             q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
@@ -93,6 +96,7 @@ class Attention:
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
+            mixed = b.sigmoid_mul(mixed, *gate, name="gated") if gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
