@@ -1,8 +1,10 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Ops
-come in the order in which transformers' eager code runs them, so that live memory is that code's.
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
+latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
+without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
+so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ _AXES = {
     "c": "label",
     "e": "expert",
     "x": "route",
+    "q": "q_latent",
+    "l": "latent",
+    "u": "head_dim",
+    "p": "head_dim",
+    "m": "head_dim",
     "n": "state",
     "w": "tap",
-    "u": "value_dim",
     "k": "rank",
     "G": "whole_kv_heads",
     "R": "whole_heads",
@@ -114,14 +120,13 @@ class Blocks:
     ) -> list[Value]:
         """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
 
-        The first axis of each is x's last. They lie so `inside` the first axes of what is added
-        (`names.stored`).
+        The first axis of each is x's last. They lie so `inside` each head (`names.stored`).
         """
         ins = next(iter(weights.values())).split()[0]
         outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
         if len(weights) == 1:
             return [self.linear(x, f"b t {ins}", weights[name], f"b t {outs[name]}", name, param, bias=bias)]
-        pieces = {part: f"[{inside}{i}]" for i, part in enumerate(weights)}
+        pieces = {part: f"[{i}{inside}]" for i, part in enumerate(weights)}
         kinds = [("weight", weights), *([("bias", outs)] if bias else [])]
         taken = [
             self.weight(axes[part], f"{part}.{what}", f"{param}.{what}{pieces[part]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from llmir.dtype import dtype
@@ -90,6 +91,11 @@ def attention(
     return found
 
 
+def interleaved(mixer: Attention) -> Attention:
+    """The same with rotary positions on pairs of neighbours."""
+    return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
+
+
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     """The mask that `sliding_window` says: absent it is the family's default, and null is none."""
     key = "sliding_window"
@@ -125,6 +131,12 @@ def mlp(config: Config, **differences: Any) -> Mlp:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
+
+
+def drafts(config: Config) -> None:
+    """Layers that predict further tokens, which the model runs without: a note says so."""
+    if count := config.optional_integer("num_nextn_predict_layers", 0):
+        config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

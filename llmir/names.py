@@ -18,16 +18,15 @@ def normalize(name: str) -> str:
 def stored(param: str) -> tuple[str, int | None]:
     """The tensor in a checkpoint that a weight is, or is a piece of, and which one from the top.
 
-    With `:,` before its number a piece lies below others within each index of the weight's first axis, of the
-    first two with two of them.
+    `[0/kv_heads]` is the first piece of the rows of each head, `[0/heads]` of each head of queries.
 
     >>> stored("layers.0.qkv_proj.weight[1]"), stored("layers.0.o_proj.weight")
     (('layers.0.qkv_proj.weight', 1), ('layers.0.o_proj.weight', None))
-    >>> stored("layers.0.qkvz.weight[:,3]")
+    >>> stored("layers.0.qkvz.weight[3/kv_heads]")
     ('layers.0.qkvz.weight', 3)
     """
-    name, bracket, piece = param.removesuffix("]").rpartition("[")
-    piece = piece.replace(":,", "")
+    name, bracket, inside = param.removesuffix("]").rpartition("[")
+    piece = inside.partition("/")[0]
     return (name, int(piece)) if bracket and piece.isdecimal() else (param, None)
 
 

@@ -78,18 +78,23 @@ class Checkpoint:
             whole = sum(rows.values()) or own[0]
             return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
         if piece is not None and not set(term) & set(x):  # a bias
-            inside, outs = math.prod(shape[: name.count(":,")]), math.prod(shape)
-            bias = parameter(tensor, (sum(rows.values()),)).reshape(inside, -1)
-            return bias[:, start // inside : (start + outs) // inside].reshape(shape)
+            heads, outs = _heads(name, term, shape), math.prod(shape)
+            bias = parameter(tensor, (sum(rows.values()),)).reshape(heads, -1)
+            return bias[:, start // heads : (start + outs) // heads].reshape(shape)
         if len(shape) < 2 or not set(term) & set(x):
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        whole = sum(rows.values()) or outs
-        inside = math.prod(shape[i] for i in order[: name.count(":,")])  # what its piece is in each of
-        found = parameter(tensor, (whole, math.prod(shape) // outs)).reshape(inside, whole // inside, -1)
-        found = found[:, start // inside : (start + outs) // inside]
+        whole = parameter(tensor, (sum(rows.values()) or outs, math.prod(shape) // outs))
+        heads = _heads(name, term, shape)  # each with all pieces
+        found = whole.reshape(heads, -1, whole.shape[1])[:, start // heads : (start + outs) // heads]
         return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+
+
+def _heads(name: str, term: list[str], shape: tuple[int, ...]) -> int:
+    """How many heads there are whose rows each hold a piece of all the weights that lie in a tensor."""
+    axes = {"/kv_heads]": "g", "/heads]": "gr"}.get(name[name.rfind("/") :], "")
+    return math.prod(n for axis, n in zip(term, shape, strict=True) if axis in axes)
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

@@ -54,6 +54,32 @@ _QWEN2_MOE = {
 }
 _PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_LATENT = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+_DEEPSEEK = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
+_DEEPSEEK_2 = {**_DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
+_DEEPSEEK_3 = {
+    **_DEEPSEEK,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "n_group": 4,
+    "topk_group": 2,
+}
+_MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
@@ -79,6 +105,29 @@ _MINIMAX_M2 = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
+_GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
+_GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
+_ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
+_JAIS = {**_SIZES, "architectures": ["Jais2ForCausalLM"], "model_type": "jais2", "layer_norm_eps": 1e-5}
+_HUNYUAN = {
+    **_SIZES,
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    "model_type": "hunyuan_v1_dense",
+    "head_dim": 8,
+}
+_DOTS = {
+    **_SIZES,
+    "architectures": ["Dots1ForCausalLM"],
+    "model_type": "dots1",
+    "head_dim": 6,
+    "num_hidden_layers": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+}
+_CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
 
 
 def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
@@ -170,6 +219,27 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    "glm": _GLM,
+    "jais2": {k: v for k, v in _JAIS.items() if k != "rms_norm_eps"},
+    "hunyuan-dense": _HUNYUAN,
+    "dots1, groups, windows of 3 at the end": {
+        **_DOTS,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "max_window_layers": 2,
+        "sliding_window": 3,
+    },
+    "glm, without biases, positions on all": {
+        **_GLM,
+        "attention_bias": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+    "glm4": _GLM4,
+    "ernie": _ERNIE,
+    "ernie, biases, untied": {**_ERNIE, "use_bias": True, "tie_word_embeddings": False},
+    "cwm, a window of 3": {**_CWM, "sliding_window": 3, "num_hidden_layers": 6, "rope_parameters": None},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -191,6 +261,27 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "deepseek-v2": {**_DEEPSEEK_2, "routed_scaling_factor": 2.0},
+    "deepseek-v2, groups, biases, yarn": {
+        **_yarn(_DEEPSEEK_2, mscale=0.707, mscale_all_dim=0.707),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "deepseek-v2, no latent of queries": {**_DEEPSEEK_2, "q_lora_rank": None},
+    "deepseek-v3": _DEEPSEEK_3,
+    "deepseek-v3, one group, yarn, biases": {
+        **_yarn(_DEEPSEEK_3, mscale=1.0, mscale_all_dim=1.3),
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+    },
+    "deepseek-v3, halves rotated": {**_DEEPSEEK_3, "rope_interleave": False, "q_lora_rank": None},
+    "minicpm3": _MINICPM_3,
+    "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
 }

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
-from llmir.backends.cost.nodes import hardware
+from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
 from llmir.dim import Binding
 from llmir.errors import InputError
@@ -129,10 +130,16 @@ class Workload(Record, Result):
         Caches only grow, so the ends are enough.
         """
         sequences = batch // self.program.micro_batches
-        ends = [Binding(B=sequences, T=self.prompt, C=0)]
+        ends = [(self.prompt, 0)]
         if self.generate > 1:
-            ends.append(Binding(B=sequences, T=1, C=self.prompt + self.generate - 2))
-        return int(max(m.peak(at) for m in memories(self.program) for at in ends))
+            ends.append((1, self.prompt + self.generate - 2))
+        return int(
+            max(
+                m.peak(Binding(B=sequences, T=new, C=context))
+                for new, context in ends
+                for m in memories(self.program.phase(step_phase(self.program, [new])))
+            )
+        )
 
     @property
     def fits(self) -> bool:
@@ -185,7 +192,12 @@ class Workload(Record, Result):
                 "weight_bytes": sum(w.bytes for w in weights(program)),
                 "weights": [vars(w) for w in weights(program)],
             },
-            "hardware": hardware(program, self.device),
+            "hardware": {
+                "name": self.device.name,
+                "devices": program.devices,
+                "cluster": self.device.node.name if self.device.node else None,
+                "nodes": nodes(program, self.device),
+            },
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": asdict(program.parallelism),

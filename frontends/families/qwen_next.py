@@ -30,7 +30,7 @@ def qwen3_next(config: Config) -> Decoder:
         qk_norm="head",
         gate=True,
     )
-    keeps = delta_net(config, (("in_proj_qkvz", ":,", "qkvz"), ("in_proj_ba", ":,", "ba")))
+    keeps = delta_net(config, (("in_proj_qkvz", "/kv_heads", "qkvz"), ("in_proj_ba", "/kv_heads", "ba")))
     width = config.assumed("shared_expert_intermediate_size", 512)
     shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
     mlps = mlps_of(config, experts_of(config, 512, 10, 512, shared, normalize=True))

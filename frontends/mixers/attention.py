@@ -35,7 +35,7 @@ class Attention:
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
     `whole` projection. With a `gate`, q_proj has beside each head of q another, whose sigmoid scales the
     output. `module` and `matrices` are what checkpoints call it and its projections to q, k, v and back, and
-    `qk_norms` the norms.
+    `qk_norms` the norms, which follow the rotary positions if `norm_turned`.
     """
 
     block: ClassVar[str] = "attention"
@@ -54,6 +54,7 @@ class Attention:
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+    norm_turned: bool = False
 
     @property
     def sees(self) -> str:
@@ -76,14 +77,17 @@ class Attention:
 
         with b.block("attention"):
             parts = dict.fromkeys(["q_proj", "gate_proj"][: 1 + self.gate], "h g r d")
-            q, *gate = at.merged(x, parts, "q_proj", to_q, ":,:,", bias=self.qkv_bias)
-            q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+            q, *gate = at.merged(x, parts, "q_proj", to_q, "/heads", bias=self.qkv_bias)
+            q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
-            k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             v = project("h g d", "b t g d", "v_proj", to_v)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+            if self.norm_turned:
+                q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+                k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
