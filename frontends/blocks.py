@@ -9,6 +9,7 @@ so that live memory is that code's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ _AXES = {
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "z": "position",
     "c": "label",
     "e": "expert",
     "x": "route",
@@ -98,8 +100,8 @@ class Blocks:
         self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
     ) -> Value:
         """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes."""
-        module, bracket, piece = param.partition("[")  # of a merged one
-        stored = f"{module}.weight{bracket}{piece}", f"{module}.bias{bracket}{piece}"
+        module, place = re.fullmatch(r"([^[^]*)(.*)", param).groups()  # type: ignore[union-attr]
+        stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0])], [term, weight]
         if bias:
             added = " ".join(a for a in weight.split() if a not in term.split())
@@ -114,19 +116,20 @@ class Blocks:
         weights: Mapping[str, str],
         name: str,
         param: str,
-        inside: str = "",
+        blocks: int = 1,
         *,
         bias: bool = False,
     ) -> list[Value]:
         """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
 
-        The first axis of each is x's last. They lie so `inside` each head (`names.stored`).
+        The first axis of each is x's last. They lie so in each of its `blocks`.
         """
         ins = next(iter(weights.values())).split()[0]
         outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
         if len(weights) == 1:
             return [self.linear(x, f"b t {ins}", weights[name], f"b t {outs[name]}", name, param, bias=bias)]
-        pieces = {part: f"[{i}{inside}]" for i, part in enumerate(weights)}
+        among = f"/{blocks}" if blocks > 1 else ""
+        pieces = {part: f"[{i}{among}]" for i, part in enumerate(weights)}
         kinds = [("weight", weights), *([("bias", outs)] if bias else [])]
         taken = [
             self.weight(axes[part], f"{part}.{what}", f"{param}.{what}{pieces[part]}")

@@ -41,7 +41,7 @@ class Checkpoint:
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
                 self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
-                name, piece = stored(op.param)
+                name, piece, *_ = stored(op.param)
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in terms[0])
@@ -52,13 +52,13 @@ class Checkpoint:
             if param := at.graph[value.node].op.param:
                 shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
                 self.shapes[param] = shape
-                name, piece = stored(param)
+                name, piece, *_ = stored(param)
                 if piece is not None:
                     self.rows.setdefault(name, {})[piece] = shape[0]
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
-        template = re.sub(r"layers\.\d+", "layers.{layer}", name)
+        template = re.sub(r"\.(layers|h|blocks)\.\d+", r".\1.{layer}", name)
         if "{expert}" in name:
             one, names = (
                 Tensor(shape[1:], type.dtype),
@@ -70,31 +70,23 @@ class Checkpoint:
     def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
         term, x = self.terms.get(template, ([], []))
-        tensor, piece = stored(name)
-        rows = self.rows.get(stored(template)[0], {})
+        tensor, piece, blocks, turned = stored(name)
+        rows = self.rows.get(stored(template).tensor, {})
         start = sum(rows[i] for i in range(piece or 0))
         if template in self.shapes and not term:
             own = self.shapes[template]
             whole = sum(rows.values()) or own[0]
             return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
-        if piece is not None and not set(term) & set(x):  # a bias
-            heads, outs = _heads(name, term, shape), math.prod(shape)
-            bias = parameter(tensor, (sum(rows.values()),)).reshape(heads, -1)
-            return bias[:, start // heads : (start + outs) // heads].reshape(shape)
-        if len(shape) < 2 or not set(term) & set(x):
+        matrix = bool(set(term) & set(x))
+        if piece is None and not matrix:
             return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
         order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
         outs = math.prod(shape[i] for i in order if term[i] not in x)
-        whole = parameter(tensor, (sum(rows.values()) or outs, math.prod(shape) // outs))
-        heads = _heads(name, term, shape)  # each with all pieces
-        found = whole.reshape(heads, -1, whole.shape[1])[:, start // heads : (start + outs) // heads]
-        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
-
-
-def _heads(name: str, term: list[str], shape: tuple[int, ...]) -> int:
-    """How many heads there are whose rows each hold a piece of all the weights that lie in a tensor."""
-    axes = {"/kv_heads]": "g", "/heads]": "gr"}.get(name[name.rfind("/") :], "")
-    return math.prod(n for axis, n in zip(term, shape, strict=True) if axis in axes)
+        ins, whole = [math.prod(shape) // outs] if matrix else [], sum(rows.values()) or outs
+        found = parameter(tensor, (*ins, whole) if turned else (whole, *ins))
+        each = (found.T if turned else found).reshape(blocks, -1, *ins)
+        part = each[:, start // blocks : (start + outs) // blocks]
+        return part.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import state_cases
+from .older_cases import OLDER
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -286,6 +287,8 @@ CASES: dict[str, dict[str, Any]] = {
     **state_cases.CASES,
 }
 
+CASES |= OLDER
+
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
@@ -313,6 +316,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
+_STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["mixtral"]
 
 
@@ -331,7 +335,9 @@ def main() -> None:
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
+        # transformers' eager Falcon adds ALiBi twice, with the mask and before it.
+        how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up

@@ -33,7 +33,7 @@ def olmo_hybrid(config: Config) -> Decoder:
         config.optional_integer("linear_value_head_dim") or 2 * size,
         config.integer("linear_conv_kernel_dim", 4),
         _EPS,
-        tuple((f"{name}_proj", "", part) for name, part in zip("qkvabg", "qkvabz", strict=True)),
+        tuple((f"{name}_proj", 1, part) for name, part in zip("qkvabg", "qkvabz", strict=True)),
         norms="o_norm",
         out="o_proj",
         negative=config.flag("linear_allow_neg_eigval", True),

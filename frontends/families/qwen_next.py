@@ -30,7 +30,7 @@ def qwen3_next(config: Config) -> Decoder:
         qk_norm="head",
         gate=True,
     )
-    keeps = delta_net(config, (("in_proj_qkvz", "/kv_heads", "qkvz"), ("in_proj_ba", "/kv_heads", "ba")))
+    keeps = delta_net(config, ("qkvz", "ba"), by_head=True)
     width = config.assumed("shared_expert_intermediate_size", 512)
     shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
     mlps = mlps_of(config, experts_of(config, 512, 10, 512, shared, normalize=True))
@@ -42,8 +42,8 @@ def qwen3_next(config: Config) -> Decoder:
     return decoder(config, "Qwen3NextForCausalLM", stack, norm=norm)
 
 
-def delta_net(config: Config, projections: tuple[tuple[str, str, str], ...]) -> DeltaNet:
-    """What Qwen's configs say of gated delta nets."""
+def delta_net(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:
+    """What Qwen's configs say of gated delta nets, whose projections are so stacked: by key head, or not."""
     keys, values = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
     if values % keys:
         raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
@@ -54,5 +54,5 @@ def delta_net(config: Config, projections: tuple[tuple[str, str, str], ...]) -> 
         config.integer("linear_value_head_dim", 128),
         config.integer("linear_conv_kernel_dim", 4),
         config.number("rms_norm_eps", 1e-6),
-        projections,
+        tuple((f"in_proj_{parts}", keys if by_head else 1, parts) for parts in stacks),
     )

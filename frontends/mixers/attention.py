@@ -77,7 +77,7 @@ class Attention:
 
         with b.block("attention"):
             parts = dict.fromkeys(["q_proj", "gate_proj"][: 1 + self.gate], "h g r d")
-            q, *gate = at.merged(x, parts, "q_proj", to_q, "/heads", bias=self.qkv_bias)
+            q, *gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")

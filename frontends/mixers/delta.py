@@ -19,7 +19,7 @@ class DeltaNet:
     """Heads whose states forget by a gate and write by the delta rule.
 
     `projections` are what checkpoints call those to q, k, v, the output's gate z, the strength b of a write
-    and the decay a: each a module, the parts that it stacks, and within what (`names.stored`). With
+    and the decay a: each a module, in how many blocks it stacks them, and the parts. With
     `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`.
     """
 
@@ -31,7 +31,7 @@ class DeltaNet:
     value_dim: int
     taps: int
     eps: float
-    projections: tuple[tuple[str, str, str], ...]
+    projections: tuple[tuple[str, int, str], ...]
     norms: str = "norm"
     out: str = "out_proj"
     negative: bool = False
@@ -45,10 +45,10 @@ class DeltaNet:
         at, b = blocks.sized(**sizes, d=self.key_dim, u=self.value_dim, w=self.taps), blocks.b
         with b.block(self.block):
             rows: dict[str, Value] = {}
-            for module, inside, letters in self.projections:
+            for module, count, letters in self.projections:
                 name = module if len(letters) > 1 else f"{letters}_proj"
                 parts = {f"{part}_proj": f"h {_AXES[part]}" for part in letters}
-                found = at.merged(x, parts, name, f"{self.module}.{module}", inside)
+                found = at.merged(x, parts, name, f"{self.module}.{module}", count)
                 rows |= zip(letters, found, strict=True)
             q, k, v = (self._convolved(at, rows[part], part, i) for i, part in enumerate("qkv"))
             decay, beta, z = self._gates(at, x, rows)
