@@ -100,7 +100,7 @@ class AddRmsNorm(Op):
 
 @dataclass(frozen=True)
 class LayerNorm(Op):
-    """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
+    """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs an element.
 
     Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both, need
     not be there. They may have axes before those.
@@ -111,6 +111,7 @@ class LayerNorm(Op):
     takes = ("x", "*learned")
 
     eps: float = 1e-5
+    offset: float = 0.0
     over: int = 1
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -127,7 +128,7 @@ class LayerNorm(Op):
         axes = tuple(range(-self.over, 0))
         centred = x - np.mean(x, axis=axes, keepdims=True)
         normed = centred / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + self.eps)
-        scaled = normed * learned[0] if learned else normed
+        scaled = normed * (learned[0] + self.offset) if learned else normed
         return (scaled + learned[1] if learned[1:] else scaled,)
 
 
