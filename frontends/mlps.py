@@ -37,7 +37,7 @@ class Mlp:
         *gate, up, down = self.matrices
 
         def project(x: Value, term: str, weight: str, out: str, name: str, stored: str) -> Value:
-            param = f"{self.module}.{stored}"
+            param = f"{self.module}.{stored}".lstrip(".")
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         def act(x: Value) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from llmir.dim import Binding
@@ -109,15 +109,18 @@ def expected(program: Program) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for at in program.instances():
         for param, tensor in _stored(at):
-            name, piece = stored(param)
-            found[name] = _below(found[name], tensor) if piece else tensor
+            place = stored(param)
+            laid = replace(tensor, shape=tensor.shape[::-1]) if place.turned else tensor
+            name, outs = place.tensor, -1 if place.turned else 0
+            found[name] = _joined(found[name], laid, outs) if place.piece else laid
     return found
 
 
-def _below(above: Stored, tensor: Stored) -> Stored:
-    """Two pieces of one tensor."""
-    shape = (above.shape[0] + tensor.shape[0], *tensor.shape[1:])
-    return Stored(shape, tensor.dtype, above.bytes + tensor.bytes)
+def _joined(first: Stored, next: Stored, along: int) -> Stored:
+    """Two pieces of one tensor, along an axis."""
+    shape = list(next.shape)
+    shape[along] += first.shape[along]
+    return Stored(tuple(shape), next.dtype, first.bytes + next.bytes)
 
 
 class _Use(NamedTuple):

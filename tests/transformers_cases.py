@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases
+from . import state_cases, wide_cases
+from .older_cases import OLDER
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -108,6 +109,25 @@ _MINIMAX_M2 = {
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
 _ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
+_JAIS = {**_SIZES, "architectures": ["Jais2ForCausalLM"], "model_type": "jais2", "layer_norm_eps": 1e-5}
+_HUNYUAN = {
+    **_SIZES,
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    "model_type": "hunyuan_v1_dense",
+    "head_dim": 8,
+}
+_DOTS = {
+    **_SIZES,
+    "architectures": ["Dots1ForCausalLM"],
+    "model_type": "dots1",
+    "head_dim": 6,
+    "num_hidden_layers": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+}
 _CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
 
 
@@ -201,6 +221,17 @@ CASES: dict[str, dict[str, Any]] = {
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
     "glm": _GLM,
+    "jais2": {k: v for k, v in _JAIS.items() if k != "rms_norm_eps"},
+    "hunyuan-dense": _HUNYUAN,
+    "dots1, groups, windows of 3 at the end": {
+        **_DOTS,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "max_window_layers": 2,
+        "sliding_window": 3,
+    },
     "glm, without biases, positions on all": {
         **_GLM,
         "attention_bias": False,
@@ -254,7 +285,10 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
+    **wide_cases.CASES,
 }
+
+CASES |= OLDER
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -283,6 +317,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
+_STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["mixtral"]
 
 
@@ -301,7 +336,9 @@ def main() -> None:
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
+        # transformers' eager Falcon adds ALiBi twice, with the mask and before it.
+        how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up

@@ -79,7 +79,7 @@ def _product(
     """One product whose results are pieces of one stored tensor: of each head's rows where it has heads."""
     *axes, x_axis = term.split()
     outs = [w.removeprefix(x_axis).strip() for w in weights]
-    inside = "/kv_heads" if "g" in outs[0] else ""
+    inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""
     terms = [*weights, *(outs if bias else ())]
     kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
     held = [
