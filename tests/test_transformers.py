@@ -13,9 +13,10 @@ import pytest
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
+from llmir.frontends.layouts import Layout
+from llmir.frontends.weights import laid
 from llmir.graph import Program
 from llmir.names import stored
-from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
 from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
@@ -25,49 +26,58 @@ CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
 class Checkpoint:
-    """The weights as a program takes them: a checkpoint's [out, in] with the axes taken apart."""
+    """The weights as a program takes them: what a checkpoint stores, with axes and pieces taken apart."""
 
     def __init__(self, program: Program) -> None:
-        self.terms: dict[str, tuple[list[str], list[str]]] = {}
-        self.rows: dict[str, list[int]] = {}  # of the pieces of a tensor
+        self.pieces: dict[str, dict[int, tuple[Layout, dict[str, int]]]] = {}  # with the sizes of their axes
         for at in program.instances():
-            einsum = getattr(at.node.op, "einsum", None)
-            if einsum is None:
-                continue
-            terms = [t.split() for t in einsum.split("->")[0].split(",")]
-            for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
-                op = at.graph[value.node].op
-                grouped = isinstance(at.node.op, GroupedLinear)
-                self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
-                name, piece = stored(op.param)
-                if piece is not None:
-                    sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
-                    rows = math.prod(n for axis, n in sizes if axis not in terms[0])
-                    self.rows.setdefault(name, []).append(rows)
+            if param := at.node.op.param:
+                name, piece = stored(param)
+                sizes = dict(zip(at.node.op.axes, map(Binding(), at.node.results[0].shape), strict=True))
+                if "{expert}" in param:
+                    del sizes["expert"]
+                self.pieces.setdefault(name, {})[piece or 0] = laid(at), sizes
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
-        shape = tuple(map(Binding(), type.shape))
-        template = re.sub(r"layers\.\d+", "layers.{layer}", name)
-        if "{expert}" in name:
-            one, names = (
-                Tensor(shape[1:], type.dtype),
-                (name.replace("{expert}", str(e)) for e in range(shape[0])),
-            )
-            return np.stack([self._one(template, n, one) for n in names])
-        return self._one(template, name, type)
+        if "{expert}" not in name:
+            return self._one(name, name)
+        each = (name.replace("{expert}", str(e)) for e in range(Binding()(type.shape[0])))
+        return np.stack([self._one(name, one) for one in each])
 
-    def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
-        shape = tuple(map(Binding(), type.shape))
-        term, x = self.terms.get(template, ([], []))
-        if len(shape) < 2 or not set(term) & set(x):
-            return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
-        order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
-        outs = math.prod(shape[i] for i in order if term[i] not in x)
-        tensor, piece = stored(name)
-        rows = self.rows.get(stored(template)[0], [outs])
-        start = sum(rows[: piece or 0])
-        found = parameter(tensor, (sum(rows), math.prod(shape) // outs))[start : start + outs]
-        return found.reshape([shape[i] for i in order]).transpose(np.argsort(order))
+    def _one(self, param: str, name: str) -> np.ndarray[Any, Any]:
+        tensor, piece = stored(param)
+        if tensor not in self.pieces:
+            tensor = re.sub(r"\.\d+\.", ".{layer}.", tensor, count=1)
+        pieces, piece = self.pieces[tensor], piece or 0
+        layout, sizes = pieces[piece]
+        lengths = [math.prod(_split(*pieces[i], layout.joined)[1].values()) for i in sorted(pieces)]
+        shape, apart, order = [], [], []  # as stored; with pieces apart; the axes of this one
+        for i in range(len(layout.dimensions)):
+            outer, inner = _split(layout, sizes, i)
+            whole = (
+                [*outer.values(), sum(lengths)] if i == layout.joined else [*outer.values(), *inner.values()]
+            )
+            if i == layout.joined:
+                along = len(apart + whole) - 1
+            shape.append(math.prod(whole))
+            apart += whole
+            order += [a for a in (*outer, *inner) if a in sizes]
+        before = sum(lengths[:piece])
+        found = np.take(
+            parameter(stored(name)[0], tuple(shape)).reshape(apart),
+            range(before, before + lengths[piece]),
+            along,
+        )
+        return found.reshape([sizes[a] for a in order]).transpose([order.index(a) for a in sizes])
+
+
+def _split(layout: Layout, sizes: dict[str, int], dimension: int) -> tuple[dict[str, int], dict[str, int]]:
+    """The axes of a dimension before those along which pieces lie, and these."""
+    axes = layout.dimensions[dimension]
+    start = next((i for i, a in enumerate(axes) if "+" in a), 0 if dimension == layout.joined else len(axes))
+    found = {a.removeprefix("+"): sizes.get(a.removeprefix("+"), 1) for a in axes}
+    names = list(found)
+    return {a: found[a] for a in names[:start]}, {a: found[a] for a in names[start:]}
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

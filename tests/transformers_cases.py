@@ -215,6 +215,8 @@ _STORED = {
     "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
 }
 _STORED["minimax_m2"] = _STORED["mixtral"]
+_STORED["granitemoe"] = {"router": "router.layer"}
+_STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
 
 
 def stored(name: str, model_type: str) -> str:
@@ -235,7 +237,8 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
         with torch.no_grad():
             for name, tensor in model.named_parameters():
-                if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
+                whole = fields["model_type"] in _STACKED
+                if not whole and name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
                     kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
                     for e, rows in enumerate(tensor):
                         stem = name.rpartition(".")[0] + f".{e}."
