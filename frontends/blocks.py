@@ -7,11 +7,12 @@ come in the order in which transformers' eager code runs them, so that live memo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from llmir.build import Builder
-from llmir.dim import Size
+from llmir.dim import B, Size
 from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
@@ -26,6 +27,9 @@ _AXES = {
     "c": "label",
     "e": "expert",
     "x": "route",
+    "n": "state",
+    "w": "tap",
+    "k": "rank",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }
@@ -112,6 +116,43 @@ class Blocks:
             terms.append(added)
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
         return result
+
+    def merged(
+        self, x: Value, weights: Mapping[str, str], name: str, param: str, *, bias: bool = False
+    ) -> list[Value]:
+        """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
+
+        The first axis of each is x's last.
+        """
+        term = f"b t {next(iter(weights.values())).split()[0]}"
+        outs = [axes.split(maxsplit=1)[1] for axes in weights.values()]
+        pairs = list(enumerate(weights.items()))
+        taken = [self.weight(axes, f"{part}.weight", f"{param}.weight[{i}]") for i, (part, axes) in pairs]
+        terms = [term, *weights.values()]
+        if bias:
+            taken += [self.weight(outs[i], f"{part}.bias", f"{param}.bias[{i}]") for i, (part, _) in pairs]
+            terms += outs
+        einsum = f"{', '.join(terms)} -> {', '.join(f'b t {out}' for out in outs)}"
+        return list(self.b.linear(x, *taken, einsum=einsum, name=name))
+
+    def convolved(
+        self, x: Value, axes: str, name: str, param: str, *, bias: bool, piece: int | None = None
+    ) -> Value:
+        """x of those channels through a short convolution, whose last tokens are kept."""
+        which = "" if piece is None else f"[{piece}]"
+        weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
+        added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
+        state = self.state(f"w {axes}", f"{name}_state", {"w": self.sizes["w"] - 1}, self.dtype)
+        y: Value
+        y, _ = self.b.causal_conv(x, weight, state, *added, name=name)
+        return y
+
+    def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:
+        """What is kept of each sequence, zeros before the first token; `sizes` are other than the blocks'."""
+        letters = axes.split()
+        shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
+        named = ("batch", *(_AXES[x] for x in letters))
+        return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
 
     def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:
         """The model's norm over the last axes; what it learns has `axes`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from types import MappingProxyType
 
 from .config import Neutral
@@ -31,6 +32,10 @@ _INERT = {
         gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range layerdrop
         neftune_noise_alpha resid_pdrop router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
     """,
+    "it says how weights begin": """
+        block_mlp_init_scale block_use_xavier_init rescale_prenorm_residual time_step_floor
+        time_step_init_scheme time_step_max time_step_min time_step_scale
+    """,
     "it says what is returned beside the logits": """
         keys_to_ignore_at_inference output_attentions output_hidden_states output_router_logits
         output_scores return_dict return_dict_in_generate use_return_dict
@@ -40,7 +45,8 @@ _INERT = {
     """,
     "it says how the same sums are done": """
         attn_implementation chunk_size_feed_forward context_window_size experts_implementation
-        prefill_chunk_size pretraining_tp use_bfloat16 use_cache
+        chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp residual_in_fp32 use_associative_scan
+        use_bfloat16 use_cache use_mamba_kernels use_mambapy
     """,
     "the classes read max_position_embeddings, and rotary positions go on past it": "max_sequence_length",
     "it counts the layers before those with a sliding window, in classes that have none": "max_window_layers",
@@ -95,6 +101,7 @@ NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
         "shared_expert_intermediate_size": ((None, 0), _SHARED),  # Qwen2 MoE
         "sliding_window": ((None,), "sliding-window attention"),
         "tie_encoder_decoder": (_OFF, "an encoder"),
+        "time_step_limit": ((None, [0.0, inf]), "steps of scans that are cut"),
         "topk_group": ((None, 0, 1), _GROUPS),
         "topk_method": ((None, "greedy"), "another choice of experts"),
         "torchscript": (_OFF, "untied copies of tied weights"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmir.dtype import dtype
@@ -61,11 +63,14 @@ def attention(
     theta_default: float = 10000.0,
     trained_default: int | None = None,
     share_default: float | None = None,
+    interleaved: bool = False,
+    scaling_default: Mapping[str, object] | None = None,
     **differences: Any,
 ) -> Attention:
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
-    positions = rope(config, size, positions_default, theta_default, trained_default, share_default)
+    stated = positions_default, theta_default, trained_default, share_default, scaling_default or {}
+    positions = replace(rope(config, size, *stated), interleaved=interleaved)
     found = Attention(count, kv, size, positions, **differences)
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")

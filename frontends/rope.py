@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .config import Config
 from .mixers import Rope
@@ -14,6 +15,7 @@ _NUMBERS = """
     attention_factor beta_fast beta_slow factor finetuned high_freq_factor long_factor low_freq_factor mscale
     mscale_all_dim short_factor truncate
 """
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _SHARE = "partial_rotary_factor"
 _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings", "max_position_embeddings"
 
@@ -49,14 +51,15 @@ def rope(
     theta: float = 10000.0,
     trained: int | None = None,
     share: float | None = None,
+    scaling: Mapping[str, object] = _NOTHING,
 ) -> Rope:
     """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
     `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
     `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
-    head has positions.
+    head has positions. `scaling` is that for the object.
     """
-    inner = _object(config)
+    inner = _object(config, scaling)
     size = _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
@@ -83,13 +86,13 @@ def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> 
     return size
 
 
-def _object(config: Config) -> Config:
+def _object(config: Config, default: Mapping[str, object]) -> Config:
     """The object in either spelling; an empty one is as none."""
     found = [
         view for key in ("rope_parameters", "rope_scaling") if (view := config.nested(key)) and view.fields
     ]
     if not found:
-        return Config({}, name=config.name)
+        return Config(default, name=config.name)
     if any(view.fields != found[0].fields for view in found):
         raise config.error("rope_scaling", "contradicts rope_parameters; one of them is enough")
     for view in found[1:]:

@@ -123,9 +123,10 @@ def _joined(first: Stored, tensor: Stored, along: int) -> Stored:
 
 
 class _Use(NamedTuple):
-    """How an op uses a weight: its equation, and the weight's axes there."""
+    """How an op uses a weight: as which operand, its equation, and the weight's axes there."""
 
     op: Op
+    slot: int
     rule: Equation
     axes: tuple[str, ...]
 
@@ -134,7 +135,7 @@ def _uses(at: Instance) -> Iterator[_Use]:
     for _, user, slot in at.graph.nx.out_edges(at.node.name, keys=True):
         node = at.graph[user]
         rule = node.op.equation(at.graph.operand_types(node))
-        yield _Use(node.op, rule, tuple(d.axes[0] for d in rule.operands[slot]))
+        yield _Use(node.op, slot, rule, tuple(d.axes[0] for d in rule.operands[slot]))
 
 
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
@@ -161,7 +162,8 @@ def laid(at: Instance) -> Layout:
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
     use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
     if use is None or not use.op.matrices:
-        return Layout(tuple((op.axes[i],) for i in kept))
+        axes = tuple(op.axes[i] for i in kept)
+        return Layout(use.op.stored(use.slot, axes) if use else tuple((a,) for a in axes))
     return linear([(op.axes[i], use.rule.role(use.axes[i])) for i in kept])
 
 

@@ -138,9 +138,20 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
         axes, type = source.op.axes, source.results[0]
         for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
-            if isinstance(size, int) and size % split:
+            if isinstance(size, int) and size % split and axis != "vocab":
                 name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in axes else "tp"
                 raise PassError(_refused(axis, size, name, split, program, degrees))
+
+
+def padded(program: Program, plan: Plan) -> Iterator[str]:
+    """What to say of vocabularies that their ranks do not divide: all but the last hold pieces of one size.
+
+    Engines pad the table, so that the last has rows of zeros; its piece is as long here where costs count.
+    """
+    ways = plan.mesh.size(plan.axes["vocab"])
+    sizes = {n for source in _sources(program) for axis, n in _sizes(source) if axis == "vocab" and n % ways}
+    for size in sorted(sizes):
+        yield f"vocabulary of {size:,} padded to {-(-size // ways) * ways:,}, to be split {ways} ways"
 
 
 def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Parallelism) -> str:
@@ -155,7 +166,7 @@ def _divides(program: Program, tp: int) -> bool:
     """Whether `tp` alone splits every axis that it would lie on."""
     if any(_whole_heads(program, tp)):
         return False
-    sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis in ("mlp", "vocab")]
+    sizes = [n for source in _sources(program) for axis, n in _sizes(source) if axis == "mlp"]
     return all(n % tp == 0 for n in sizes)
 
 

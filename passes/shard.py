@@ -23,7 +23,7 @@ from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
-from .plan import Plan, plan
+from .plan import Plan, padded, plan
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Shard(Pass):
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
-        after = program.replace(graphs=graphs, mesh=found.mesh)
+        notes = dict.fromkeys((*program.notes, *padded(program, found)))
+        after = program.replace(graphs=graphs, mesh=found.mesh, notes=tuple(notes))
         self._check(after)
         return after
 

@@ -139,7 +139,7 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
     """A shard pass whose degrees divide what they must, as text."""
     kv = config["num_key_value_heads"]
     group = config["num_attention_heads"] // kv
-    split = ("intermediate_size", "vocab_size", "shared_expert_intermediate_size")
+    split = ("intermediate_size", "shared_expert_intermediate_size")
     sizes = [config[k] for k in split if k in config]
     tp = draw(
         st.sampled_from(

@@ -12,6 +12,8 @@ import llmir
 from llmir.errors import UnsupportedError
 from llmir.frontends.presets import find
 
+from . import torch_scans
+
 DATA = Path(__file__).parent / "data"
 ORACLE = json.loads((DATA / "oracle.json").read_text("utf-8"))
 PEAKS = json.loads((DATA / "peak_memory.json").read_text("utf-8"))
@@ -32,8 +34,8 @@ def _by_kind(model: dict[str, Any], numbers: list[int]) -> dict[str, int]:
     return {kind: n for kind, n in zip(model["kinds"], numbers, strict=True) if n}
 
 
-def _equals_torch(program: llmir.Program, truth: dict[str, Any]) -> None:
-    """`program` has logits at all positions and eager attention, and of a multimodal model the text alone."""
+def _equals_torch(program: llmir.Program, config: dict[str, Any], truth: dict[str, Any]) -> None:
+    """`program` has logits at all positions, eager attention, scans token by token, and the text alone."""
     parameters, tower = _by_kind(truth, truth["parameters"]), 0
     if any(note.startswith("the language model alone is modelled") for note in program.notes):
         tower = parameters.pop("vision_tower") + parameters.pop("projector")
@@ -41,13 +43,17 @@ def _equals_torch(program: llmir.Program, truth: dict[str, Any]) -> None:
     assert program.parameters == sum(truth["parameters"]) - tower
     assert program.active_parameters == truth["active"] - tower
     assert program.kv_cache_bytes_per_token == truth["kv_bytes_per_token"]
+    if "state_bytes_per_sequence" in truth:
+        assert torch_scans.state_bytes(program) == truth["state_bytes_per_sequence"]
     assert truth["matmul_flops"]
     for point, numbers in truth["matmul_flops"].items():  # b8_s128 is a prefill, b8_c2048 a decode step
         batch, tokens = (int(part[1:]) for part in point.split("_"))
         step = {"new": tokens, "context": 0} if "_s" in point else {"new": 1, "context": tokens}
         report = llmir.analyze(program, "cpu", batch=batch, **step)
-        assert report.matmul_flops_by_kind == _by_kind(truth, numbers)
-        assert report.matmul_flops == sum(numbers)
+        found = torch_scans.matmul_flops(program, config, batch, **step)
+        for kind, flops in report.matmul_flops_by_kind.items():
+            found[torch_scans.MERGED.get(truth["class"], {}).get(kind, kind)] += flops
+        assert found == _by_kind(truth, numbers)
         assert isinstance(report.matmul_flops, int)
 
 
@@ -59,13 +65,13 @@ def test_a_config_has_the_numbers_of_torch_or_is_refused_by_its_class(name: str)
     except UnsupportedError as error:
         assert f"{ORACLE[name]['class']} is not supported; supported are " in str(error)
     else:
-        _equals_torch(program, ORACLE[name])
+        _equals_torch(program, CONFIGS[name], ORACLE[name])
 
 
 @pytest.mark.parametrize("name", [name for name in ORACLE if find(name)])
 def test_a_preset_computes_what_the_published_config_does(name: str) -> None:
     preset = llmir.load(name, logits="all")
-    _equals_torch(preset, ORACLE[name])
+    _equals_torch(preset, CONFIGS[name], ORACLE[name])
     assert preset.graphs == llmir.load(CONFIGS[name], logits="all").graphs
 
 

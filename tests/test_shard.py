@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.errors import ParseError, PassError
+from llmir.frontends.presets import find
 from llmir.graph import Program
 from llmir.mesh import Parallelism
 
@@ -80,7 +81,8 @@ def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:
 def test_sharded_is_unsharded(
     config: dict[str, Any], which: str, before: str, batch: int, pieces: list[int], data: st.DataObject
 ) -> None:
-    config = wide(config, 12)
+    odd = {"vocab_size": config["vocab_size"]}  # which the last rank has less of, or nothing
+    config = wide(config, 12) | data.draw(st.sampled_from(({}, odd)))
     program = llmir.run(llmir.load(config, logits=which), before)
     how = data.draw(degrees(config))
     assume("ep=0" not in how)
@@ -92,6 +94,25 @@ def test_sharded_is_unsharded(
         raise
     tokens = ids(batch, sum(pieces), config["vocab_size"])
     assert same(logits(program, tokens, *pieces), logits(sharded, tokens, *pieces))
+
+
+@pytest.mark.parametrize(("tp", "padded"), [(2, 50_258), (4, 50_260), (8, 50_264)])
+def test_a_vocabulary_that_tp_does_not_divide_is_padded_as_engines_do(tp: int, padded: int) -> None:
+    """GPT-2's: each rank holds as many rows as one of Megatron's, whose vocabulary is a multiple of tp."""
+    preset = find("llama-2-7b")
+    assert preset
+    program = llmir.load({**preset.config, "vocab_size": 50_257})
+    sharded = llmir.run(program, f"shard{{tp={tp}}}")
+    assert f"vocabulary of 50,257 padded to {padded:,}, to be split {tp} ways" in sharded.notes
+    assert sharded["main"]["embed.weight"].results[0].local(sharded.mesh).shape == (padded // tp, 4096)
+    whole, split = (
+        llmir.analyze(p, "h100-sxm", batch=1, new=1, context=0).weight_bytes for p in (program, sharded)
+    )
+    rest, norms = whole - 2 * 2 * 50_257 * 4096, 2 * (2 * 32 + 1) * 4096
+    assert split == (rest - norms) // tp + norms + 2 * 2 * (padded // tp) * 4096
+    assert sharded.parameters == program.parameters
+    even = llmir.run(llmir.load({**preset.config, "vocab_size": padded}), f"shard{{tp={tp}}}")
+    assert not even.notes
 
 
 def collectives(program: Program, graph: str) -> list[str]:

@@ -19,7 +19,7 @@ from llmir.graph import Program
 from llmir.names import stored
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, parameter, steps
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, parameter, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
@@ -88,7 +88,7 @@ def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> Non
     program = llmir.run(program, pipeline)
     prompt = len(PROMPT[0])
     decoded = [1] * steps(case)
-    for pieces in [prompt], *([CHUNKS] if "window of" in case else []):
+    for pieces in [prompt], *([CHUNKS] if chunked(case) else []):
         found = _logits(program, weights, [*pieces, *decoded])
         # transformers takes norms, positions and softmax in fp32 whatever the model's type.
         np.testing.assert_allclose(found[:, prompt - 3 : prompt], TRUTH[case]["prefill"], rtol=0, atol=1e-5)

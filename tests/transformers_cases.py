@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from . import state_cases
+
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
 _SIZES = {
@@ -190,6 +192,7 @@ CASES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
+    **state_cases.CASES,
 }
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -200,7 +203,12 @@ NEXT = [[9, 7, 9, 3], [9, 3, 2, 8]]
 
 def steps(case: str) -> int:
     """Tokens that are decoded one by one: with windows as many as to leave the prompt's last ones."""
-    return len(NEXT[0]) if "window of" in case else 1
+    return len(NEXT[0]) if chunked(case) else 1
+
+
+def chunked(case: str) -> bool:
+    """Whether tokens go through in uneven chunks too: with windows, and with states."""
+    return "window of" in case or case in state_cases.CASES
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -237,8 +245,8 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
         with torch.no_grad():
             for name, tensor in model.named_parameters():
-                whole = fields["model_type"] in _STACKED
-                if not whole and name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
+                stacked = name.endswith(("experts.gate_up_proj", "experts.down_proj"))  # gate above up
+                if stacked and fields["model_type"] not in _STACKED:
                     kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
                     for e, rows in enumerate(tensor):
                         stem = name.rpartition(".")[0] + f".{e}."
@@ -254,8 +262,9 @@ def main() -> None:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
-            cache, tokens = prefill.past_key_values, torch.tensor(NEXT)
-            decode = [model(tokens[:, i : i + 1], past_key_values=cache) for i in range(steps(case))]
+            kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
+            cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
+            decode = [model(tokens[:, i : i + 1], **cache) for i in range(steps(case))]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),

@@ -1,5 +1,7 @@
 """What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
 
 from .attention import Attention, Rope
+from .conv import ShortConv
+from .mamba import Mamba, Mamba2
 
-__all__ = ["Attention", "Rope"]
+__all__ = ["Attention", "Mamba", "Mamba2", "Rope", "ShortConv"]

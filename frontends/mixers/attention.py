@@ -34,7 +34,8 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
     `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms.
+    and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a key of its own that no
+    query sees: a score that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -52,6 +53,7 @@ class Attention:
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+    sinks: str = ""
 
     @property
     def sees(self) -> str:
@@ -89,11 +91,17 @@ class Attention:
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = b.attention_mask(scores, mask=self.mask, name="mask")
-            probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
+            probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+
+    def _sinks(self, at: Blocks) -> list[Value]:
+        """The score of each head's sink, if there are some."""
+        with at.b.block("attention"):
+            param, laid = f"{self.module}.{self.sinks}", "(kv_heads heads)"
+            return [at.weight("g r", "sinks", param, layout=laid)] if self.sinks else []
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
         """q or k of these axes, normed if they are."""

@@ -47,6 +47,10 @@ class CausalConv(Op):
         """Those of x and of the state."""
         return operands[0].dtype, operands[2].dtype
 
+    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Channels together, and a dimension for the one channel that each reads."""
+        return (axes[:-1], (), axes[-1:]) if slot == 1 else (axes,)
+
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """2 a tap and element; 1 an element for a bias, 4 for silu."""
         biases = len(operands) - 3

@@ -55,6 +55,10 @@ class DecayGate(Op):
         """fp32."""
         return (FP32,)
 
+    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Heads together."""
+        return (axes,)
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         x, a_log, bias = operands

@@ -50,6 +50,10 @@ class GroupNorm(Op):
 
     eps: float = 1e-6
 
+    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Heads together."""
+        return (axes,)
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name; all ranks have the sum, and know how many heads it is of."""
         x, squares, weight = operands

@@ -46,6 +46,10 @@ class Scan(Op):
         """Those of x and of the state."""
         return operands[0].dtype, operands[-1].dtype
 
+    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Heads together."""
+        return (axes,)
+
     def chunks(self, tokens: Size) -> tuple[Size, Size]:
         """(how many, tokens of each): the last is as long as the others, as kernels pad it."""
         length = Min.of(tokens, self.chunk)

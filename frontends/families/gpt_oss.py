@@ -1,0 +1,56 @@
+"""gpt-oss. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..mlps import Moe, Routing
+from ..parts import attention, check_chosen, decoder, layers, window
+
+_YARN = {
+    **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    "original_max_position_embeddings": 4096,
+}
+_COLUMNS = "expert embed (mlp +)"  # gate and up in turn
+
+
+@family("GptOssForCausalLM", "gpt_oss")
+def gpt_oss(config: Config) -> Decoder:
+    """GptOssForCausalLM: sinks, a window in every second layer, biases all over, a clamped GLU."""
+    bias, count = config.flag("attention_bias", True), layers(config)
+    config.ignore("initial_context_length", "experts_per_token")  # the same as others say
+    experts = Moe(
+        count=config.assumed("num_local_experts", 128),
+        chosen=config.assumed("num_experts_per_tok", 4),
+        intermediate=config.assumed("intermediate_size", 2880),
+        routing=Routing(normalize=True),
+        router="router",
+        router_bias=True,
+        matrices=("experts.gate_up_proj[0]", "experts.gate_up_proj[1]", "experts.down_proj"),
+        layouts=(_COLUMNS, _COLUMNS, "expert mlp embed"),
+        biases=("experts.gate_up_proj_bias[0]", "experts.gate_up_proj_bias[1]", "experts.down_proj_bias"),
+        bias_layouts=("expert (mlp +)", "expert (mlp +)", ""),
+        clamp=(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)),
+    )
+    whole = attention(
+        config,
+        positions_default=131072,
+        kv_default=8,
+        head_dim_default=64,
+        theta_default=150000.0,
+        qkv_bias=bias,
+        out_bias=bias,
+        sinks="sinks",
+        scaling_default=_YARN,
+    )
+    kinds = config.texts("layer_types") or ("sliding_attention", "full_attention") * count
+    slides = replace(whole, mask=window(config, 128))
+    stack = tuple(
+        Layer(slides if kind == "sliding_attention" else whole, check_chosen(config, experts))
+        for kind in kinds[:count]
+    )
+    return decoder(config, "GptOssForCausalLM", stack, eps_default=1e-5)
