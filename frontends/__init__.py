@@ -90,14 +90,14 @@ def _family(config: Config) -> Family:
         if named not in FAMILIES:
             raise _unknown(config, "architectures", plain(named))
         config.every("architectures", *[named] * len(classes))
-        config.unmodelled("model_type", (None, FAMILIES[named].model_type), f"{named} is of another")
+        config.unmodelled("model_type", (None, *FAMILIES[named].model_types), f"{named} is of another")
         return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
             raise _unknown(config, "_class_name", plain(config.text("_class_name")))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
-    for found in FAMILIES.matching(lambda family: family.model_type == kind):
+    for found in FAMILIES.matching(lambda family: kind in family.model_types):
         return found
     raise _unknown(config, "model_type", repr(kind))
 

@@ -1,8 +1,10 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Ops
-come in the order in which transformers' eager code runs them, so that live memory is that code's.
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
+latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
+without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
+so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
-_AXES = {
+AXES = {
     "h": "embed",
     "f": "mlp",
     "g": "kv_heads",
@@ -27,6 +29,11 @@ _AXES = {
     "c": "label",
     "e": "expert",
     "x": "route",
+    "q": "q_latent",
+    "l": "latent",
+    "u": "head_dim",
+    "p": "head_dim",
+    "m": "head_dim",
     "n": "state",
     "w": "tap",
     "k": "rank",
@@ -89,7 +96,7 @@ class Blocks:
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param, "layout": layout}
         make = self.b.buffer if buffer else self.b.weight
-        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        return make(type, axes=tuple(AXES[x] for x in letters), **how)
 
     def linear(
         self,
@@ -151,7 +158,7 @@ class Blocks:
         """What is kept of each sequence, zeros before the first token; `sizes` are other than the blocks'."""
         letters = axes.split()
         shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
-        named = ("batch", *(_AXES[x] for x in letters))
+        named = ("batch", *(AXES[x] for x in letters))
         return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
 
     def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:

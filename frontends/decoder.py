@@ -1,19 +1,18 @@
-"""A decoder of layers as a program: equal layers share a body."""
+"""A decoder of layers as a program: equal layers share a body, and periods of layers fold."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import astuple, dataclass
-from itertools import groupby
 
 from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import INT64, DType
-from llmir.graph import Graph, Program, Value
+from llmir.graph import Program, Value
 
 from .blocks import Blocks, Norm
 from .layers import Layer
+from .stack import Stack
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,12 @@ class Decoder:
         b = Builder("main")
         blocks = Blocks(b, self.dtype, self.norm, h=self.hidden, v=self.vocab)
         kinds = list(zip(self.layers, apart or [None] * len(self.layers), strict=True))
-        names = _names(kinds)
         tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
         with b.block("embedding"):
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = blocks.scale(b.embedding(table, tokens), self.embedding_scale, "embedding_scale")
-        bodies: dict[str, Graph] = {}
-        for kind, run in groupby(kinds):
-            body, times = names[kind], len(list(run))
-            if body not in bodies:
-                stem = f"{self.names.layer}."
-                bodies[body] = kind[0].graph(body, stem, self.hidden, self.dtype, self.norm)
-            x = b.repeat(x, body=body, times=times, name=body)
+        stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
+        x = stack.build(b, x)
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             seen = b.last_token(x) if logits == "last" else x
@@ -82,7 +75,7 @@ class Decoder:
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
-        return Program(self.name, {"main": b.graph(), **bodies}, facts=facts)
+        return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
 
     def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""
@@ -97,15 +90,3 @@ class Decoder:
         logits = blocks.b.linear(x, weight, *bias, einsum=f"{terms} -> {rows} v", name="lm_head")
         scaled = blocks.scale(logits, self.logits_scale, "logits_scale")
         return blocks.cap(scaled, self.logits_cap, "logits_cap")
-
-
-def _names(kinds: Sequence[tuple[Layer, Hashable]]) -> dict[tuple[Layer, Hashable], str]:
-    """What the body of each kind of layer is called: by what it has, and a number if it must."""
-    parts = list(zip(*(layer.kinds for layer, _ in kinds), strict=True))
-    names, count = {}, Counter[str]()
-    for kind in dict.fromkeys(kinds):
-        words = zip(kind[0].kinds, parts, strict=True)
-        name = "_".join([*(word for word, all in words if word and len(set(all)) > 1), "layer"])
-        count[name] += 1
-        names[kind] = f"{name}_{count[name]}" if count[name] > 1 else name
-    return names

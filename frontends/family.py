@@ -14,20 +14,20 @@ Reader = Callable[[Config], Decoder]
 
 
 class Family(NamedTuple):
-    """Reads the configs of one class of HF's `architectures`, or of its `model_type`."""
+    """Reads the configs of one class of HF's `architectures`, or of one of its `model_type`s."""
 
-    model_type: str
+    model_types: tuple[str, ...]
     read: Reader
 
 
 FAMILIES: Kind[Family] = Kind("family", "llmir.frontends.families")
 
 
-def family(architecture: str, model_type: str) -> Callable[[Reader], Reader]:
-    """A decorator: the function reads configs of this class, and those that state the `model_type` alone."""
+def family(architecture: str, *model_types: str) -> Callable[[Reader], Reader]:
+    """A decorator: the function reads configs of this class, and those that state a `model_type` alone."""
 
     def take(read: Reader) -> Reader:
-        FAMILIES.add(architecture, Family(model_type, read), read)
+        FAMILIES.add(architecture, Family(model_types, read), read)
         return read
 
     return take

@@ -44,8 +44,9 @@ _INERT = {
         classifier_dropout id2label label2id num_labels problem_type task_specific_params
     """,
     "it says how the same sums are done": """
-        attn_implementation chunk_size_feed_forward context_window_size experts_implementation
-        chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp residual_in_fp32 use_associative_scan
+        attn_implementation chunk_size_feed_forward context_window_size ep_size
+        experts_implementation chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp
+        residual_in_fp32 use_associative_scan
         use_bfloat16 use_cache use_mamba_kernels use_mambapy
     """,
     "the classes read max_position_embeddings, and rotary positions go on past it": "max_sequence_length",

@@ -72,7 +72,7 @@ def attention(
     stated = positions_default, theta_default, trained_default, share_default, scaling_default or {}
     positions = replace(rope(config, size, *stated), interleaved=interleaved)
     found = Attention(count, kv, size, positions, **differences)
-    for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
+    for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", found.scale or size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
     # Qwen3's own configs state the norm and the biases that they have anyway.
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
@@ -115,6 +115,12 @@ def mlp(config: Config, **differences: Any) -> Mlp:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
+
+
+def drafts(config: Config) -> None:
+    """Layers that predict further tokens, which the model runs without: a note says so."""
+    if count := config.optional_integer("num_nextn_predict_layers", 0):
+        config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

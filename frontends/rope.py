@@ -86,7 +86,20 @@ def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> 
     return size
 
 
-def _object(config: Config, default: Mapping[str, object]) -> Config:
+def score_factor(config: Config, rope: Rope) -> float:
+    """What latent attention multiplies scores by on stretched positions, as `mscale_all_dim` says."""
+    mscale = _object(config).fields.get("mscale_all_dim")
+    if rope.scaling != "yarn" or not isinstance(mscale, int | float) or not mscale:
+        return 1.0
+    return amplitude(rope.factors[0], mscale) ** 2
+
+
+def amplitude(factor: float, mscale: float) -> float:
+    """By how much attention is sharper on positions that are stretched so far (arXiv:2309.00071, eq. 22)."""
+    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _object(config: Config, default: Mapping[str, object] = _NOTHING) -> Config:
     """The object in either spelling; an empty one is as none."""
     found = [
         view for key in ("rope_parameters", "rope_scaling") if (view := config.nested(key)) and view.fields
@@ -157,13 +170,12 @@ def _yarn(stated: _Stated) -> tuple[float, ...]:
     if stated.theta <= 1:
         raise stated.config.error(_THETA, f"yarn needs more than 1, got {show(stated.theta)}")
 
-    def amplitude(mscale: float) -> float:
-        return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
-
     ours, all_dim = (inner.optional_number(key, zero=True) for key in ("mscale", "mscale_all_dim"))
     attention = inner.optional_number("attention_factor")
     if attention is None:
-        attention = amplitude(ours) / amplitude(all_dim) if ours and all_dim else amplitude(1)
+        attention = (
+            amplitude(factor, ours) / amplitude(factor, all_dim) if ours and all_dim else amplitude(factor, 1)
+        )
     fast, slow = inner.optional_number("beta_fast") or 32.0, inner.optional_number("beta_slow") or 1.0
     inner.unmodelled("finetuned", (None, True), "scaling by the length of the prompt")
     return (factor, stated.trained, fast, slow, attention, float(inner.flag("truncate", True)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import convert
 from .errors import InputError, PassError, UnsupportedError
-from .graph import Program
+from .graph import PHASES, Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 from .verify import verify
 
@@ -105,6 +105,7 @@ def analyze(
     new: Any = 1,
     context: Any = 0,
     beside: Iterable[Mapping[str, Any]] = (),
+    phase: str | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
@@ -113,6 +114,7 @@ def analyze(
 
     Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
     sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
+    Of a program with phases `phase` says which, by default decode for one new token of each, else prefill.
     `cost` is the cost model: `calibrated` (the default where kernels were measured, on the device or on a
     relative), by the kernels of an `engine`; `ideal`; a plugin's; or an object of yours with `price(row)`
     (`llmir.CostModel`). Or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
@@ -121,6 +123,8 @@ def analyze(
 
     model = _model(hw, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
+    if phase is not None:
+        at["phase"] = convert.choice("phase", phase, PHASES)
     return Report(checked_program(program), model.device, **at, model=model)
 
 

@@ -16,6 +16,7 @@ from . import convert
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
+from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .names import plain
@@ -56,6 +57,8 @@ class Node:
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
+PHASES = ("prefill", "decode")  # the steps that read a prompt, and those of one new token of each sequence
+
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
@@ -66,47 +69,6 @@ def checked_name(name: object) -> str:
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
         convert.refuse("name", name, allowed, VerifyError)
     return name
-
-
-class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types
-    """A `networkx.MultiDiGraph` that takes no edits once it holds nodes, nor do its attributes.
-
-    `copy()` gives an ordinary one.
-    """
-
-    _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
-
-    def hold(self, name: str, nodes: Mapping[str, Node]) -> None:
-        """Become the graph of these nodes, read-only down to the attributes of each edge."""
-        used: dict[str, FrozenDict[str, Any]] = {}
-        users: dict[str, dict[str, Any]] = {name: {} for name in nodes}
-        for node in nodes.values():
-            edges: dict[str, dict[int, Any]] = {}
-            for slot, value in enumerate(node.operands):
-                edges.setdefault(value.node, {})[slot] = FrozenDict(value=value)
-            used[node.name] = FrozenDict((source, FrozenDict(keys)) for source, keys in edges.items())
-            for source, keys in used[node.name].items():
-                users[source][node.name] = keys
-        self._node = FrozenDict((name, FrozenDict(node=node)) for name, node in nodes.items())
-        self._adj = FrozenDict((name, FrozenDict(after)) for name, after in users.items())
-        self._pred = FrozenDict(used)
-        self.graph = FrozenDict(name=name)
-        nx.freeze(self)
-        self._sealed = True
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot set {name!r}: the graph is frozen; copy() can be edited")
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        if self._sealed:
-            raise nx.NetworkXError(f"cannot delete {name!r}: the graph is frozen; copy() can be edited")
-        super().__delattr__(name)
-
-    def copy(self, as_view: bool = False) -> nx.MultiDiGraph:
-        """An ordinary graph with the same nodes, edges and attributes, or a view."""
-        return super().copy(as_view=True) if as_view else nx.MultiDiGraph(self)
 
 
 class Graph(Immutable, Shown):
@@ -244,6 +206,9 @@ class Program(Record, Shown):
     `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
     model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
     field).
+
+    `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
+    over the same weights and caches.
     """
 
     prints = "ir"
@@ -255,6 +220,7 @@ class Program(Record, Shown):
     facts: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
+    phases: Mapping[str, Program] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,6 +240,23 @@ class Program(Record, Shown):
             vars(self)[lines] = texts
         steps = convert.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
         vars(self)["micro_batches"] = steps
+        for name, phase in convert.mapping(
+            "program: phases", self.phases, "programs", error=VerifyError
+        ).items():
+            convert.choice("program: phases", name, PHASES, error=VerifyError)
+            if not isinstance(phase, Program) or phase.phases:
+                convert.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
+
+    def phase(self, name: str) -> Program:
+        """The program as it runs in a phase; what runs in others are then its `phases`.
+
+        That is itself where nothing else runs in that phase.
+        """
+        convert.choice("phase", name, PHASES, error=VerifyError)
+        if name not in self.phases:
+            return self
+        (other,) = (n for n in PHASES if n != name)
+        return self.phases[name].replace(phases={other: self.replace(phases={})})
 
     def __getitem__(self, name: str) -> Graph:
         try:

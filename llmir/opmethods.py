@@ -77,7 +77,7 @@ class OpMethods:
     def append(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """A cache with the new tokens' rows written at its end, in place and in the cache's element type.
 
-        `b p g d, b t g d -> b (p+t) g d`
+        `b p *, b t * -> b (p+t) *`
         """
         return self._op("append", (cache, rows), name, block)
 
@@ -325,6 +325,47 @@ class OpMethods:
         `b [t] h -> b h`
         """
         return self._op("last_token", (x,), name, block)
+
+    def latent_attention(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        *v: Value,
+        mask: str,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """Attention over latents without the scores in memory, of the pairs of a mask.
+
+        Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e.
+        Absorbed, it takes the latents once, for keys and values both, and gives rows of latents
+        (FlashMLA).
+        """
+        return self._op("latent_attention", (q, q_rope, k, k_rope, *v), name, block, mask=mask, scale=scale)
+
+    def latent_mix(
+        self, probabilities: Value, v: Value, /, *, name: str = "", block: str | None = None
+    ) -> Any:
+        """probabilities · v; values of each head, or latents that all share."""
+        return self._op("latent_mix", (probabilities, v), name, block)
+
+    def latent_scores(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
+        return self._op("latent_scores", (q, q_rope, k, k_rope), name, block, scale=scale)
 
     def layer_norm(
         self,

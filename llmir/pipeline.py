@@ -7,9 +7,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
-from .convert import read, stated
+from .convert import choice, read, stated
 from .errors import LlmirError, PassError
-from .graph import Program
+from .graph import PHASES, Program
 from .names import plain, suggest
 from .op import type_name
 from .plugins import Kind, load_plugin
@@ -41,6 +41,36 @@ class Pass:
         return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in given.items())}}}" if given else "")
 
 
+@dataclass(frozen=True)
+class InPhase(Pass):
+    """Another pass, in one phase of a program alone; printed as that pass with `phase=`.
+
+    A phase in which nothing changes stays what the program runs anyway.
+    """
+
+    step: Pass | Function
+    phase: str
+
+    def __post_init__(self) -> None:
+        choice(f"{label(self.step)}: phase", self.phase, PHASES, error=PassError)
+
+    def __call__(self, program: Program) -> Program:
+        """The program with that phase rewritten."""
+        rest, before = (
+            {n: p for n, p in program.phases.items() if n != self.phase},
+            program.replace(phases={}),
+        )
+        now = program.phases.get(self.phase, before)
+        after = _returned(self.step, now)
+        if after is now:
+            return program
+        return program.replace(phases=rest if after == before else {**rest, self.phase: after})
+
+    def __str__(self) -> str:
+        text = label(self.step)
+        return f"{text[:-1]}, phase={self.phase}}}" if text.endswith("}") else f"{text}{{phase={self.phase}}}"
+
+
 def option(default: Any, **about: Any) -> Any:
     """A field of a pass whose value is `least` to `most`, or one of `choices`."""
     return field(default=default, metadata=about)
@@ -66,6 +96,14 @@ def _parse_pass(text: str) -> Pass | Function:
     if brace and not rest.rstrip().endswith("}"):
         raise PassError(f"pass {text!r}: the brace does not close")
     kind = _named(name.strip())
+    options = split_commas(rest.rstrip().removesuffix("}"))
+    phases = [part for part in options if part.partition("=")[0].strip() == "phase"]
+    if phases and not (is_pass(kind) and "phase" in {f.name for f in fields(kind)}):
+        inner = ",".join(part for part in options if part not in phases)
+        if len(phases) > 1:
+            raise PassError(f"pass {name.strip()}: option 'phase' is given twice")
+        step = _parse_pass(f"{name}{{{inner}}}")
+        return InPhase(step, phases[0].partition("=")[2].strip())
     if is_pass(kind):
         return kind(**_options(kind, rest.rstrip().removesuffix("}")))
     if brace and rest.rstrip() != "}":
@@ -146,6 +184,24 @@ def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass |
     return sooner, [*sooner, *steps]
 
 
+def _returned(step: Pass | Callable[[Program], Program], program: Program) -> Program:
+    after = step(program)
+    if not isinstance(after, Program):
+        raise PassError(f"a pass returns a Program, got {type(after).__name__}")
+    return after
+
+
+def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> Program:
+    """`program` after a step that is run on each of its phases."""
+    if isinstance(step, InPhase) or not program.phases:
+        return _returned(step, program)
+    before = program.replace(phases={})
+    after = _returned(step, before)
+    phases = {name: _returned(step, phase) for name, phase in program.phases.items()}
+    same = after is before and all(phase is program.phases[name] for name, phase in phases.items())
+    return program if same else after.replace(phases=phases)
+
+
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
     """`program` after each step, verified before the first and after every one."""
     verify(program)
@@ -153,9 +209,7 @@ def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Prog
     for step in steps:
         done.append(label(step))
         try:
-            after = step(program)
-            if not isinstance(after, Program):
-                raise PassError(f"a pass returns a Program, got {type(after).__name__}")
+            after = _everywhere(step, program)
             program = after if after is program else verify(after)
         except LlmirError as error:
             where = f"in pass {len(done)} of {plain(','.join(done), 200)}"

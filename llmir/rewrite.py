@@ -175,6 +175,10 @@ class _Piece(Builder):
             return self._draft.types[value]
         return super().type(value)
 
+    def node(self, name: str) -> Node:
+        """What stands under a name in the graph, or in the piece."""
+        return self._draft.nodes[name] if name in self._draft.nodes else super().node(name)
+
     def _taken(self, name: str) -> bool:
         return super()._taken(name) or (name in self._draft.nodes and name not in self._gone)
 

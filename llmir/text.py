@@ -84,7 +84,13 @@ def print_program(program: Program) -> str:
     if program.micro_batches != 1:
         head.append(f"micro_batches {program.micro_batches}")
     head += [f"note {json.dumps(n)}" for n in program.notes]
-    return "\n".join([*head, *map(print_graph, program.graphs.values())]) + "\n"
+    lines = [*head, *map(print_graph, program.graphs.values())]
+    for name, phase in program.phases.items():
+        lines.append(f"phase {name}")
+        if phase.entries != ("main",):
+            lines.append(f"entries {', '.join(phase.entries)}")
+        lines += map(print_graph, phase.graphs.values())
+    return "\n".join(lines) + "\n"
 
 
 _VALUE = re.compile(r"%([^\s#,()]+)(?:#(\d+))?")
@@ -144,7 +150,9 @@ class _Reader:
     def __init__(self) -> None:
         self.name, self.mesh = "", ONE_DEVICE
         self.facts: dict[str, str | int] = {}
+        self.phase = ""  # the one that is open; its entries and graphs are the next two
         self.entries: tuple[str, ...] = ("main",)
+        self.done: dict[str, tuple[tuple[str, ...], dict[str, Graph]]] = {}  # entries and graphs by phase
         self.micro_batches = 1
         self.notes: list[str] = []
         self.graphs: dict[str, Graph] = {}
@@ -161,6 +169,7 @@ class _Reader:
             "entries": self._entries,
             "micro_batches": self._micro_batches,
             "note": self._note,
+            "phase": self._phase,
         }
         known = outside if self.graph is None else inside
         if not word or word[0] not in known:
@@ -205,6 +214,30 @@ class _Reader:
     def _entries(self, line: str) -> None:
         self.entries = tuple(p.strip() for p in line.removeprefix("entries").split(","))
 
+    def _phase(self, line: str) -> None:
+        (name,) = _fields(r"phase\s+(\w+)", line)
+        if name in (*self.done, self.phase):
+            raise ParseError(f"phase {name} is there twice")
+        self.close()
+        self.phase, self.entries, self.graphs = name, ("main",), {}
+
+    def close(self) -> None:
+        """Keep the phase that is read."""
+        if not self.graphs:
+            raise ParseError(f"phase {self.phase} has no graph" if self.phase else "no graph found")
+        self.done[self.phase] = self.entries, self.graphs
+
+    def program(self) -> Program:
+        """What was read."""
+        self.close()
+
+        def made(phase: str, **others: Any) -> Program:
+            entries, graphs = self.done[phase]
+            shared = self.mesh, self.facts, tuple(self.notes), self.micro_batches
+            return Program(self.name, graphs, entries, *shared, **others)
+
+        return made("", phases={name: made(name) for name in self.done if name})
+
     def _micro_batches(self, line: str) -> None:
         (number,) = _fields(r"micro_batches\s+(\d+)", line)
         self.micro_batches = int(number)
@@ -238,17 +271,7 @@ def parse_program(text: str) -> Program:
             raise ParseError(f"line {number}: {error}: {line[:120]}") from None
     if reader.graph is not None:
         raise ParseError(f"graph @{reader.graph} does not end")
-    if not reader.graphs:
-        raise ParseError("no graph found")
-    return Program(
-        reader.name,
-        reader.graphs,
-        reader.entries,
-        reader.mesh,
-        reader.facts,
-        tuple(reader.notes),
-        reader.micro_batches,
-    )
+    return reader.program()
 
 
 def read_program(source: str | os.PathLike[str] | bytes) -> Program:

@@ -36,7 +36,49 @@ def verify(program: Program) -> Program:
             if node.op.loop:
                 _verify_body(program, graph, node.name, node.op.loop, graph.operand_types(node))
     _verify_nesting(program)
+    for name, phase in program.phases.items():
+        _verify_phase(program, name, verify(phase))
     return program
+
+
+def _verify_phase(program: Program, name: str, phase: Program) -> None:
+    """It has the mesh, the steps, the weights and the caches of the program that it is a phase of."""
+
+    def fail(fact: str) -> None:
+        raise VerifyError(f"phase {name}: {fact}")
+
+    for what in ("name", "mesh", "micro_batches", "facts"):
+        if getattr(phase, what) != getattr(program, what):
+            fail(f"{what} is {getattr(phase, what)}, of the program {getattr(program, what)}")
+    ours, theirs = ([_face(p, entry) for entry in p.entries] for p in (phase, program))
+    if [entry[:1] for entry in ours[:1]] != [entry[:1] for entry in theirs[:1]] or len(ours) != len(theirs):
+        fail("takes other inputs, or has other stages")
+    if ours[-1][1] != theirs[-1][1]:
+        fail("gives other outputs")
+    for what, words in (("cache", "another type"), ("weight", "another shape")):
+        held, known = _held(phase, what), _held(program, what)
+        for key, type in held.items():
+            if key not in known:
+                fail(f"{what} {key} is not one of the program")
+            if known[key] != type if what == "cache" else known[key].shape != type.shape:
+                fail(f"{what} {key} is of {words}, {type}; of the program it is {known[key]}")
+        if what == "cache" and (missing := known.keys() - held.keys()):
+            fail(f"cache {min(missing)} of the program is missing")
+
+
+def _face(program: Program, entry: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The types that an entry takes and gives."""
+    graph = program[entry]
+    return tuple(n.results[0] for n in graph.inputs), tuple(map(graph.type, graph.outputs))
+
+
+def _held(program: Program, role: str) -> dict[str, Tensor]:
+    """The sources of a role: weights by their names in a checkpoint if they have one, else by path."""
+    found = (at for at in program.instances() if at.node.op.role == role)
+    return {
+        f"{at.node.op.param} of {at.layers}" if at.node.op.param else at.path: at.node.results[0]
+        for at in found
+    }
 
 
 @lru_cache(maxsize=4096)

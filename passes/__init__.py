@@ -5,4 +5,4 @@ from llmir.pipeline import PASSES
 __all__ = ["DEFAULT_PIPELINE", "PASSES"]
 
 # What an inference engine does to every model; the command line's default.
-DEFAULT_PIPELINE = "fuse-attention,fuse,dce"
+DEFAULT_PIPELINE = "absorb-mla{phase=decode},fuse-attention,fuse,dce"

@@ -27,6 +27,28 @@ def _flash(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     return b.flash_attention(q, k, v, *sinks, block=ops["mix"].block, name="flash_attention", **how)
 
 
+def _latent(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) -> Any:
+    scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
+    return p.latent_mix(p.softmax(scores), v, label="mix")
+
+
+def _latent_flash(
+    b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value
+) -> Any:
+    scores, mask, block = match["scores"].op, match["mask"].op, match["mix"].op.block
+    how: Any = {"mask": mask.mask, "scale": scores.scale, "block": block, "name": "latent_attention"}  # type: ignore[attr-defined]
+    absorbed = v == k  # the latents are both
+    return b.latent_attention(q, q_rope, k, k_rope, *(() if absorbed else (v,)), **how)
+
+
+def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
+    return p.latent_attention(q, q_rope, p.dequantize(k), p.dequantize(k_rope), label="flash")
+
+
+def _latent_reads_narrow(b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
+    return b.apply(match["flash"].op, q, q_rope, k, k_rope, name=match["flash"].name)[0]
+
+
 def _widened(p: Any, q: Value, k: Value, v: Value) -> Any:
     return p.flash_attention(q, p.dequantize(k), p.dequantize(v), ..., label="flash")
 
@@ -40,6 +62,8 @@ def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any
 RULES = (
     Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
+    Rule("latent-attention", _latent, _latent_flash),
+    Rule("narrow-latents", _latent_widened, _latent_reads_narrow),
 )
 
 

@@ -189,7 +189,7 @@ def test_bad_input_is_one_line(
         ({"final_logit_softcapping": 30.0}, 3, "$.final_logit_softcapping: 30.0 is not modelled"),
         ({"intermediate_size": -1}, 2, "$.intermediate_size"),
         ({"vocab_size": None}, 2, "$.vocab_size"),
-        ({"architectures": ["<b>ForCausalLM"]}, 3, "supported are LlamaForCausalLM"),
+        ({"architectures": ["<b>ForCausalLM"]}, 3, "; supported are "),
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "opt"])

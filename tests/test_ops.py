@@ -16,6 +16,8 @@ from llmir.op import KINDS, Place, infer, work
 from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
+from .attention_cases import ATTENTION
+
 AT = Binding(B=3, T=5, C=7)
 TOKENS = 3 * 5
 # opcode -> attributes, operand types, and by hand: matmul FLOPs, vector FLOPs, bytes read, bytes written
@@ -161,38 +163,6 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * (24 + 8 + 12),
         2 * TOKENS * (24 + 8 + 12),
     ),
-    "attention_scores": (
-        {},
-        ("bf16[B, T, 2, 3, 4]", "bf16[B, C + T, 2, 4]"),
-        2 * 3 * 6 * 5 * 12 * 4,
-        0,
-        2 * (TOKENS * 24 + 3 * 12 * 8),
-        2 * 3 * 6 * 5 * 12,
-    ),
-    "attention_mask": (
-        {"mask": "causal"},
-        ("bf16[B, 2, 3, T, C + T]",),
-        0,
-        18 * 5 * 12,
-        2 * 18 * 60,
-        2 * 18 * 60,
-    ),
-    "attention_mix": (
-        {},
-        ("bf16[B, 2, 3, T, C + T]", "bf16[B, C + T, 2, 6]"),
-        2 * 3 * 6 * 5 * 12 * 6,
-        0,
-        2 * (18 * 60 + 3 * 12 * 12),
-        2 * TOKENS * 36,
-    ),
-    "flash_attention": (
-        {"mask": "causal"},
-        ("bf16[B, T, 2, 3, 4]", "bf16[B, C + T, 2, 4]", "bf16[B, C + T, 2, 6]"),
-        2 * 3 * 6 * (4 + 6) * sum(7 + i for i in range(1, 6)),
-        5 * 3 * 6 * sum(7 + i for i in range(1, 6)),
-        2 * (TOKENS * 24 + 3 * 12 * 2 * 10),
-        2 * TOKENS * 36,
-    ),
     "top_k": ({"k": 2}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
     "softmax_top_k": ({"k": 2}, ("bf16[B, T, 8]",), 0, 6 * TOKENS * 8, 2 * TOKENS * 8, 8 * TOKENS * 2),
     "sigmoid_top_k": (
@@ -259,6 +229,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         TOKENS * (200 + 2 * 4),
         2 * TOKENS * 200,
     ),
+    **ATTENTION,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
@@ -288,7 +259,8 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     assert len(done.reads) == len(operands)
     # A causal kernel skips part of its products; every other op does all of them.
     gemms = sum(AT(2 * g.batch * g.m * g.n * g.k) for g in done.gemms)
-    assert gemms >= AT(done.matrix) if opcode == "flash_attention" else gemms == AT(done.matrix)
+    part = opcode in ("flash_attention", "latent_attention")
+    assert gemms >= AT(done.matrix) if part else gemms == AT(done.matrix)
 
 
 @pytest.mark.parametrize("opcode", OPS)

@@ -154,7 +154,7 @@ def test_options_round_trip() -> None:
     [
         (
             "fuse-atention",
-            "there are dce, fuse, fuse-attention, quantize, route, shard, stages, unroll; did you mean",
+            "absorb-mla, dce, fuse, fuse-attention, quantize, route, shard, stages, unroll; did you mean",
         ),
         ("fuse{", "the brace does not close"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),

@@ -54,6 +54,32 @@ _QWEN2_MOE = {
 }
 _PHI3 = {**_SIZES, "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
 _MISTRAL = {**_SIZES, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+_LATENT = {
+    **_SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+_DEEPSEEK = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
+_DEEPSEEK_2 = {**_DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
+_DEEPSEEK_3 = {
+    **_DEEPSEEK,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "n_group": 4,
+    "topk_group": 2,
+}
+_MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
     "architectures": ["MixtralForCausalLM"],
@@ -78,6 +104,37 @@ _MINIMAX_M2 = {
     "head_dim": 8,
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
+}
+
+
+_ERNIE = {
+    **_SIZES,
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "moe_num_experts": 5,
+    "moe_k": 2,
+    "moe_intermediate_size": 12,
+    "tie_word_embeddings": False,
+}
+_GRANITE_MOE = {
+    **_SIZES,
+    "architectures": ["GraniteMoeForCausalLM"],
+    "model_type": "granitemoe",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.3,
+}
+_GPT_OSS = {
+    **_SIZES,
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "head_dim": 8,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": 3,
 }
 
 
@@ -170,6 +227,17 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    "ernie-4.5-moe": _ERNIE,
+    "ernie-4.5-moe, biases, no shared expert": {**_ERNIE, "use_bias": True, "moe_num_shared_experts": 0},
+    "granite-moe": _GRANITE_MOE,
+    "gpt-oss, a window of 3 in the first layer": _GPT_OSS,
+    "gpt-oss, no biases, another clamp": {
+        **_GPT_OSS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "attention_bias": False,
+        "swiglu_limit": 0.5,
+        "swiglu_alpha": 1.1,
+    },
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -191,6 +259,27 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 3,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "deepseek-v2": {**_DEEPSEEK_2, "routed_scaling_factor": 2.0},
+    "deepseek-v2, groups, biases, yarn": {
+        **_yarn(_DEEPSEEK_2, mscale=0.707, mscale_all_dim=0.707),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "deepseek-v2, no latent of queries": {**_DEEPSEEK_2, "q_lora_rank": None},
+    "deepseek-v3": _DEEPSEEK_3,
+    "deepseek-v3, one group, yarn, biases": {
+        **_yarn(_DEEPSEEK_3, mscale=1.0, mscale_all_dim=1.3),
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+    },
+    "deepseek-v3, halves rotated": {**_DEEPSEEK_3, "rope_interleave": False, "q_lora_rank": None},
+    "minicpm3": _MINICPM_3,
+    "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
 }
@@ -220,16 +309,23 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 # What a checkpoint calls modules that transformers calls otherwise.
 _STORED = {
-    "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
+    "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
+    "ernie4_5_moe": {"mlp.gate.moe_statics": "mlp.moe_statics"},
+    "granitemoe": {
+        "router.weight": "router.layer.weight",
+        "experts.gate_up_proj": "input_linear.weight",
+        "experts.down_proj": "output_linear.weight",
+    },
 }
 _STORED["minimax_m2"] = _STORED["mixtral"]
-_STORED["granitemoe"] = {"router": "router.layer"}
 _STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
 
 
 def stored(name: str, model_type: str) -> str:
     """The name in a checkpoint of a parameter of transformers."""
-    return ".".join(_STORED.get(model_type, {}).get(part, part) for part in name.split("."))
+    for ours, theirs in _STORED.get(model_type, {}).items():
+        name = name.replace(ours, theirs)
+    return name
 
 
 def main() -> None:

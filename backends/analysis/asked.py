@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from llmir.convert import counts, shown
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
+from llmir.graph import Program
 
 
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
@@ -32,3 +33,17 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
         )
     return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
+
+
+def step_phase(program: Program, new: Sequence[Number]) -> str:
+    """The phase of a step of so many new tokens: decode of one of each sequence, else prefill.
+
+    `InputError` for a grid of both, and for both in one step, where they are of two phases.
+    """
+    ones = [np.asarray(n) == 1 for n in new]
+    if all(one.all() for one in ones):
+        return "decode"
+    if program.phases and any(one.any() for one in ones):
+        fact = "one new token and more are of two phases here"
+        raise InputError(f"new: {fact}; ask for each alone, or say phase=")
+    return "prefill"

@@ -9,7 +9,7 @@ last: they differ in which of its inputs may be let go inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.dim import Binding, Number, Size, at_most, grown, maximum
-from llmir.graph import Graph, Node, Program, Value
+from llmir.graph import Graph, Instance, Node, Program, Value
 from llmir.mesh import Mesh
 from llmir.op import Loop
 from llmir.tensor import Tensor
@@ -101,10 +101,13 @@ class Memory:
 
 @lru_cache(maxsize=256)
 def memories(program: Program) -> tuple[Memory, ...]:
-    """The memory of one rank of each stage; caches are those of all micro-batches, activations of one."""
+    """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
+
+    Weights are those of all phases: what each has in a form of its own lies beside the others.
+    """
     weights: list[Size] = [0] * len(program.entries)
     caches: list[Size] = [0] * len(program.entries)
-    for at in program.instances():
+    for at in (*program.instances(), *beside(program)):
         if at.node.op.role == "weight":
             weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
         elif at.node.op.role == "cache":
@@ -114,6 +117,21 @@ def memories(program: Program) -> tuple[Memory, ...]:
         Memory(weights[stage], caches[stage], _moments(program, entry))
         for stage, entry in enumerate(program.entries)
     )
+
+
+def beside(program: Program) -> Iterator[Instance]:
+    """The weights that other phases have and this one has not, or has in another type."""
+    seen = {_identity(at) for at in program.instances()} if program.phases else set()
+    for phase in program.phases.values():
+        for at in phase.instances():
+            if at.node.op.role == "weight" and _identity(at) not in seen:
+                seen.add(_identity(at))
+                yield at
+
+
+def _identity(at: Instance) -> tuple[object, ...]:
+    """What makes a weight the same in two phases."""
+    return at.stage, at.node.op.param or at.path, at.layers, at.node.results[0]
 
 
 def _moments(program: Program, entry: str) -> tuple[Moment, ...]:

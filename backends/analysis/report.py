@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import binding, checked, other
+from llmir.backends.analysis.asked import binding, checked, other, step_phase
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, large, plan, sweep
@@ -57,7 +57,8 @@ class Report(Immutable, Result):
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
     decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
-    `model` is a cost model of the device; by default calibrated where it can be, else ideal.
+    `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
+    which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
 
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
@@ -71,6 +72,7 @@ class Report(Immutable, Result):
     beside: tuple[tuple[Number, Number, Number], ...]
     at: Binding
     shape: tuple[int, ...]
+    phase: str
     plan: Plan
 
     def __init__(
@@ -83,11 +85,14 @@ class Report(Immutable, Result):
         context: Any,
         beside: Iterable[Mapping[str, Any]] = (),
         model: Model | None = None,
+        phase: str = "",
     ) -> None:
         steps = (
             checked(batch, new, context),
             *(other(part) for part in items("beside", beside, "other sequences")),
         )
+        phase = phase or step_phase(program, [new for _, new, _ in steps])
+        program = program.phase(phase)
         parts = [binding(program.micro_batches, *step) for step in steps]
         at = Mixed(parts) if len(parts) > 1 else parts[0]
         try:
@@ -99,12 +104,12 @@ class Report(Immutable, Result):
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         if math.prod(shape) > LONG:
             LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
-        vars(self).update(program=program, device=device, at=at, shape=shape)
+        vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
         vars(self)["plan"] = plan(program, model or cost.model(device))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
+        named = {name: getattr(self, name) for name in ("program", "device", "phase", *STEP)}
         beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
         return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 

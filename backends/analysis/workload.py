@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
@@ -129,10 +130,16 @@ class Workload(Record, Result):
         Caches only grow, so the ends are enough.
         """
         sequences = batch // self.program.micro_batches
-        ends = [Binding(B=sequences, T=self.prompt, C=0)]
+        ends = [(self.prompt, 0)]
         if self.generate > 1:
-            ends.append(Binding(B=sequences, T=1, C=self.prompt + self.generate - 2))
-        return int(max(m.peak(at) for m in memories(self.program) for at in ends))
+            ends.append((1, self.prompt + self.generate - 2))
+        return int(
+            max(
+                m.peak(Binding(B=sequences, T=new, C=context))
+                for new, context in ends
+                for m in memories(self.program.phase(step_phase(self.program, [new])))
+            )
+        )
 
     @property
     def fits(self) -> bool:

@@ -187,6 +187,7 @@ def interpret(
     for path, cache in (caches or {}).items():
         if len(cache) != program.mesh.devices:
             raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
+    program = program.phase("decode" if symbols["T"] == 1 else "prefill")
     parts = program.micro_batches
     if symbols["B"] % parts:
         raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")

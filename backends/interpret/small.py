@@ -27,8 +27,9 @@ WINDOW = 3  # keys that a query sees in a window, at most
 
 def small(programs: Sequence[Program]) -> list[Program]:
     """The programs on short axes; InputError for one that has rules of its own about lengths."""
-    lengths = sorted({n for program in programs for n in _lengths(program) if n > KEPT})
-    step = lcm(2, *(ways for program in programs for ways in _ways(program)))
+    every = [phase for program in programs for phase in (program, *program.phases.values())]
+    lengths = sorted({n for program in every for n in _lengths(program) if n > KEPT})
+    step = lcm(2, *(ways for program in every for ways in _ways(program)))
     short = dict(zip(lengths, (step * i for i in count(KEPT // step + 1)), strict=False))
     return [_shortened(program, {n: min(n, m) for n, m in short.items()}) for program in programs]
 
@@ -50,8 +51,9 @@ def _ways(program: Program) -> Iterator[int]:
 
 def _shortened(program: Program, short: dict[int, int]) -> Program:
     try:
+        phases = {name: _shortened(phase, short) for name, phase in program.phases.items()}
         graphs = {name: _graph(graph, short) for name, graph in program.graphs.items()}
-        return verify(program.replace(graphs=graphs))
+        return verify(program.replace(graphs=graphs, phases=phases))
     except VerifyError as error:
         raise InputError(f"{program.name} cannot be made small enough to run: {error}") from None
 

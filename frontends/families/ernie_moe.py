@@ -31,16 +31,18 @@ def ernie_moe(config: Config) -> Decoder:
         router_dtype=FP32,
         shared=Mlp(shared, bias, "mlp.shared_experts", "shared_experts", "shared_") if shared else None,
     )
-    kinds = {True: check_chosen(config, experts), False: Mlp(config.integer("intermediate_size"), bias=bias)}
+    kinds: dict[bool, Any] = {True: check_chosen(config, experts), False: Mlp(config.integer("intermediate_size"), bias=bias)}
     how: dict[str, Any] = {**_MIXER, "qkv_bias": bias, "out_bias": bias}
     mixer = attention(config, **how)
     stack = tuple(Layer(mixer, kinds[routed]) for routed in _routed(config))
-    return decoder(config, "Ernie4_5_MoeForCausalLM", stack, eps_default=1e-5, tied_default=True)
+    ends: dict[str, Any] = {"eps_default": 1e-5, "tied_default": True, "head_bias": bias}
+    return decoder(config, "Ernie4_5_MoeForCausalLM", stack, **ends)
 
 
 def _routed(config: Config) -> list[bool]:
-    """Which layers have experts: every so many-th between the first and the last that may, −1 being the end."""
+    """Which layers have experts: every so many-th from the first to the last that may; −1 is the end."""
     count, step = layers(config), config.integer("moe_layer_interval", 1)
     first = config.integer("moe_layer_start_index", 1, minimum=0)
-    last = config.integer("moe_layer_end_index", -1, minimum=-1) % count
-    return [first <= i <= last and (i + 1) % step == 0 for i in range(count)]
+    last = config.integer("moe_layer_end_index", -1, minimum=-1)
+    end = count if last == -1 else last + 1
+    return [first <= i < end and (i + 1) % step == 0 for i in range(count)]

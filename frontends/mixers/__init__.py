@@ -2,6 +2,7 @@
 
 from .attention import Attention, Rope
 from .conv import ShortConv
+from .latent import LatentAttention
 from .mamba import Mamba, Mamba2
 
-__all__ = ["Attention", "Mamba", "Mamba2", "Rope", "ShortConv"]
+__all__ = ["Attention", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv"]

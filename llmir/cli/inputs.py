@@ -42,20 +42,27 @@ def _stdin() -> Program:
         raise ParseError(f"stdin: {getattr(error, 'strerror', None) or error}") from None
 
 
-def passes(model: str, attention: str, pipeline: str | None) -> str:
+def passes(model: str, attention: str, pipeline: str | None, mla: str | None = None) -> str:
     """The pipeline that the options ask for; IR is taken as it is unless they name one."""
     from llmir.passes import DEFAULT_PIPELINE
     from llmir.tensor import split_commas
 
     if pipeline is not None:
-        if attention == "eager":
-            raise InputError("--attention eager: --pipeline says which passes run, leave one of them out")
+        for option in ("--attention eager",) * (attention == "eager") + (f"--mla {mla}",) * bool(mla):
+            raise InputError(f"{option}: --pipeline says which passes run, leave one of them out")
         return pipeline
     if is_ir(model):
+        if mla:
+            raise InputError(f"--mla {mla}: {model} is IR already; --pipeline absorb-mla rewrites it")
         return ""
-    steps = split_commas(DEFAULT_PIPELINE)
-    kept = steps if attention == "flash" else [s for s in steps if s.split("{")[0] != "fuse-attention"]
-    return ",".join(kept)
+    steps = {step.split("{")[0]: step for step in split_commas(DEFAULT_PIPELINE)}
+    if attention == "eager":
+        del steps["fuse-attention"]
+    if mla == "naive":
+        del steps["absorb-mla"]
+    elif mla == "absorbed":
+        steps["absorb-mla"] = "absorb-mla"
+    return ",".join(steps.values())
 
 
 def lowered(given: Mapping[str, Any]) -> Program:
@@ -63,8 +70,19 @@ def lowered(given: Mapping[str, Any]) -> Program:
     from llmir import api
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
-    steps = passes(given["model"], given["attention"], given["pipeline"])
+    steps = _asked(program, given)
     return api.run(program, around(given, steps))
+
+
+def _asked(program: Program, given: Mapping[str, Any]) -> str:
+    """The pipeline; `InputError` if latent attention is asked for in a form and there is none."""
+    from llmir import api
+
+    mla = given["mla"]
+    steps = passes(given["model"], given["attention"], given["pipeline"], mla)
+    if mla and api.run(program, "absorb-mla") is program:
+        raise InputError(f"--mla {mla}: {program.name} has no latent attention")
+    return steps
 
 
 def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
@@ -72,7 +90,7 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
     from llmir import api
 
     program = read(given["model"], given["logits"], lenient=given["lenient"])
-    steps = passes(given["model"], given["attention"], given["pipeline"])
+    steps = _asked(program, given)
     before, _ = precision.quantize(given)
     return api.run(program, [*before, steps]), api.run(program, around(given, steps))
 

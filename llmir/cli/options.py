@@ -66,6 +66,12 @@ lowering = _stack(
         help="flash fuses the attention core; eager writes the scores to memory.",
     ),
     click.option(
+        "--mla",
+        type=click.Choice(["auto", "naive", "absorbed"]),
+        help="Latent attention over keys expanded from the latents (naive) or the latents (absorbed); "
+        "auto, as engines do: naive in prefill, absorbed in decode.",
+    ),
+    click.option(
         "-p",
         "--pipeline",
         metavar="PASSES",

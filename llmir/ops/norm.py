@@ -35,7 +35,7 @@ def softmax(x: Array, sinks: Array | None = None) -> Array:
 def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
     """Of rows, of which the last `over` axes are normalized, and what they are multiplied by and added to."""
     rank = len(operands[0].shape)
-    learned = max((len(t.shape) for t in operands[inputs:]), default=1)
+    learned = max((len(t.shape) for t in operands[inputs:]), default=over)
     if not over <= learned <= rank:
         raise VerifyError(f"a norm over {over} axes has weights of {learned}, and rows of {rank}")
     axes = [f"h{i}!" if i < over else f"h{i}" for i in range(rank)][::-1]

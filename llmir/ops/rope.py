@@ -149,7 +149,7 @@ class Append(Op):
 
     opcode = "append"
     kind = "elementwise"
-    rule = "b p g d, b t g d -> b (p+t) g d"
+    rule = "b p *, b t * -> b (p+t) *"
     takes = ("cache", "rows")
     aliases = MappingProxyType({0: 0})
 

@@ -1,0 +1,76 @@
+"""DeepSeek V2 and V3, and what has their shape. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..latents import latent
+from ..layers import Layer
+from ..mixers import LatentAttention
+from ..mlps import Mlp, Moe, Routing
+from ..parts import check_chosen, decoder, drafts, layers
+
+_EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
+_V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
+_V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
+
+
+def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False) -> Moe:
+    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
+    count, chosen, width, shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+    )
+    found = Moe(
+        count=count,
+        chosen=chosen,
+        intermediate=width,
+        routing=routing,
+        shared=Mlp(shared * width, bias, "mlp.shared_experts", "shared_experts", "shared_"),
+    )
+    return check_chosen(config, found)
+
+
+def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
+    """The first layers dense, then those of experts; without experts where all are dense."""
+    kept = config.integer("first_k_dense_replace", first, minimum=0)
+    return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
+
+
+@family("DeepseekV2ForCausalLM", "deepseek_v2")
+def deepseek_v2(config: Config) -> Decoder:
+    """DeepseekV2ForCausalLM: V2 and V2.5, V2-Lite, whose queries go through no latent."""
+    config.unmodelled("scoring_func", (None, "softmax"), "another score of the router")
+    config.unmodelled("norm_topk_prob", (None, False), "the class does not normalize")
+    config.unmodelled("topk_method", (None, "greedy", "group_limited_greedy"), "another choice of experts")
+    scale = config.number("routed_scaling_factor", 1.0)
+    groups, kept = config.optional_integer("n_group"), config.optional_integer("topk_group")
+    limited = config.fields.get("topk_method") == "group_limited_greedy"
+    routing = Routing(scale=scale, groups=groups or 1, kept=kept or 1) if limited else Routing(scale=scale)
+    bias = config.flag("mlp_bias", False)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=2048, interleaved=True)
+    dense = Mlp(config.assumed("intermediate_size", 11008), bias=bias)
+    sparse = experts(config, routing, _V2, bias=bias)
+    return decoder(config, "DeepseekV2ForCausalLM", stack(config, mixer, dense, sparse, 0))
+
+
+@family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
+def deepseek_v3(config: Config) -> Decoder:
+    """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. Of groups of experts the two best of each count."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    drafts(config)
+    routing = Routing(
+        score="sigmoid",
+        normalize=config.flag("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 2.5),
+        groups=config.integer("n_group", 8),
+        kept=config.integer("topk_group", 4),
+        best=2,
+        correction="mlp.gate.e_score_correction_bias",
+    )
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
+    dense = Mlp(config.assumed("intermediate_size", 18432))
+    sparse = experts(config, routing, _V3)
+    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3))

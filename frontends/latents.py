@@ -1,0 +1,49 @@
+"""What configs say of latent attention, in the names that DeepSeek's have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .config import Config
+from .mixers import LatentAttention
+from .rope import rope, score_factor
+
+_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def latent(
+    config: Config,
+    defaults: tuple[int, int, int, int, int | None],
+    *,
+    positions_default: int,
+    interleaved: bool,
+) -> LatentAttention:
+    """Its sizes, with a class's `defaults` in the order of `_SIZES`, and its rotary positions.
+
+    Of the queries' latent null is none; of the values' size it is hidden / heads.
+    """
+    heads, found = config.integer("num_attention_heads"), dict(zip(_SIZES, defaults, strict=True))
+    for key, default in found.items():
+        if default and (key not in config or key not in ("q_lora_rank", "v_head_dim")):
+            found[key] = config.assumed(key, default)
+        else:
+            found[key] = config.optional_integer(key)
+    q_latent, kv, nope, rotary, value = found.values()
+    assert kv and nope and rotary
+    if rotary % 2:
+        raise config.error("qk_rope_head_dim", f"rotary positions need an even size, got {rotary}")
+    config.unmodelled("num_key_value_heads", (None, heads), "heads that share keys of their own")
+    config.unmodelled("head_dim", (None, rotary), "heads of another size")
+    config.unmodelled("qk_head_dim", (None, nope + rotary), "heads of another size")
+    positions = replace(rope(config, rotary, positions_default), interleaved=interleaved)
+    return LatentAttention(
+        heads=heads,
+        q_latent=q_latent,
+        latent=kv,
+        nope=nope,
+        rotary=rotary,
+        value=value or config.integer("hidden_size") // heads,
+        rope=positions,
+        scale=(nope + rotary) ** -0.5 * score_factor(config, positions),
+        bias=config.flag("attention_bias", False),
+    )

@@ -1,0 +1,107 @@
+"""Multi-head latent attention (arXiv:2405.04434, section 2.1), naive and eager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.dim import B, C
+from llmir.dtype import FP32
+from llmir.graph import Value
+
+from ..blocks import AXES, Blocks, Norm
+from .attention import Rope
+
+_NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
+_MODULE = "self_attn."
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """The cache keeps a latent row of a token and a rotary key, from which keys and values are expanded.
+
+    A head's queries and keys are of `nope` elements without position and `rotary` with, its values of
+    `value`. Queries go through a latent of `q_latent` too, if there is one. The biases are those of
+    `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
+    """
+
+    kind: ClassVar[str] = "full"
+    block: ClassVar[str] = "attention"
+
+    heads: int
+    q_latent: int | None
+    latent: int
+    nope: int
+    rotary: int
+    value: int
+    rope: Rope
+    scale: float
+    bias: bool = False
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        b, how = blocks.b, vars(self.rope)
+        sizes = {"g": self.heads, "l": self.latent, "u": self.nope, "p": self.rotary, "m": self.value}
+        at = blocks.sized(**sizes, q=self.q_latent or 1)
+        norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
+        with b.block("attention"):
+            q, q_rope = self._queries(at, norms, x)
+            latent, k_rope = _product(
+                at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias
+            )
+            latent = norms.norm(latent, "kv_a_norm", f"{_MODULE}kv_a_layernorm", "l")
+            q_rope = b.rope(q_rope, name="rope_q", **how)
+            k_rope = b.rope(k_rope, name="rope_k", **how)
+            latents = _appended(at, latent, self.latent, "latent")
+            rotary = _appended(at, k_rope, self.rotary, "k_rope")
+            k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")
+        with b.block("attention_core"):
+            scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
+            masked = b.attention_mask(scores, mask="causal", name="mask")
+            probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
+            mixed = b.latent_mix(at.cast(probabilities, at.dtype), v, name="mix")
+        with b.block("attention"):
+            bias: dict[str, Any] = {"bias": self.bias}
+            return at.linear(mixed, "b t g m", "g m h", "b t h", "o_proj", f"{_MODULE}o_proj", **bias)
+
+    def _queries(self, at: Blocks, norms: Blocks, x: Value) -> tuple[Value, ...]:
+        """The parts without position and with."""
+        if not self.q_latent:
+            return _product(at, x, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
+        rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
+        rows = norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
+        return _product(at, rows, "b t q", ("q g u", "q g p"), "q_b_proj", "q_b_proj")
+
+
+def _product(
+    at: Blocks, x: Value, term: str, weights: tuple[str, str], name: str, module: str, bias: bool = False
+) -> tuple[Value, ...]:
+    """One product whose results are pieces of one stored tensor: of each head's rows where it has heads."""
+    *axes, x_axis = term.split()
+    outs = [w.removeprefix(x_axis).strip() for w in weights]
+    terms = [*weights, *(outs if bias else ())]
+    kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
+    held = []
+    for i, (t, kind) in enumerate(zip(terms, kinds, strict=True)):
+        piece = i % len(weights)
+        laid = _of_heads(t, x_axis) if "g" in t else ""
+        held.append(at.weight(t, f"{name}_{piece}.{kind}", f"{_MODULE}{module}.{kind}[{piece}]", layout=laid))
+    results = ", ".join(" ".join((*axes, out)) for out in outs)
+    found: tuple[Value, ...] = at.b.linear(
+        x, *held, einsum=f"{', '.join((term, *terms))} -> {results}", name=name
+    )
+    return found
+
+
+def _of_heads(term: str, x_axis: str) -> str:
+    """The layout of pieces that each head has."""
+    names = [AXES[axis] for axis in term.split() if axis != x_axis]
+    inputs = [AXES[x_axis]] if x_axis in term.split() else []
+    return " ".join([f"({names[0]} +{' '.join(names[1:])})", *inputs])
+
+
+def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:
+    """A cache of rows that all heads share, with the new ones."""
+    kept = at.b.cache(at.tensor(B, C, size), name=f"{name}_cache", axes=("batch", "cached", "latent"))
+    result: Value = at.b.append(kept, rows, name=f"append_{name}")
+    return result

@@ -1,0 +1,111 @@
+"""absorb-mla: latent attention over the latents themselves, without keys and values of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.graph import Program, Value
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .dce import DeadCode
+from .fuse_attention import rewrite_graphs
+
+Latents = Callable[[Any, Any], Any]
+
+
+def _plain(p: Any, latents: Value) -> Any:
+    return latents
+
+
+def _narrowed(p: Any, latents: Value) -> Any:
+    return p.quantize(latents)
+
+
+def _eager(of: Latents) -> Callable[..., Any]:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+    ) -> Any:
+        k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
+        scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
+        return p.latent_mix(p.softmax(scores, label="softmax"), v, label="mix")
+
+    return pattern
+
+
+def _fused(of: Latents) -> Callable[..., Any]:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+    ) -> Any:
+        k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
+        return p.latent_attention(q, q_rope, k, k_rope, v, label="flash")
+
+    return pattern
+
+
+def _absorbed(
+    b: Builder, match: Match, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+) -> Any:
+    """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
+    expand: Any = match["expand"]
+    if expand.op.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
+        return None
+    own, dtype = {"block": expand.op.block}, b.type(q).dtype
+    w_k, w_v = _widened(b, w_k, dtype), _widened(b, w_v, dtype)
+    q = b.linear(q, w_k, einsum="b t g u, l g u -> b t g l", name="q_to_latent", **own)
+    if "flash" in match.labels:
+        flash = match["flash"]
+        (mixed,) = b.apply(flash.op, q, q_rope, latents, k_rope, name=flash.name)
+    else:
+        scores, softmax = match["scores"], match["softmax"]
+        (x,) = b.apply(scores.op, q, q_rope, latents, k_rope, name=scores.name)
+        (x,) = b.apply(match["mask"].op, x, name=match["mask"].name)
+        x = _cast(b, x, softmax.results[0].dtype, softmax.op.block)
+        (x,) = b.apply(softmax.op, x, name=softmax.name)
+        x = _cast(b, x, dtype, softmax.op.block)
+        (mixed,) = b.apply(match["mix"].op, x, latents, name=match["mix"].name)
+    return b.linear(mixed, w_v, einsum="b t g l, l g m -> b t g m", name="latent_to_v", **own)
+
+
+def _cast(b: Builder, x: Value, to: Any, block: str) -> Value:
+    if b.type(x).dtype == to:
+        return x
+    result: Value = b.cast(x, to=to.name, block=block)
+    return result
+
+
+def _widened(b: Builder, weight: Value, to: Any) -> Value:
+    """The matrix as engines keep it for this: in the type of the queries, whatever it is stored in."""
+    node = b.node(weight.node)
+    type = node.results[0]
+    if not type.dtype.low:
+        return weight
+    op: Any = node.op
+    return b.apply(replace(op, type=type.to(to)), name=f"{node.name}.wide")[0]
+
+
+RULES = tuple(
+    Rule(f"absorb-{form.__name__}{of.__name__}", form(of), _absorbed)
+    for form in (_eager, _fused)
+    for of in (_plain, _narrowed)
+)
+
+
+@dataclass(frozen=True)
+class AbsorbMla(Pass):
+    """Of latent attention the expansion of keys goes into the queries, that of values into the output.
+
+    Scores are then of a query's latent with those of the cache, which no product reads whole: far less work
+    for few new tokens, more for a prompt. Its two matrices are those of the expansion; narrow ones are kept
+    in the type of the queries. Without latent attention nothing changes.
+    """
+
+    name: ClassVar[str] = "absorb-mla"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once."""
+        absorbed = rewrite_graphs(program, RULES)
+        return program if absorbed is program else DeadCode()(absorbed)

@@ -1,0 +1,100 @@
+"""Small decoders whose layers differ in any way that layers can.
+
+A mixer or an MLP of a new kind is drawn in `mixers` or `mlps`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from llmir.dtype import FP32
+from llmir.frontends.blocks import Norm
+from llmir.frontends.decoder import Decoder
+from llmir.frontends.layers import Layer, Norms, Sublayer
+from llmir.frontends.mixers import Attention, Rope
+from llmir.frontends.mlps import Mlp
+
+_ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
+_NORMS = (
+    Norm(1e-3),
+    Norm(1e-3, offset=1.0),
+    Norm(1e-3, "layer_norm"),
+    Norm(1e-3, "layer_norm", ("weight", "bias")),
+    Norm(1e-3, "layer_norm", ()),
+)
+_PLACES = (
+    Norms(),
+    Norms(after_mixer="mixed", after_mlp="fed"),
+    Norms(None, "mixed", None, "fed"),
+)
+
+
+@st.composite
+def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
+    """What mixes tokens."""
+    return Attention(
+        heads=4,
+        kv_heads=2,
+        head_dim=6,
+        rope=draw(st.sampled_from((None, *_ROPES))),
+        qkv_bias=draw(st.booleans()),
+        out_bias=draw(st.booleans()),
+        qk_norm=draw(st.sampled_from(("", "head", "heads", "whole"))),
+        mask=draw(st.sampled_from(("causal", "window(3)"))),
+        scale=draw(st.sampled_from((None, 0.3))),
+        cap=draw(st.sampled_from((0.0, 1.5))),
+    )
+
+
+@st.composite
+def mlps(draw: st.DrawFn) -> Sublayer:
+    """What follows."""
+    return Mlp(
+        intermediate=8,
+        bias=draw(st.booleans()),
+        matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
+        activation=draw(st.sampled_from(("silu", "gelu_tanh", "relu2"))),
+    )
+
+
+@st.composite
+def kinds(draw: st.DrawFn, hidden: int) -> Layer:
+    """A layer; one of the two sublayers may be missing."""
+    mixer, mlp = draw(mixers(hidden)), draw(mlps())
+    missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
+    parallel = draw(st.booleans())
+    one_norm = parallel and draw(st.booleans())
+    return Layer(
+        None if missing == "mixer" else mixer,
+        None if missing == "mlp" else mlp,
+        Norms(before_mlp=None) if one_norm else draw(st.sampled_from(_PLACES)),
+        parallel=parallel,
+        residual=draw(st.sampled_from((1.0, 0.5))),
+    )
+
+
+@st.composite
+def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
+    """Up to `most` layers of up to three kinds, often in periods."""
+    hidden = 8
+    found = draw(st.lists(kinds(hidden), min_size=1, max_size=3))
+    period = draw(st.lists(st.sampled_from(found), min_size=1, max_size=3))
+    before = draw(st.lists(st.sampled_from(found), max_size=1))
+    stack = (before + period * most)[: draw(st.integers(1, most))]
+    caps: dict[str, Any] = {"logits_cap": draw(st.sampled_from((0.0, 2.0))), "head_bias": draw(st.booleans())}
+    return Decoder(
+        name="drawn",
+        architecture="DrawnForCausalLM",
+        dtype=FP32,
+        vocab=12,
+        hidden=hidden,
+        norm=draw(st.sampled_from(_NORMS)),
+        positions=64,
+        tied=draw(st.booleans()),
+        layers=tuple(stack),
+        embedding_scale=draw(st.sampled_from((1.0, 3.0))),
+        logits_scale=draw(st.sampled_from((1.0, 0.25))),
+        **caps,
+    )

@@ -1,0 +1,226 @@
+"""Latent attention: naive and absorbed mean the same, cost what their products cost, and run by phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llmir
+from llmir.errors import PassError, VerifyError
+from llmir.graph import Program
+
+from .test_golden import CONFIGS, ORACLE
+
+DEFAULT = llmir.DEFAULT_PIPELINE
+NAIVE = "fuse-attention,fuse,dce"
+
+
+@st.composite
+def latent_models(draw: st.DrawFn) -> dict[str, Any]:
+    """A small DeepSeek V3 or MiniCPM3 whose heads four ranks can share."""
+    deepseek = draw(st.booleans())
+    config: dict[str, Any] = {
+        "architectures": ["DeepseekV3ForCausalLM" if deepseek else "MiniCPM3ForCausalLM"],
+        "hidden_size": draw(st.integers(4, 20)),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "num_attention_heads": draw(st.sampled_from((4, 8))),
+        "intermediate_size": 4 * draw(st.integers(1, 3)),
+        "vocab_size": 4 * draw(st.integers(1, 4)),
+        "q_lora_rank": draw(st.none() | st.integers(1, 9)),
+        "kv_lora_rank": draw(st.integers(1, 9)),
+        "qk_nope_head_dim": draw(st.integers(1, 7)),
+        "qk_rope_head_dim": 2 * draw(st.integers(1, 3)),
+        "v_head_dim": draw(st.integers(1, 7)),
+        "torch_dtype": "float32",
+    }
+    if deepseek:
+        config |= {
+            "attention_bias": draw(st.booleans()),
+            "first_k_dense_replace": draw(st.integers(0, config["num_hidden_layers"] - 1)),
+            "n_routed_experts": 8,
+            "num_experts_per_tok": draw(st.integers(1, 3)),
+            "moe_intermediate_size": 4,
+            "n_shared_experts": draw(st.integers(1, 2)),
+            "n_group": 4,
+            "topk_group": draw(st.integers(2, 4)),
+        }
+    return config
+
+
+@given(
+    latent_models(),
+    st.sampled_from(("absorb-mla", "absorb-mla{phase=decode}", "absorb-mla{phase=prefill}")),
+    st.sampled_from(("", "fuse-attention", "fuse-attention,fuse,dce", "unroll")),
+    st.booleans(),
+)
+def test_absorbed_is_naive(config: dict[str, Any], absorb: str, others: str, last: bool) -> None:
+    program = llmir.load(config, logits="all")
+    steps = [others, absorb] if last else [absorb, others]
+    after = llmir.run(program, steps)
+    assert llmir.equivalent(program, after)
+    assert llmir.parse_program(llmir.print_program(after)) == after
+
+
+@given(
+    latent_models(),
+    st.sampled_from(("shard{tp=2}", "shard{tp=4, sp=1}", "shard{dp=2, ep=2}", "shard{tp=2, dp=2, ep=4}")),
+    st.sampled_from((DEFAULT, NAIVE, "absorb-mla")),
+)
+def test_sharded_is_one_device(config: dict[str, Any], shard: str, pipeline: str) -> None:
+    if "n_group" not in config:
+        shard = "shard{tp=4, dp=2}"
+    program = llmir.load(config)
+    after = llmir.run(program, [pipeline, shard])
+    assert llmir.equivalent(program, after)
+    # Every rank holds all latents, as engines have it, and its share of the heads.
+    for phase in (after, *after.phases.values()):
+        for at in phase.instances():
+            if at.node.op.role == "cache":
+                assert at.node.results[0].placements[1:] == ((), ())
+
+
+@given(latent_models(), st.sampled_from(("stages{pp=2}", "stages{pp=2, micro_batches=2}")))
+def test_staged_in_both_phases(config: dict[str, Any], stages: str) -> None:
+    program = llmir.load({**config, "num_hidden_layers": 3})
+    assert llmir.equivalent(program, llmir.run(program, [stages, DEFAULT]))
+    assert llmir.equivalent(program, llmir.run(program, [DEFAULT, stages]))
+
+
+def _decode(pipeline: str, model: str = "DeepSeek-V3") -> llmir.Report:
+    program = llmir.run(llmir.load(_wide(CONFIGS[model])), pipeline)
+    return llmir.analyze(program, "h100-sxm", batch=1, new=1, context=32768, cost="ideal")
+
+
+def _wide(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "quantization_config"}
+
+
+def test_one_token_at_32k_takes_67_tflop_naive_and_two_thirds_of_one_absorbed() -> None:
+    naive, absorbed = _decode(NAIVE), _decode(DEFAULT)
+    assert naive.matmul_flops == sum(ORACLE["DeepSeek-V3"]["matmul_flops"]["b1_c32768"])
+    assert naive.matmul_flops == 67_307_209_113_600
+    layers, heads, latent, rotary, nope, value, keys = 61, 128, 512, 64, 128, 128, 32769
+    expanded = 2 * keys * latent * heads * (nope + value)
+    core = 2 * keys * heads * (nope + rotary + value)
+    both = 2 * latent * heads * (nope + value) + 2 * keys * heads * (2 * latent + rotary)
+    assert absorbed.matmul_flops == naive.matmul_flops + layers * (both - expanded - core)
+    assert round(absorbed.matmul_flops / 1e12, 2) == 0.63
+
+
+def test_an_absorbed_step_reads_each_latent_once() -> None:
+    assert _decode(DEFAULT).bytes_by_role["kv_cache_read_bytes"] == 32769 * 70272
+
+
+def test_a_phase_that_needs_no_weights_of_its_own_takes_no_memory() -> None:
+    assert _decode(DEFAULT).weight_bytes == _decode(NAIVE).weight_bytes == 2 * 671_026_404_352 + 14848 * 4
+
+
+def test_matrices_that_are_kept_wide_for_decode_lie_beside_the_narrow_ones() -> None:
+    """vLLM and SGLang hold those of the absorbed products in bf16 when the checkpoint is in fp8."""
+    config = {**CONFIGS["DeepSeek-V3"], "quantization_config": QUANTIZED}
+    program = llmir.load(config)
+    naive, both = llmir.run(program, NAIVE), llmir.run(program, DEFAULT)
+    one = llmir.run(program, f"absorb-mla,{NAIVE}")
+    prefill, decode = ({"batch": 1, "new": new, "context": 512} for new in (64, 1))
+    held = [llmir.analyze(p, "h200", **decode).weight_bytes for p in (naive, both, one)]
+    matrices = 61 * 128 * 256 * 512
+    scales = 4 * matrices // 128**2
+    assert held[1] - held[0] == 2 * matrices
+    assert held[1] - held[2] == matrices + scales
+    assert llmir.analyze(both, "h200", **prefill).weight_bytes == held[1]
+
+
+QUANTIZED = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+}
+
+
+@pytest.mark.parametrize("kv", ["", ", kv=fp8"])
+def test_a_narrow_cache_is_read_narrow(kv: str) -> None:
+    program = llmir.run(llmir.load(_wide(CONFIGS["DeepSeek-V3"])), f"quantize{{weights=fp8{kv}}}")
+    step = llmir.analyze(llmir.run(program, DEFAULT), "h100-sxm", batch=1, new=1, context=32768)
+    each = 35136 if kv else 70272
+    assert step.bytes_by_role["kv_cache_read_bytes"] == 32769 * each
+    assert step.kv_cache_bytes == 32769 * each
+
+
+def _tiny() -> Program:
+    sizes = {
+        "q_lora_rank": 6,
+        "kv_lora_rank": 4,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 2,
+        "v_head_dim": 4,
+    }
+    config = {"architectures": ["MiniCPM3ForCausalLM"], "hidden_size": 8, "num_hidden_layers": 2, **sizes}
+    more = {"num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 8, "torch_dtype": "bfloat16"}
+    return llmir.load({**config, **more})
+
+
+def _opcodes(program: Program) -> set[str]:
+    return {at.node.op.opcode for at in program.instances()}
+
+
+def test_steps_run_in_their_phase_and_what_is_asked_for_goes_first() -> None:
+    program = llmir.run(_tiny(), DEFAULT)
+    assert list(program.phases) == ["decode"] and not program.phase("decode").phase(
+        "decode"
+    ).phases.keys() - {"prefill"}
+    job = llmir.workload(program, "h100-sxm", prompt=16, generate=4)
+    assert job.decode is not None
+    for step, absorbed in ((job.prefill, False), (job.decode, True)):
+        assert any(op.name == "layer.q_to_latent" for op in step.ops) is absorbed
+        assert any(op.name == "layer.kv_b_proj" for op in step.ops) is not absorbed
+    one = llmir.analyze(program, "h100-sxm", new=1, context=9, phase="prefill")
+    assert any(op.name == "layer.kv_b_proj" for op in one.ops)
+    assert one.flops == llmir.analyze(llmir.run(_tiny(), NAIVE), "h100-sxm", new=1, context=9).flops
+
+
+def test_a_phase_changes_nothing_of_a_model_without_latents() -> None:
+    program = llmir.load("llama3.2-1b")
+    assert llmir.run(program, "absorb-mla{phase=decode}") is program
+    assert llmir.run(program, "absorb-mla") is program
+
+
+def test_a_pass_runs_in_each_phase_unless_it_names_one() -> None:
+    program = llmir.run(_tiny(), "absorb-mla{phase=decode}")
+    fused = llmir.run(program, "fuse-attention{phase=decode}")
+    assert "latent_attention" not in _opcodes(fused) and "latent_attention" in _opcodes(fused.phase("decode"))
+    both = llmir.run(program, "fuse-attention")
+    assert all("latent_attention" in _opcodes(p) for p in (both, both.phase("decode")))
+    apart = llmir.run(program, "fuse-attention{phase=prefill},fuse-attention{phase=decode}")
+    assert {name: apart.phase(name).graphs for name in ("prefill", "decode")} == {
+        name: both.phase(name).graphs for name in ("prefill", "decode")
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("fuse-attention{phase=draft}", "expected prefill or decode, got 'draft'"),
+        ("fuse-attention{phase=decode, phase=decode}", "option 'phase' is given twice"),
+        ("shard{tp=2, phase=decode}", "phase decode: mesh is"),
+        ("stages{pp=2, phase=decode}", "phase decode: takes other inputs, or has other stages"),
+        ("quantize{kv=fp8, phase=decode}", "phase decode: cache"),
+    ],
+)
+def test_a_phase_that_does_not_share_what_phases_share_is_refused(step: str, says: str) -> None:
+    with pytest.raises((PassError, VerifyError), match=says.replace("(", "\\(")):
+        llmir.run(_tiny(), step)
+
+
+def test_phases_know_the_weights_of_the_program() -> None:
+    program = _tiny()
+    other = llmir.load({**dict(CONFIGS["Llama-3.1-8B"]), "num_hidden_layers": 1})
+    with pytest.raises(VerifyError, match="phase decode: name is"):
+        llmir.run(program.replace(phases={"decode": other}), [])
+    with pytest.raises(VerifyError, match="program: phases: expected prefill or decode, got 'encode'"):
+        program.replace(phases={"encode": program})
+    with pytest.raises(VerifyError, match="expected a Program without phases"):
+        program.replace(phases={"decode": llmir.run(program, "absorb-mla{phase=decode}")})
