@@ -31,10 +31,10 @@ def ernie_moe(config: Config) -> Decoder:
         router_dtype=FP32,
         shared=Mlp(shared, bias, "mlp.shared_experts", "shared_experts", "shared_") if shared else None,
     )
-    kinds: dict[bool, Any] = {True: check_chosen(config, experts), False: Mlp(config.integer("intermediate_size"), bias=bias)}
+    dense, sparse = Mlp(config.integer("intermediate_size"), bias=bias), check_chosen(config, experts)
     how: dict[str, Any] = {**_MIXER, "qkv_bias": bias, "out_bias": bias}
     mixer = attention(config, **how)
-    stack = tuple(Layer(mixer, kinds[routed]) for routed in _routed(config))
+    stack = tuple(Layer(mixer, sparse if routed else dense) for routed in _routed(config))
     ends: dict[str, Any] = {"eps_default": 1e-5, "tied_default": True, "head_bias": bias}
     return decoder(config, "Ernie4_5_MoeForCausalLM", stack, **ends)
 
