@@ -9,6 +9,7 @@ so that live memory is that code's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,14 @@ from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
-AXES = {
+_AXES = {
     "h": "embed",
     "f": "mlp",
     "g": "kv_heads",
     "r": "heads",
     "d": "head_dim",
     "v": "vocab",
+    "z": "position",
     "c": "label",
     "e": "expert",
     "x": "route",
@@ -88,15 +90,14 @@ class Blocks:
         param: str,
         *,
         dtype: DType | None = None,
-        layout: str = "",
         buffer: bool = False,
     ) -> Value:
         """A parameter, or a buffer, with the axes of an equation term such as `h g r d`."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
-        how: dict[str, Any] = {"name": name, "param": self.stem + param, "layout": layout}
+        how: dict[str, Any] = {"name": name, "param": self.stem + param}
         make = self.b.buffer if buffer else self.b.weight
-        return make(type, axes=tuple(AXES[x] for x in letters), **how)
+        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
 
     def linear(
         self,
@@ -114,8 +115,8 @@ class Blocks:
 
         W may have a `dtype` of its own.
         """
-        module, bracket, piece = param.partition("[")  # of a merged one
-        stored = f"{module}.weight{bracket}{piece}", f"{module}.bias{bracket}{piece}"
+        module, place = re.fullmatch(r"([^[^]*)(.*)", param).groups()  # type: ignore[union-attr]
+        stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
             added = " ".join(a for a in weight.split() if a not in term.split())
@@ -158,7 +159,7 @@ class Blocks:
         """What is kept of each sequence, zeros before the first token; `sizes` are other than the blocks'."""
         letters = axes.split()
         shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
-        named = ("batch", *(AXES[x] for x in letters))
+        named = ("batch", *(_AXES[x] for x in letters))
         return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
 
     def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:

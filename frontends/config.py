@@ -33,11 +33,21 @@ class Config:
         self.lenient = lenient
         self.notes: list[str] = []
         self._path = ""
+        self._spellings: dict[str, str] = {}
         self._asked: set[str] = set()
         self._nested: dict[str, Config] = {}
 
     def __contains__(self, key: str) -> bool:
-        return key in self.fields
+        return self._key(key) in self.fields
+
+    def spelled(self, **spellings: str) -> Config:
+        """Itself; fields by these names are found under the other ones too, by which its class calls them."""
+        self._spellings |= spellings
+        return self
+
+    def _key(self, key: str) -> str:
+        own = self._spellings.get(key, key)
+        return own if own in self.fields or key not in self.fields else key
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _ABSURD) -> int:
         """An integer from `minimum` to `maximum`, which is 2**48 unless stated."""
@@ -45,8 +55,8 @@ class Config:
 
     def assumed(self, key: str, default: int) -> int:
         """An integer; where the field is absent, the family's `default`, with a note."""
-        if key not in self.fields:
-            self.note(f"config names no {key}; {default} assumed")
+        if key not in self:
+            self.note(f"config names no {self._key(key)}; {default} assumed")
         return self.integer(key, default)
 
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
@@ -159,7 +169,7 @@ class Config:
 
     def unmodelled(self, key: str, allowed: Collection[object], reason: str) -> None:
         """Refuse (or, when lenient, note) a field whose value changes the model in a way llmir leaves out."""
-        if key not in self.fields:
+        if key not in self:
             return
         value = self._get(key, None)
         # True equals 1 in Python but not in JSON, where 1 and 1.0 are the same.
@@ -183,7 +193,7 @@ class Config:
 
     def error(self, key: str, fact: str, kind: type[ConfigError] = ConfigError) -> ConfigError:
         """The error that says `fact` of a field, for the caller to raise."""
-        return kind(f"${self._path}.{key}: {fact}")
+        return kind(f"${self._path}.{self._key(key)}: {fact}")
 
     def note(self, message: str) -> None:
         """Keep a warning for whoever reads the result, once."""
@@ -230,6 +240,7 @@ class Config:
         self.note(str(error))
 
     def _get(self, key: str, default: object, *, required: bool = True) -> object:
+        key = self._key(key)
         self._asked.add(key)
         if key in self.fields:
             return self.fields[key]

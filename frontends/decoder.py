@@ -30,11 +30,21 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """A table of learned positions: what checkpoints call it, its rows, and the row of the first token."""
+
+    name: str
+    rows: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
-    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. A `head` "score"
-    gives logits of so many labels, and "" the hidden states.
+    Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. `learned`
+    positions may be added, and embeddings normalized by what checkpoints call `embedding_norm`. A `head`
+    "score" gives logits of so many labels, and "" the hidden states.
     """
 
     name: str
@@ -53,6 +63,8 @@ class Decoder:
     names: Names = Names()
     head: str = "lm_head"
     labels: int = 0
+    learned: Learned | None = None
+    embedding_norm: str = ""
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -65,7 +77,7 @@ class Decoder:
         tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
         with b.block("embedding"):
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
-            x = blocks.scale(b.embedding(table, tokens), self.embedding_scale, "embedding_scale")
+            x = self._embedded(blocks, b.embedding(table, tokens))
         stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
         x = stack.build(b, x)
         x = blocks.norm(x, "final_norm", self.names.norm)
@@ -76,6 +88,15 @@ class Decoder:
         if self.positions is not None:
             facts["positions"] = self.positions
         return Program(self.name, {"main": b.graph(), **stack.bodies}, facts=facts)
+
+    def _embedded(self, blocks: Blocks, x: Value) -> Value:
+        """What enters the first layer, of the rows of the table."""
+        x = blocks.scale(x, self.embedding_scale, "embedding_scale")
+        if self.learned:
+            at = blocks.sized(z=self.learned.rows)
+            rows = at.weight("z h", "positions.weight", f"{self.learned.name}.weight")
+            x = blocks.b.positions(x, rows, offset=self.learned.first, name="positions")
+        return blocks.norm(x, "embedding_norm", self.embedding_norm) if self.embedding_norm else x
 
     def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""

@@ -30,7 +30,8 @@ _INERT = {
     "it acts in training only": """
         attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha dropout embd_pdrop
         gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range layerdrop
-        neftune_noise_alpha resid_pdrop router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
+        activation_dropout emb_pdrop embedding_dropout init_std neftune_noise_alpha resid_pdrop
+        residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
     """,
     "it says how weights begin": """
         block_mlp_init_scale block_use_xavier_init rescale_prenorm_residual time_step_floor
@@ -41,15 +42,18 @@ _INERT = {
         output_scores return_dict return_dict_in_generate use_return_dict
     """,
     "it is of classifiers": """
-        classifier_dropout id2label label2id num_labels problem_type task_specific_params
+        classifier_dropout id2label label2id num_labels problem_type summary_activation summary_first_dropout
+        summary_proj_to_labels summary_type summary_use_proj task_specific_params
     """,
     "it says how the same sums are done": """
-        attn_implementation chunk_size_feed_forward context_window_size ep_size
-        experts_implementation chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp
-        residual_in_fp32 use_associative_scan
-        use_bfloat16 use_cache use_mamba_kernels use_mambapy
+        attn_implementation chunk_size_feed_forward context_window_size ep_size experts_implementation
+        chunk_size mamba_chunk_size prefill_chunk_size pretraining_tp residual_in_fp32 use_associative_scan
+        attention_softmax_in_fp32 attn_impl bias_dropout_fusion masked_softmax_fusion reorder_and_upcast_attn
+        scale_attention_softmax_in_fp32 slow_but_exact use_bfloat16 use_cache use_mamba_kernels use_mambapy
     """,
-    "the classes read max_position_embeddings, and rotary positions go on past it": "max_sequence_length",
+    "the classes read another length, and rotary positions and ALiBi go on past it": """
+        max_sequence_length n_ctx seq_length
+    """,
     "it counts the layers before those with a sliding window, in classes that have none": "max_window_layers",
 }
 

@@ -37,7 +37,7 @@ class Mlp:
         *gate, up, down = self.matrices
 
         def project(x: Value, term: str, weight: str, out: str, name: str, stored: str) -> Value:
-            param = f"{self.module}.{stored}"
+            param = f"{self.module}.{stored}".lstrip(".")
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         def act(x: Value) -> Value:
@@ -61,7 +61,7 @@ class Routing:
     With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter; either is in fp32, and `layout` says how it lies.
+    if `learned`, a parameter; either is in fp32.
     """
 
     score: str = "softmax"
@@ -72,7 +72,6 @@ class Routing:
     best: int = 1
     correction: str = ""
     learned: bool = False
-    layout: str = ""
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
         """The weights of the experts that each token takes, and which they are."""
@@ -81,8 +80,8 @@ class Routing:
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
         if self.correction:
-            how_stored: dict[str, Any] = {"dtype": FP32, "layout": self.layout, "buffer": not self.learned}
-            added = [blocks.weight("x", "correction", self.correction, **how_stored)]
+            held: dict[str, Any] = {"dtype": FP32, "buffer": not self.learned}
+            added = [blocks.weight("x", "correction", self.correction, **held)]
         weights, experts = b.top_k(scores, *added, k=chosen, normalize=self.normalize, **how)
         return weights, experts
 
@@ -97,9 +96,9 @@ class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
     `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
-    gate, up and down of the experts; `layouts` and `bias_layouts` say how those lie (`layouts.py`). With a
-    `clamp`, of limit and slope, the product of gate and up is gpt-oss's. All tokens go through the `shared`
-    one, whose output is scaled by a gate if checkpoints have one, called `shared_gate`.
+    gate, up and down of the experts. With a `clamp`, of limit and slope, the product of gate and up is
+    gpt-oss's. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
+    one, called `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -114,9 +113,7 @@ class Moe:
     router_bias: bool = False
     router_dtype: DType | None = None
     matrices: tuple[str, str, str] = apart()
-    layouts: tuple[str, str, str] = ("", "", "")
     biases: tuple[str, str, str] | None = None
-    bias_layouts: tuple[str, str, str] = ("", "", "")
     activation: str = "silu"
     clamp: tuple[float, float] | None = None
     shared: Mlp | None = None
@@ -162,12 +159,11 @@ class Moe:
     def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
         """Rows times the gate, up or down of their experts."""
         name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
-        param, laid = f"{self.module}.{self.matrices[which]}", self.layouts[which]
-        operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param, layout=laid), chosen]
+        param = f"{self.module}.{self.matrices[which]}"
+        operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
         terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]
         if self.biases:
-            param, laid = f"{self.module}.{self.biases[which]}", self.bias_layouts[which]
-            operands.append(at.weight(f"e {outs}", f"{name}.bias", param, layout=laid))
+            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which]}"))
             terms.append(f"[e] {outs}")
         how: dict[str, Any] = {"top_k": self.chosen, "experts": self.count, "name": name}
         result: Value = at.b.grouped_linear(*operands, einsum=f"{', '.join(terms)} -> s {outs}", **how)

@@ -26,6 +26,11 @@ _EXPERTS = (
 _MOST_LAYERS = 10_000
 
 
+def layer_norm(config: Config, key: str, *, learns: tuple[str, ...] = ("weight", "bias")) -> Norm:
+    """A norm with a mean, whose epsilon is `key`, by default that of torch."""
+    return Norm(config.number(key, 1e-5), "layer_norm", learns)
+
+
 def layers(config: Config) -> int:
     """How many layers there are; the deepest published models have some hundred."""
     return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
@@ -41,10 +46,7 @@ def heads(config: Config, kv_default: int | None, head_dim_default: int | None) 
     if size is None and hidden % count:
         fact = f"{count} does not divide hidden_size {hidden}, and there is no head_dim"
         raise config.error("num_attention_heads", fact)
-    size = size or hidden // count
-    if size % 2:
-        raise config.error("head_dim", f"rotary positions need an even head size, got {size}")
-    return count, kv, size
+    return count, kv, size or hidden // count
 
 
 def _given(config: Config, key: str, default: int | None) -> int | None:
@@ -69,15 +71,23 @@ def attention(
 ) -> Attention:
     """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
     count, kv, size = heads(config, kv_default, head_dim_default)
-    stated = positions_default, theta_default, trained_default, share_default, scaling_default or {}
-    positions = replace(rope(config, size, *stated), interleaved=interleaved)
-    found = Attention(count, kv, size, positions, **differences)
+    if "rope" not in differences:
+        if size % 2:
+            raise config.error("head_dim", f"rotary positions need an even head size, got {size}")
+        stated = positions_default, theta_default, trained_default, share_default, scaling_default or {}
+        differences["rope"] = replace(rope(config, size, *stated), interleaved=interleaved)
+    found = Attention(**{"heads": count, "kv_heads": kv, "head_dim": size, **differences})
     for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", found.scale or size**-0.5)):
         config.unmodelled(key, (None, usual), "another scale of the attention scores")
     # Qwen3's own configs state the norm and the biases that they have anyway.
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
     return found
+
+
+def interleaved(mixer: Attention) -> Attention:
+    """The same with rotary positions on pairs of neighbours."""
+    return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:

@@ -44,7 +44,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "head_dim": sizes["head_dim"],
         "experts": sizes.get("expert", 0),
         "vocab": sizes["vocab"],
-        "positions": program.facts["positions"],
+        "positions": program.facts.get("positions", 0),
         "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
         "state_bytes_per_sequence": program.state_bytes_per_sequence,
     }

@@ -1,7 +1,7 @@
 """The tensors that a program expects in a checkpoint, and how they differ from those of one.
 
-Checkpoints store the weight of a linear as [out, in], with heads and other axes run together, unless it says
-another layout. Which axes those are follows from the equation of the op that uses the weight.
+Checkpoints store the weight of a linear as [out, in], with heads and other axes run together. Which axes
+those are follows from the equation of the op that uses the weight.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from llmir.dim import Binding
@@ -22,7 +22,6 @@ from llmir.op import Op
 from llmir.views import Pairs
 
 from .checkpoint import Checkpoint, Stored
-from .layouts import Layout, layout, linear
 
 # Tables that old checkpoints carry along and that are computed, not learned.
 IGNORED = ("rotary_emb.inv_freq",)
@@ -109,17 +108,24 @@ def expected(program: Program) -> dict[str, Stored]:
     """Each tensor of the program's checkpoint, by name; `program` is unfused."""
     found: dict[str, Stored] = {}
     for at in program.instances():
-        for param, tensor in _stored(at) if at.node.op.param else ():
-            name, piece = stored(param)
-            found[name] = _joined(found[name], tensor, laid(at).joined) if piece else tensor
+        for param, tensor in _stored(at):
+            place, (*experts, outs, ins) = stored(param), (1, *tensor.shape)
+            laid = replace(tensor, shape=(*experts, ins, outs)[1:]) if place.turned else tensor
+            name, outs = place.tensor, -1 if place.turned else int(_stacked(at.node.op))
+            found[name] = _joined(found[name], laid, outs) if place.piece else laid
     return found
 
 
-def _joined(first: Stored, tensor: Stored, along: int) -> Stored:
-    """Two pieces of one tensor."""
-    size = first.shape[along] + tensor.shape[along]
-    shape = (*tensor.shape[:along], size, *tensor.shape[along + 1 :])
-    return Stored(shape, tensor.dtype, first.bytes + tensor.bytes)
+def _stacked(op: Op) -> bool:
+    """Whether all experts are in one tensor."""
+    return "expert" in op.axes and "{expert}" not in op.param
+
+
+def _joined(first: Stored, next: Stored, along: int) -> Stored:
+    """Two pieces of one tensor, along an axis."""
+    shape = list(next.shape)
+    shape[along] += first.shape[along]
+    return Stored(tuple(shape), next.dtype, first.bytes + next.bytes)
 
 
 class _Use(NamedTuple):
@@ -141,30 +147,34 @@ def _uses(at: Instance) -> Iterator[_Use]:
 def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
     op, type = at.node.op, at.node.results[0]
+    if not op.param:
+        return
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
     sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
     layers = at.layers if "{layer}" in op.param else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
-    shape = laid(at).shape(sizes)
+    shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     stored = Stored(shape, type.dtype.name, Binding()(type.dtype.bytes_of(math.prod(shape))))
     for layer in layers:
         for expert in experts:
             yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), stored
 
 
-def laid(at: Instance) -> Layout:
-    """As the weight says; else as torch has a product's weight or its bias, else as it is."""
-    op: Any = at.node.op
-    if op.layout:
-        return layout(op.layout)
-    kept = [i for i, axis in enumerate(op.axes) if axis != "expert" or "{expert}" not in op.param]
+def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
+    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as ops say."""
+    sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
     # Of several users a product says the layout: a tied embedding is lm_head's weight too.
     use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
     if use is None or not use.op.matrices:
-        axes = tuple(op.axes[i] for i in kept)
-        return Layout(use.op.stored(use.slot, axes) if use else tuple((a,) for a in axes))
-    return linear([(op.axes[i], use.rule.role(use.axes[i])) for i in kept])
+        return use.op.stored(use.slot, sizes) if use else sizes
+    roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
+
+    def of(role: str) -> list[int]:
+        return [n for n, r in zip(sizes, roles, strict=True) if r == role]
+
+    contracted = [math.prod(of("contracted"))] if "contracted" in roles else []
+    return (*of("indexed"), math.prod(of("mapped")), *contracted)
 
 
 def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:

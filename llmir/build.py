@@ -74,29 +74,14 @@ class Builder(OpMethods):
         return self._source("input", type, name, axes=axes)
 
     def weight(
-        self,
-        type: Tensor | str,
-        *,
-        name: str,
-        axes: tuple[str, ...] = (),
-        param: str = "",
-        turns: int = 0,
-        layout: str = "",
+        self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "", turns: int = 0
     ) -> Value:
-        """A parameter: `param` in a checkpoint, laid out so; a benchmark's, one of `turns` used in turn."""
-        return self._source("weight", type, name, axes=axes, param=param, turns=turns, layout=layout)
+        """A parameter, called `param` in an HF checkpoint; a benchmark's, one of `turns` used in turn."""
+        return self._source("weight", type, name, axes=axes, param=param, turns=turns)
 
-    def buffer(
-        self,
-        type: Tensor | str,
-        *,
-        name: str,
-        axes: tuple[str, ...] = (),
-        param: str = "",
-        layout: str = "",
-    ) -> Value:
-        """What a checkpoint holds beside parameters: `param` there, laid out so."""
-        return self._source("buffer", type, name, axes=axes, param=param, layout=layout)
+    def buffer(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
+        """What a checkpoint holds beside parameters, under the name `param`."""
+        return self._source("buffer", type, name, axes=axes, param=param)
 
     def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
         """What earlier steps left behind."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 
 def normalize(name: str) -> str:
@@ -15,14 +17,32 @@ def normalize(name: str) -> str:
     return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum() or c == ".")
 
 
-def stored(param: str) -> tuple[str, int | None]:
-    """The tensor in a checkpoint that a weight is, or is a piece of, and which one from the top.
+class Place(NamedTuple):
+    """Where a weight lies in a checkpoint: the name of its tensor, and its `piece` of that, if not all.
 
-    >>> stored("layers.0.qkv_proj.weight[1]"), stored("layers.0.o_proj.weight")
-    (('layers.0.qkv_proj.weight', 1), ('layers.0.o_proj.weight', None))
+    The tensor is `blocks` equal ones from the top, and in each the pieces lie one below another. `turned`
+    says that it is stored as [in, out].
     """
-    name, bracket, piece = param.removesuffix("]").rpartition("[")
-    return (name, int(piece)) if bracket and piece.isdecimal() else (param, None)
+
+    tensor: str
+    piece: int | None = None
+    blocks: int = 1
+    turned: bool = False
+
+
+_PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?", re.DOTALL)
+
+
+def stored(param: str) -> Place:
+    """The place that a parameter's name says.
+
+    >>> stored("h.0.c_attn.weight[1]^T")
+    Place(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True)
+    >>> stored("h.0.query_key_value.weight[1/32]").blocks, stored("h.0.dense.weight").piece
+    (32, None)
+    """
+    tensor, piece, blocks, turned = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
+    return Place(tensor, None if piece is None else int(piece), int(blocks or 1), bool(turned))
 
 
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:

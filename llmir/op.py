@@ -212,9 +212,9 @@ class Op:
         """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
         return ""
 
-    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """The dimensions in a checkpoint of a weight that it takes there: which of its axes run together."""
-        return tuple((axis,) for axis in axes)
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in a checkpoint of a weight that it takes there and that it has in `shape`."""
+        return shape
 
     def remark(self, operands: Sequence[Tensor]) -> str:
         """What a picture says of it that its types don't."""

@@ -163,7 +163,7 @@ def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
     """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
-        name, _ = stored(weight.op.param)
+        name = stored(weight.op.param).tensor
         parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
         found |= {".".join(parts[i:]) for i in range(len(parts))}
     return found

@@ -28,7 +28,7 @@ _ROUTINGS = (
     Routing(),
     Routing(normalize=True),
     Routing("sigmoid", normalize=True, scale=2.0, correction="correction"),
-    Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True, layout="+ route"),
+    Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True),
 )
 _PLACES = (
     Norms(),
@@ -59,7 +59,7 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
 def experts(draw: st.DrawFn) -> Moe:
     """Of four experts two, by any choice, beside one for all tokens or not."""
     biased, stacked = draw(st.booleans()), draw(st.booleans())
-    names = ("experts.both[0]", "experts.both[1]", "experts.down") if stacked else apart()
+    names = ("both[0/8]^T", "both[1/8]^T", "down^T") if stacked else apart()
     shared = draw(st.sampled_from((None, Mlp(8, module="shared", block="shared_experts", prefix="shared_"))))
     return Moe(
         count=4,
@@ -68,7 +68,7 @@ def experts(draw: st.DrawFn) -> Moe:
         routing=draw(st.sampled_from(_ROUTINGS)),
         router_bias=biased,
         matrices=names,
-        biases=("both_bias[0]", "both_bias[1]", "down_bias") if biased else None,
+        biases=("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None,
         activation=draw(st.sampled_from(("silu", "gelu"))),
         clamp=draw(st.sampled_from((None, (0.5, 1.2)))),
         shared=shared,

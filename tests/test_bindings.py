@@ -69,6 +69,20 @@ def test_a_block_is_those_rows_of_the_grid(values: dict[str, Any], size: Size, d
     assert np.broadcast_shapes(part.shape, expected.shape) == expected.shape
 
 
+@pytest.mark.parametrize("most", [3, 1000, 1e8, 1e12, 0.5])
+def test_a_product_apart_has_each_of_its_values_once(most: float) -> None:
+    random = np.random.default_rng(0)
+    at = Binding(B=np.floor(random.random(9000) * 7), T=random.random(9000) * most // 0.25 / 4, C=5)
+    part, places = at.apart(B * T)
+    values = part(B * T)
+    assert places is not None and part.shape == values.shape
+    assert (np.diff(values) > 0).all()
+    assert (values[places] == at(B * T)).all()
+    assert (part.block(slice(1, 3))(ceildiv(B * T, 2)) == np.ceil(values[1:3] / 2)).all()
+    with pytest.raises(InputError, match="'C' has no value"):
+        part(C)
+
+
 @given(grids(), grids(), st.sampled_from(SIZES), st.data())
 def test_a_block_of_a_mixed_step_is_those_rows_of_it(
     one: dict[str, Any], other: dict[str, Any], size: Size, data: st.DataObject

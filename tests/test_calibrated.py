@@ -80,6 +80,21 @@ def test_a_grid_is_its_points() -> None:
             assert whole.bound[i, j, k] == one.bound
 
 
+@pytest.mark.parametrize("how", ["shard{tp=4, ep=4}", "stages{pp=2}"])
+@pytest.mark.parametrize("cost", ["calibrated", "ideal"])
+def test_many_unrelated_points_are_each_its_own(how: str, cost: str) -> None:
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.DEFAULT_PIPELINE, how])
+    random = np.random.default_rng(0)
+    at = {"batch": (1, 300), "new": (1, 4096), "context": (0, 1 << 17)}
+    some = {name: random.integers(*ends, 150_000) for name, ends in at.items()}
+    some["new"][::2] = 1  # decodes beside prompts
+    many = llmir.analyze(program, "h100", **some, cost=cost)
+    for i in (0, 1, 2, 3, 4095, 65_536, 131_073, 149_999):
+        one = llmir.analyze(program, "h100", **{k: int(v[i]) for k, v in some.items()}, cost=cost)
+        for figure in ("time_s", "period_s", "bubble", "ideal_time_s", "peak_memory_bytes"):
+            assert getattr(many, figure)[i] == pytest.approx(getattr(one, figure), rel=1e-12, abs=1e-15)
+
+
 def test_each_op_says_the_basis_of_its_time() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
     own, other = (

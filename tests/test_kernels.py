@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from llmir.backends.cost.kernels import (
     StreamShape,
 )
 from llmir.backends.cost.kernels import parameters as parameters_of
-from llmir.backends.cost.kernels.gemm import BlockGemm
+from llmir.backends.cost.kernels.gemm import K_STEP, STORE, TILE_S, BlockGemm
 from llmir.dim import Binding
 from llmir.errors import HardwareError
 
@@ -89,6 +91,34 @@ def test_a_grid_is_its_points(data: Any, shape: GemmShape) -> None:
     for i, j in np.ndindex(3, 2):
         point = replace(shape, m=float(m[i, 0]), n=float(n[j]))
         assert grid[i, j] == pytest.approx(float(kernel.seconds(device, point)), rel=1e-12)
+
+
+@given(st.data(), st.sampled_from(GPUS), st.lists(products(), min_size=1, max_size=3))
+def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
+    data: Any, device: hw.Device, shapes: list[GemmShape]
+) -> None:
+    kernel = data.draw(kernels(data.draw(st.sampled_from([Gemm, BlockGemm]))))
+    share = 1 / (device.multiprocessors or 1)
+    sizes = np.array([shape.m for shape in shapes], dtype=float)
+    found = kernel.busy(device, replace(shapes[0], m=sizes))
+    for m, time in zip(sizes, found, strict=True):
+        shape = replace(shapes[0], m=m)
+        n, k, batch = shape.n, shape.k, shape.batch
+        times = []
+        for (rows, columns), split in itertools.product(kernel.tiles, kernel.splits):
+            feed = device.vector_flops["fp32"] * share * kernel.feed
+            high, wide = min(rows, m), min(columns, n)
+            multiply = 2 * rows * columns / (device.matrix_peak(shape.dtype)[0] * share * kernel.rate)
+            fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
+            step = (multiply**3 + fetch**3 + (kernel.step_ns * 1e-9 / K_STEP) ** 3) ** (1 / 3)
+            depth = math.ceil(k / K_STEP / split) * K_STEP
+            piece = step * depth + STORE * high * wide * shape.y_bits / 8 / feed + TILE_S
+            waves = math.ceil(m / rows) * math.ceil(n / columns) * (batch * share) * split
+            waves = max(1, (1 - kernel.tail) * waves + kernel.tail * math.ceil(waves))
+            gather = kernel.split_us * 1e-6 + split * m * n * batch * 4 / device.memory_Bps
+            tiles = ((waves * piece) ** 3 + float(kernel.memory(device, shape)) ** 3) ** (1 / 3)
+            times.append(tiles + (gather if split > 1 else 0))
+        assert time == pytest.approx(min(times), rel=1e-9)
 
 
 def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:

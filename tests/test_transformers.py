@@ -13,71 +13,89 @@ import pytest
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.dim import Binding
-from llmir.frontends.layouts import Layout
-from llmir.frontends.weights import laid
-from llmir.graph import Program
+from llmir.graph import Instance, Program
 from llmir.names import stored
+from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, parameter, steps
+from . import transformers_cases
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
 class Checkpoint:
-    """The weights as a program takes them: what a checkpoint stores, with axes and pieces taken apart."""
+    """The weights as a program takes them: a checkpoint's [out, in] with the axes taken apart."""
 
     def __init__(self, program: Program) -> None:
-        self.pieces: dict[str, dict[int, tuple[Layout, dict[str, int]]]] = {}  # with the sizes of their axes
+        self.terms: dict[str, tuple[list[str], list[str]]] = {}
+        self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
+        self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
+        self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
         for at in program.instances():
-            if param := at.node.op.param:
-                name, piece = stored(param)
-                sizes = dict(zip(at.node.op.axes, map(Binding(), at.node.results[0].shape), strict=True))
-                if "{expert}" in param:
-                    del sizes["expert"]
-                self.pieces.setdefault(name, {})[piece or 0] = laid(at), sizes
+            einsum = getattr(at.node.op, "einsum", None)
+            if einsum is None:
+                self._other(at)
+                continue
+            terms = [t.split() for t in einsum.split("->")[0].split(",")]
+            for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
+                op = at.graph[value.node].op
+                grouped = isinstance(at.node.op, GroupedLinear)
+                self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+                if grouped and op.param and "{expert}" not in op.param:
+                    self.stacked[op.param] = at.node.op.experts
+                name, piece, *_ = stored(op.param)
+                if piece is not None:
+                    sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
+                    rows = math.prod(n for axis, n in sizes if axis not in ("[e]", *terms[0]))
+                    self.rows.setdefault(name, {})[piece] = rows
+
+    def _other(self, at: Instance) -> None:
+        for slot, value in enumerate(at.node.operands):
+            if param := at.graph[value.node].op.param:
+                shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
+                self.shapes[param] = shape
+                name, piece, *_ = stored(param)
+                if piece is not None:
+                    self.rows.setdefault(name, {})[piece] = shape[0]
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
-        if "{expert}" not in name:
-            return self._one(name, name)
-        each = (name.replace("{expert}", str(e)) for e in range(Binding()(type.shape[0])))
-        return np.stack([self._one(name, one) for one in each])
+        shape = tuple(map(Binding(), type.shape))
+        template = re.sub(r"\.(layers|h|blocks)\.\d+", r".\1.{layer}", name)
+        if "{expert}" in name:
+            names = (name.replace("{expert}", str(e)) for e in range(shape[0]))
+            return np.stack([self._one(template, n, shape[1:]) for n in names])
+        if template in self.stacked:
+            return np.stack([self._one(template, name, shape[1:], slice(e, e + 1)) for e in range(shape[0])])
+        return self._one(template, name, shape)
 
-    def _one(self, param: str, name: str) -> np.ndarray[Any, Any]:
-        tensor, piece = stored(param)
-        if tensor not in self.pieces:
-            tensor = re.sub(r"\.\d+\.", ".{layer}.", tensor, count=1)
-        pieces, piece = self.pieces[tensor], piece or 0
-        layout, sizes = pieces[piece]
-        lengths = [math.prod(_split(*pieces[i], layout.joined)[1].values()) for i in sorted(pieces)]
-        shape, apart, order = [], [], []  # as stored; with pieces apart; the axes of this one
-        for i in range(len(layout.dimensions)):
-            outer, inner = _split(layout, sizes, i)
-            whole = (
-                [*outer.values(), sum(lengths)] if i == layout.joined else [*outer.values(), *inner.values()]
-            )
-            if i == layout.joined:
-                along = len(apart + whole) - 1
-            shape.append(math.prod(whole))
-            apart += whole
-            order += [a for a in (*outer, *inner) if a in sizes]
-        before = sum(lengths[:piece])
-        found = np.take(
-            parameter(stored(name)[0], tuple(shape)).reshape(apart),
-            range(before, before + lengths[piece]),
-            along,
-        )
-        return found.reshape([sizes[a] for a in order]).transpose([order.index(a) for a in sizes])
+    def _one(
+        self, template: str, name: str, shape: tuple[int, ...], expert: slice | None = None
+    ) -> np.ndarray[Any, Any]:
+        def parameter(name: str, whole: tuple[int, ...]) -> np.ndarray[Any, Any]:
+            if expert is None:
+                return transformers_cases.parameter(name, whole)
+            return transformers_cases.parameter(name, (self.stacked[template], *whole))[expert][0]
 
-
-def _split(layout: Layout, sizes: dict[str, int], dimension: int) -> tuple[dict[str, int], dict[str, int]]:
-    """The axes of a dimension before those along which pieces lie, and these."""
-    axes = layout.dimensions[dimension]
-    start = next((i for i, a in enumerate(axes) if "+" in a), 0 if dimension == layout.joined else len(axes))
-    found = {a.removeprefix("+"): sizes.get(a.removeprefix("+"), 1) for a in axes}
-    names = list(found)
-    return {a: found[a] for a in names[:start]}, {a: found[a] for a in names[start:]}
+        term, x = self.terms.get(template, ([], []))
+        tensor, piece, blocks, turned = stored(name)
+        rows = self.rows.get(stored(template).tensor, {})
+        start = sum(rows[i] for i in range(piece or 0))
+        if template in self.shapes and not term:
+            own = self.shapes[template]
+            whole = sum(rows.values()) or own[0]
+            return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
+        matrix = bool(set(term) & set(x))
+        if piece is None and not matrix:
+            return parameter(name, (math.prod(shape),) if "bias" in name else shape).reshape(shape)
+        order = [i for i, a in enumerate(term) if a not in x] + [i for i, a in enumerate(term) if a in x]
+        outs = math.prod(shape[i] for i in order if term[i] not in x)
+        ins, whole = [math.prod(shape) // outs] if matrix else [], sum(rows.values()) or outs
+        found = parameter(tensor, (*ins, whole) if turned else (whole, *ins))
+        each = (found.T if turned else found).reshape(blocks, -1, *ins)
+        part = each[:, start // blocks : (start + outs) // blocks]
+        return part.reshape([shape[i] for i in order]).transpose(np.argsort(order))
 
 
 @pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import state_cases
+from .older_cases import OLDER
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -105,9 +106,32 @@ _MINIMAX_M2 = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
+_GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
+_GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
+_ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
+_JAIS = {**_SIZES, "architectures": ["Jais2ForCausalLM"], "model_type": "jais2", "layer_norm_eps": 1e-5}
+_HUNYUAN = {
+    **_SIZES,
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    "model_type": "hunyuan_v1_dense",
+    "head_dim": 8,
+}
+_DOTS = {
+    **_SIZES,
+    "architectures": ["Dots1ForCausalLM"],
+    "model_type": "dots1",
+    "head_dim": 6,
+    "num_hidden_layers": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+}
+_CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
 
 
-_ERNIE = {
+_ERNIE_MOE = {
     **_SIZES,
     "architectures": ["Ernie4_5_MoeForCausalLM"],
     "model_type": "ernie4_5_moe",
@@ -227,8 +251,8 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
-    "ernie-4.5-moe": _ERNIE,
-    "ernie-4.5-moe, biases, no shared expert": {**_ERNIE, "use_bias": True, "moe_num_shared_experts": 0},
+    "ernie-4.5-moe": _ERNIE_MOE,
+    "ernie-4.5-moe, biases, no shared expert": {**_ERNIE_MOE, "use_bias": True, "moe_num_shared_experts": 0},
     "granite-moe": _GRANITE_MOE,
     "gpt-oss, a window of 3 in the first layer": _GPT_OSS,
     "gpt-oss, no biases, another clamp": {
@@ -238,6 +262,27 @@ CASES: dict[str, dict[str, Any]] = {
         "swiglu_limit": 0.5,
         "swiglu_alpha": 1.1,
     },
+    "glm": _GLM,
+    "jais2": {k: v for k, v in _JAIS.items() if k != "rms_norm_eps"},
+    "hunyuan-dense": _HUNYUAN,
+    "dots1, groups, windows of 3 at the end": {
+        **_DOTS,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "max_window_layers": 2,
+        "sliding_window": 3,
+    },
+    "glm, without biases, positions on all": {
+        **_GLM,
+        "attention_bias": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+    "glm4": _GLM4,
+    "ernie": _ERNIE,
+    "ernie, biases, untied": {**_ERNIE, "use_bias": True, "tie_word_embeddings": False},
+    "cwm, a window of 3": {**_CWM, "sliding_window": 3, "num_hidden_layers": 6, "rope_parameters": None},
     "phi3": _PHI3,
     "phi3, a window of 3": {**_PHI3, "sliding_window": 3},
     "phi3, longrope": {
@@ -284,6 +329,8 @@ CASES: dict[str, dict[str, Any]] = {
     **state_cases.CASES,
 }
 
+CASES |= OLDER
+
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
@@ -317,6 +364,7 @@ _STORED = {
         "experts.down_proj": "output_linear.weight",
     },
 }
+_STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["mixtral"]
 _STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
 
@@ -338,7 +386,9 @@ def main() -> None:
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **_EAGER)
+        # transformers' eager Falcon adds ALiBi twice, with the mask and before it.
+        how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 stacked = name.endswith(("experts.gate_up_proj", "experts.down_proj"))  # gate above up

@@ -11,7 +11,7 @@ from llmir.backends.analysis.costs import OpCost
 from llmir.backends.analysis.overhead import Term, terms
 from llmir.backends.analysis.overhead import find as find_overhead
 from llmir.backends.analysis.report import Report
-from llmir.backends.cost import Basis, Exchange, Limit, Price, Row
+from llmir.backends.cost import Basis, Exchange, Limit, Price, Row, limits
 from llmir.backends.cost.calibrated import Choice, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
@@ -275,8 +275,8 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
 
 
 def _exchange(report: Report, row: Row) -> Exchange | None:
-    limits = report.plan.model.limits(row)
-    return next((limit for limit in limits if isinstance(limit, Exchange)), None)
+    found = limits(report.plan.model.device, row)
+    return next((limit for limit in found if isinstance(limit, Exchange)), None)
 
 
 def _routes(report: Report, row: Row) -> tuple[Route, ...]:
@@ -359,11 +359,11 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
 
 
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
-    limits = report.plan.model.limits(row)
-    times = [float(x.time(report.at)) for x in limits]
+    found = limits(report.plan.model.device, row)
+    times = [float(x.time(report.at)) for x in found]
     # Of limits that tie, the one that the report names.
-    first = max(range(len(limits)), key=lambda i: (times[i], limits[i].bound == cost.bound))
-    return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(limits, times, strict=True)))
+    first = max(range(len(found)), key=lambda i: (times[i], found[i].bound == cost.bound))
+    return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(found, times, strict=True)))
 
 
 def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,14 @@ from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.nodes import check
-from llmir.dim import Binding, Dim, Number, Size, maximum
+from llmir.dim import Binding, Dim, Number, Size, maximum, sole
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
+# Points of which the times of the stages are held at once, 8 bytes each.
+WHOLE = 1 << 22
 # The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8
 _SEQUENCES = Dim.symbol("B")
@@ -58,12 +61,16 @@ class Plan:
         return tuple(map(self.model.price, self.rows))
 
     @cached_property
-    def _timed(self) -> dict[Price, tuple[int, ...]]:
-        # Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
-        merged: dict[Price, list[int]] = {}
+    def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
+        """By the one size that they depend on, if it is one, the prices, and how often each stage runs them.
+
+        Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
+        """
+        merged: dict[Dim | None, dict[Price, list[int]]] = {}
         for row, price in zip(self.rows, self.prices, strict=True):
-            merged.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
-        return {price: tuple(repeats) for price, repeats in merged.items()}
+            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
+            alike.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        return merged
 
     @property
     def host(self) -> Host | None:
@@ -74,9 +81,8 @@ class Plan:
         """What each stage takes for a micro-batch."""
         host, micro_batches = self.host, self.program.micro_batches
         if host is None:
-            return Timing(self._stages(lambda price: price.time(at)), micro_batches)
-        hidden = host.hidden
-        busy = self._stages(lambda price: price.in_graph(at, hidden)[1])
+            return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
+        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
         first, *others = (host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True))
         return Timing((first + host.beside(at(_SEQUENCES)), *others), micro_batches)
 
@@ -85,20 +91,22 @@ class Plan:
         if (host := self.host) is None:
             return ()
         stages = range(len(self.program.entries))
-        pairs = {price: price.in_graph(at, host.hidden) for price in self._timed}
-        alone, busy = self._stages(lambda price: pairs[price][0]), self._stages(lambda price: pairs[price][1])
+        alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
+        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
         launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in stages]
         return tuple(Overhead(before[i], launched[i] - busy[i], busy[i] - alone[i]) for i in stages)
 
-    def _stages(self, seconds: Callable[[Price], Number]) -> tuple[Number, ...]:
-        """Seconds of the ops of a micro-batch on each stage."""
+    def _stages(self, at: Binding, seconds: Callable[[Price, Binding], Number]) -> tuple[Number, ...]:
+        """Seconds of the ops of a micro-batch on each stage.
+
+        At many points, what depends on one product of symbols is evaluated at each of its values once.
+        """
         found: list[Number] = [0.0] * len(self.program.entries)
-        for price, repeats in self._timed.items():
-            time = seconds(price)
-            for stage, repeat in enumerate(repeats):
-                if repeat:
-                    found[stage] = found[stage] + repeat * time
+        for size, prices in self._timed.items():
+            points, places = at.apart(size) if size is not None and at.shape else (at, None)
+            for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
+                found[stage] = found[stage] + (time if places is None else time.take(places))
         return tuple(found)
 
     @cached_property
@@ -150,21 +158,41 @@ def plan(program: Program, model: Model) -> Plan:
     return Plan(program, model)
 
 
-def large(at: Binding) -> bool:
-    """Whether figures are evaluated in pieces there."""
-    return math.prod(at.shape) > 2 * BLOCK
+def _sums(
+    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], Number], at: Binding
+) -> list[Number]:
+    """Seconds of some prices on each stage."""
+    found: list[Number] = [0.0] * len(next(iter(prices.values())))
+    for price, repeats in prices.items():
+        time = seconds(price, at)
+        for stage, repeat in enumerate(repeats):
+            if repeat:
+                found[stage] = found[stage] + repeat * time
+    return found
 
 
-def sweep(figure: Callable[[Binding], Number], at: Binding) -> Number:
-    """`figure(at)`, evaluated block by block when `at` holds large arrays."""
+def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:
+    """`figure(at)`, evaluated in blocks when `at` holds large arrays."""
+    (found,) = sweeps(lambda at: (figure(at),), at, block)
+    return found
+
+
+def sweeps(
+    figures: Callable[[Binding], Sequence[Number]], at: Binding, block: int = BLOCK
+) -> Sequence[Number]:
+    """The same of several figures."""
     shape = at.shape
     if not shape:
-        return figure(at)
-    if not large(at):
-        return np.broadcast_to(figure(at), shape).astype(np.float64)
-    step = max(1, BLOCK * shape[0] // math.prod(shape))
-    result = np.empty(shape)
+        return figures(at)
+    points = math.prod(shape)
+    if points <= 2 * block:
+        return [np.broadcast_to(figure, shape).astype(np.float64) for figure in figures(at)]
+    step = max(1, block * shape[0] // points)
+    results: list[Any] = []
     for start in range(0, shape[0], step):
-        rows = slice(start, start + step)
-        result[rows] = figure(at.block(rows))
-    return result
+        part = slice(start, start + step)
+        found = figures(at.block(part))
+        results = results or [np.empty(shape) for _ in found]
+        for result, figure in zip(results, found, strict=True):
+            result[part] = figure
+    return results

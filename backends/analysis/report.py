@@ -15,7 +15,7 @@ from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import binding, checked, other, step_phase
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
-from llmir.backends.analysis.plan import Plan, large, plan, sweep
+from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
 from llmir.convert import POINTS, items
@@ -135,7 +135,7 @@ class Report(Immutable, Result):
     def ideal_time_s(self) -> Number:
         """Seconds by the roofline: a lower bound."""
         ideal = plan(self.program, cost.model(self.device, "ideal"))
-        return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at)
+        return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at, WHOLE)
 
     @figure
     def error(self) -> Number | None:
@@ -263,8 +263,9 @@ class Report(Immutable, Result):
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
-        timing = self.plan.timing if large(self.at) else lambda at: self._timing
-        return sweep(lambda at: figure(timing(at)), self.at)
+        many = math.prod(self.shape) > 2 * WHOLE
+        timing = self.plan.timing if many else lambda at: self._timing
+        return sweep(lambda at: figure(timing(at)), self.at, WHOLE)
 
     @cached_property
     def _timing(self) -> Timing:

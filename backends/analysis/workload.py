@@ -15,7 +15,7 @@ from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
-from llmir.backends.cost.nodes import hardware
+from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
 from llmir.dim import Binding
 from llmir.errors import InputError
@@ -192,7 +192,12 @@ class Workload(Record, Result):
                 "weight_bytes": sum(w.bytes for w in weights(program)),
                 "weights": [vars(w) for w in weights(program)],
             },
-            "hardware": hardware(program, self.device),
+            "hardware": {
+                "name": self.device.name,
+                "devices": program.devices,
+                "cluster": self.device.node.name if self.device.node else None,
+                "nodes": nodes(program, self.device),
+            },
             "precision": precision(program),
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": asdict(program.parallelism),

@@ -2,13 +2,13 @@
 
 from .basis import Basis
 from .calibrated import Calibrated
-from .ideal import Ideal
+from .ideal import Ideal, limits
 from .limit import BOUNDS, Limit
-from .models import Model, model
+from .models import model
 from .names import COSTS, cost_model
 from .network import Exchange
 from .own import CostModel
-from .price import Price, Roofline
+from .price import Model, Price, Roofline
 from .rows import TRAFFIC, Row, rows
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Roofline",
     "Row",
     "cost_model",
+    "limits",
     "model",
     "rows",
 ]

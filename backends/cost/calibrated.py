@@ -16,9 +16,8 @@ from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, calls
-from .limit import Limit
 from .nodes import split
-from .price import Price, Roofline
+from .price import Model, Price, Roofline
 from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
@@ -27,7 +26,7 @@ _POINTS = 512  # of which a price keeps what it found: a product reads B·T alon
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Price):
     """The time of a calibrated kernel, and never less than the roofline's.
 
     `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
@@ -53,10 +52,6 @@ class Measured:
         own = self.fit.device == self.device
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
 
-    def of(self, at: Binding) -> Price:
-        """This price, the only one there is."""
-        return self
-
     @property
     def launch_s(self) -> float:
         """Seconds of an empty call, the fixed cost."""
@@ -67,10 +62,9 @@ class Measured:
         return self._times(at)[0]
 
     @cached_property
-    def _sizes(self) -> tuple[Dim, ...]:
+    def sizes(self) -> tuple[Dim, ...]:
         """All that a time depends on."""
-        sizes = (*vars(self.call.shape).values(), *(limit.amount for limit in self.roofline.limits))
-        return monomials(size for size in sizes if isinstance(size, Dim))
+        return monomials((*self.call.sizes, *self.roofline.sizes))
 
     @cached_property
     def _known(self) -> dict[tuple[Number, ...], tuple[Number, Number]]:
@@ -78,7 +72,7 @@ class Measured:
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's; at points that are alike to it, once."""
-        point = tuple(map(at, self._sizes))
+        point = tuple(map(at, self.sizes))
         if at.shape and any(isinstance(value, np.ndarray) for value in point):
             return self._fresh(at)
         if (times := self._known.get(point)) is None:
@@ -121,7 +115,7 @@ class Crossing(Measured):
     It is never less than if all of them were in one node, nor than as many as one holds take `inside` it.
     """
 
-    inside: Measured | None = None
+    inside: Measured | None = None  # of the same sizes
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
         time, least = Measured._times(self, at)
@@ -139,13 +133,18 @@ class Crossing(Measured):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Price):
     """The price of an op that several kernels do, as of attention: that of the first which takes the shape.
 
     Sequences of several kinds in one step are taken one kind after another.
     """
 
     prices: tuple[Measured, ...]
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """What all of them depend on."""
+        return tuple(size for price in self.prices for size in price.sizes)
 
     @property
     def basis(self) -> Basis:
@@ -157,28 +156,29 @@ class Choice:
         """The largest."""
         return max((price.error for price in self.prices if price.error is not None), default=None)
 
-    def _which(self, at: Binding) -> Any:
-        """The number of the price that holds, at each point."""
-        return np.argmax([np.broadcast_to(price.takes(at), at.shape) for price in self.prices], axis=0)
-
     def of(self, at: Binding) -> Price:
         """The one that holds; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
-        if not at.shape:
-            return next((price for price in self.prices if price.takes(at)), self.prices[0])
-        which = np.unique(self._which(at))
-        return self.prices[int(which[0])] if len(which) == 1 else self
+        for price in self.prices:
+            if np.all(takes := price.takes(at)):
+                return price
+            if np.any(takes):
+                return self
+        return self.prices[0]
 
     def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
         if isinstance(at, Mixed):
             values = zip(*(self._each(part, value) for part in at.parts), strict=True)
             return tuple(sum(each[1:], start=each[0]) for each in values)
-        if (price := self.of(at)) is not self:
-            return value(price, at)
-        each = zip(*(value(price, at) for price in self.prices), strict=True)
-        which = self._which(at)
-        return tuple(np.choose(which, [np.broadcast_to(v, at.shape) for v in values]) for values in each)
+        if (one := self.of(at)) is not self:
+            return value(one, at)
+        *others, last = self.prices
+        found = value(last, at)
+        for price in reversed(others):
+            takes, each = price.takes(at), value(price, at)
+            found = tuple(np.where(takes, new, old) for new, old in zip(each, found, strict=True))
+        return found
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
@@ -203,7 +203,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class Calibrated(Model):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
 
     device: Device
@@ -218,10 +218,6 @@ class Calibrated:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
         named = self.engine if self.engine and self.engine in engines(self.device) else None
         return named or first(self.device) or "no"
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """Those of the roofline, below which no time goes."""
-        return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
         """A measured kernel's price; the roofline's where not even a stand-in is known."""

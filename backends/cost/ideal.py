@@ -12,43 +12,41 @@ from llmir.hw import Device
 from .limit import Limit
 from .names import cost_model
 from .network import exchange
-from .price import Roofline
+from .price import Model, Roofline
 from .rows import Row
 
 
 @cost_model("ideal")
 @dataclass(frozen=True, eq=False)
-class Ideal:
+class Ideal(Model):
     """The `ideal` cost model on one device."""
 
     device: Device
 
     name = "ideal"
-    engine = None
-    host = None
-    host_error = None
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """What bounds an op: matrix unit, vector unit, memory and network, where it uses them."""
-        device, done, name = self.device, row.work, row.work.dtype.name
-        found = []
-        if done.matrix:
-            rate, unit = device.matrix_peak(name)
-            group = "matrix_tflops" if unit in device.matrix_flops else "vector_tflops"
-            found.append(Limit("compute", done.matrix, rate, f"{unit} matrix FLOPs", f"{group}.{unit}"))
-        if done.vector:
-            rate, unit = device.vector_peak(name)
-            constant = f"vector_tflops.{unit}"
-            found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
-        if done.wire:
-            found.append(exchange(device, done.pattern, done.payload, done.group))
-        found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
-        return tuple(found)
 
     def price(self, row: Row) -> Roofline:
         """The limits that can decide: those that another one always exceeds are left out."""
         kept: list[Limit] = []
-        for limit in self.limits(row):
+        for limit in limits(self.device, row):
             if not any(limit.below(k) for k in kept):
                 kept = [k for k in kept if not k.below(limit)] + [limit]
         return Roofline(tuple(kept))
+
+
+def limits(device: Device, row: Row) -> tuple[Limit, ...]:
+    """What bounds an op: matrix unit, vector unit, memory and network, where it uses them."""
+    done, name = row.work, row.work.dtype.name
+    found = []
+    if done.matrix:
+        rate, unit = device.matrix_peak(name)
+        group = "matrix_tflops" if unit in device.matrix_flops else "vector_tflops"
+        found.append(Limit("compute", done.matrix, rate, f"{unit} matrix FLOPs", f"{group}.{unit}"))
+    if done.vector:
+        rate, unit = device.vector_peak(name)
+        constant = f"vector_tflops.{unit}"
+        found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
+    if done.wire:
+        found.append(exchange(device, done.pattern, done.payload, done.group))
+    found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
+    return tuple(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
 
 from llmir import hw
 from llmir.convert import choice
@@ -16,45 +15,11 @@ from .calibration import engines, first, host, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
-from .limit import Limit
 from .names import COSTS, cost_model
 from .own import CostModel, own
-from .price import Price
-from .rows import Row
+from .price import Model
 
 OURS = ("ideal", "calibrated")  # which are given once for a device
-
-
-class Model(Protocol):
-    """A cost model on one device; models are told apart by identity, and `model` gives each once."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def device(self) -> Device:
-        """The device."""
-
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-
-    @property
-    def engine(self) -> str | None:
-        """The engine that was asked for, of a model that knows engines."""
-
-    @property
-    def host(self) -> Host | None:
-        """What the engine adds to its kernels, where that is known."""
-
-    @property
-    def host_error(self) -> float | None:
-        """The mean relative error of whole runs that it was not fitted to."""
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """What the device's datasheet puts on the time of an op."""
-
-    def price(self, row: Row) -> Price:
-        """What the model makes of it."""
 
 
 def model(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmir.errors import HardwareError
 from llmir.graph import Program
 from llmir.hw import Device, Node
@@ -12,17 +10,6 @@ from llmir.hw import Device, Node
 def nodes(program: Program, device: Device) -> int | None:
     """How many nodes those are; None where the device is in none."""
     return -(-program.devices // device.node.devices) if device.node else None
-
-
-def hardware(program: Program, device: Device) -> dict[str, Any]:
-    """What a JSON report says of the devices."""
-    node = device.node
-    return {
-        "name": device.name,
-        "devices": program.devices,
-        "cluster": node.name if node else None,
-        "nodes": nodes(program, device),
-    }
 
 
 def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

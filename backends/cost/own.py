@@ -30,8 +30,7 @@ from llmir.hw import Device
 
 from .basis import Basis
 from .ideal import Ideal
-from .limit import Limit
-from .price import Price, Roofline
+from .price import Model, Price, Roofline
 from .rows import Row
 
 
@@ -49,19 +48,18 @@ NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
 
 
 @dataclass(frozen=True, eq=False)
-class Seconds:
+class Seconds(Price):
     """A price that is a function; bounds and the least are the roofline's."""
 
     seconds: Callable[[Binding], Number]
     roofline: Roofline
-    basis: Basis
+    model: str
     op: str
 
-    error = None
-
-    def of(self, at: Binding) -> Price:
-        """This price, the only one there is."""
-        return self
+    @property
+    def basis(self) -> Basis:
+        """The user's model."""
+        return Basis(self.model)
 
     def time(self, at: Binding) -> Number:
         """What the function says; InputError for what is no time."""
@@ -71,7 +69,7 @@ class Seconds:
             raise
         except Exception as error:  # of the user's function, which the cause shows
             raise InputError(
-                f"cost model {self.basis.kind}: {self.op}: {type(error).__name__}: {error}"
+                f"cost model {self.model}: {self.op}: {type(error).__name__}: {error}"
             ) from error
         try:
             some = found if isinstance(found, NUMBERS) else np.nan  # no array of what may have no end
@@ -79,19 +77,12 @@ class Seconds:
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
         if not (np.isfinite(time) & (time >= 0)).all():
-            raise InputError(
-                f"cost model {self.basis.kind}: {self.op} takes {shown(found)}, expected seconds"
-            )
+            raise InputError(f"cost model {self.model}: {self.op} takes {shown(found)}, expected seconds")
         return cast("Number", time) if at.shape else float(time)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
         """Seconds, and what the roofline is due to."""
         return self.time(at), self.roofline.due(at)[1]
-
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
-        """Seconds, alone and in a graph alike: no launch is told apart."""
-        time = self.time(at)
-        return time, time
 
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline."""
@@ -99,20 +90,12 @@ class Seconds:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class Own(Model):
     """A user's cost model on a device, made anew for each report: nothing is kept of one that may change."""
 
     device: Device
     model: CostModel
     name: str
-
-    engine = None
-    host = None
-    host_error = None
-
-    def limits(self, row: Row) -> tuple[Limit, ...]:
-        """Those of the roofline, to be shown beside."""
-        return Ideal(self.device).limits(row)
 
     def price(self, row: Row) -> Price:
         """What the user's model says; InputError for what is no price."""
@@ -122,7 +105,7 @@ class Own:
         if not callable(found):
             got = f"price gives {type(found).__name__} for {row.name}"
             raise InputError(f"cost model {self.name}: {got}, expected a function of a binding, or a Price")
-        return Seconds(found, Ideal(self.device).price(row), Basis(self.name), row.name)
+        return Seconds(found, Ideal(self.device).price(row), self.name, row.name)
 
 
 def own(model: object, device: Device, name: str = "") -> Own:

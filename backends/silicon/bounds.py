@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, rows
+from llmir.backends.cost import limits, rows
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
 from llmir.hw import Device
@@ -47,7 +47,7 @@ def bound(points: Points, device: Device) -> Bound:
         outside = (v.node not in inside for v in row.node.operands)
         read = sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
         moved = moved + read + (at(row.write) if row.name not in used else 0)
-        for limit in Ideal(device).limits(row):
+        for limit in limits(device, row):
             if of := units.get(limit.bound):
                 of[limit.constant] = of.get(limit.constant, zero) + limit.time(at)
     compute, network = (np.max(list(of.values()), axis=0) for of in units.values())

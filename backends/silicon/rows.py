@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +16,7 @@ from llmir.frozen import Figures
 from llmir.names import plain, suggest
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Words = Mapping[str, Sequence[str]]  # the words that a column may hold
 
-NO_WORDS: Words = MappingProxyType({})
 # Beyond these a number is a mistake: no axis of a tensor, and a call of 1000 s.
 MOST = 2**31
 LONGEST_US = 1e9
@@ -68,10 +65,8 @@ class Table(Figures):
         return {key: np.array(rows) for key, rows in found.items()}
 
 
-def read(
-    path: Path, numbers: Mapping[str, Column], words: Sequence[str], *, where: Words = NO_WORDS
-) -> Table:
-    """The rows of a CSV file whose words are among `where`'s; InputError if a column is missing.
+def read(path: Path, numbers: Mapping[str, Column], words: Sequence[str], more: Sequence[str] = ()) -> Table:
+    """The rows of a CSV file; InputError if a column is missing that may not be, as words of `more` may.
 
     A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
     """
@@ -79,32 +74,28 @@ def read(
         with strict_csv.table(path) as reader:
             header = reader.fieldnames or []
             needed = [n for n, column in numbers.items() if column.empty is None]
-            twice = next((c for c in (*numbers, *words) if list(header).count(c) > 1), None)
+            twice = next((c for c in (*numbers, *words, *more) if list(header).count(c) > 1), None)
             if twice:
                 raise InputError(f"{path.name}: column {twice} is there more than once")
             missing = [c for c in (*needed, *words) if c not in header]
             if missing:
                 near = suggest(missing[0], header) or f"; it has {', '.join(map(str, header)) or 'none'}"
                 raise InputError(f"{path.name}: missing column {', '.join(missing)}{plain(near)}")
-            return _table(reader, path.name, numbers, words, where)
+            return _table(reader, path.name, numbers, (*words, *more))
     except UnreadableError as error:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def _table(
-    reader: Any, file: str, numbers: Mapping[str, Column], words: Sequence[str], where: Words
-) -> Table:
+def _table(reader: Any, file: str, numbers: Mapping[str, Column], words: Sequence[str]) -> Table:
     found: dict[str, list[Any]] = {name: [] for name in ("line", *numbers, *words)}
     problems = []
     for line, row in enumerate(reader, 1):
-        if any((row[w] or "") not in allowed for w, allowed in where.items()):
-            continue
         try:
             values = [_number(row.get(name), name, column) for name, column in numbers.items()]
         except ValueError as error:
             problems.append(f"{file}: row {line}: {error}")
             continue
-        for name, value in zip(found, (line, *values, *(row[w] or "" for w in words)), strict=True):
+        for name, value in zip(found, (line, *values, *(row.get(w) or "" for w in words)), strict=True):
             found[name].append(value)
     arrays = {n: np.array(v, dtype=object if n in words else np.float64) for n, v in found.items()}
     return Table(arrays, tuple(problems))

@@ -27,7 +27,7 @@ def ernie_moe(config: Config) -> Decoder:
         count=either(config, "moe_num_experts", "num_experts", 64),
         chosen=either(config, "moe_k", "num_experts_per_tok", 6),
         intermediate=width,
-        routing=Routing(normalize=True, correction=_CORRECTION, learned=True, layout="+ route"),
+        routing=Routing(normalize=True, correction=_CORRECTION, learned=True),
         router_dtype=FP32,
         shared=Mlp(shared, bias, "mlp.shared_experts", "shared_experts", "shared_") if shared else None,
     )

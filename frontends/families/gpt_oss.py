@@ -15,25 +15,23 @@ _YARN = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     "original_max_position_embeddings": 4096,
 }
-_COLUMNS = "expert embed (mlp +)"  # gate and up in turn
 
 
 @family("GptOssForCausalLM", "gpt_oss")
 def gpt_oss(config: Config) -> Decoder:
     """GptOssForCausalLM: sinks, a window in every second layer, biases all over, a clamped GLU."""
     bias, count = config.flag("attention_bias", True), layers(config)
+    width, both = config.assumed("intermediate_size", 2880), "experts.gate_up_proj"  # columns in turn
     config.ignore("initial_context_length", "experts_per_token")  # the same as others say
     experts = Moe(
         count=config.assumed("num_local_experts", 128),
         chosen=config.assumed("num_experts_per_tok", 4),
-        intermediate=config.assumed("intermediate_size", 2880),
+        intermediate=width,
         routing=Routing(normalize=True),
         router="router",
         router_bias=True,
-        matrices=("experts.gate_up_proj[0]", "experts.gate_up_proj[1]", "experts.down_proj"),
-        layouts=(_COLUMNS, _COLUMNS, "expert mlp embed"),
-        biases=("experts.gate_up_proj_bias[0]", "experts.gate_up_proj_bias[1]", "experts.down_proj_bias"),
-        bias_layouts=("expert (mlp +)", "expert (mlp +)", ""),
+        matrices=(f"{both}[0/{width}]^T", f"{both}[1/{width}]^T", "experts.down_proj^T"),
+        biases=(f"{both}_bias[0/{width}]", f"{both}_bias[1/{width}]", "experts.down_proj_bias"),
         clamp=(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)),
     )
     whole = attention(

@@ -34,8 +34,8 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
     `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a key of its own that no
-    query sees: a score that takes its part of the softmax.
+    and back, and `qk_norms` the norms, which follow the rotary positions if `norm_turned`. With `sinks`, so
+    called there, each head has a score of its own that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -53,6 +53,7 @@ class Attention:
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+    norm_turned: bool = False
     sinks: str = ""
 
     @property
@@ -76,13 +77,16 @@ class Attention:
 
         with b.block("attention"):
             q = project("h g r d", "b t g r d", "q_proj", to_q)
-            q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+            q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
-            k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             v = project("h g d", "b t g d", "v_proj", to_v)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+            if self.norm_turned:
+                q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+                k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
@@ -100,8 +104,7 @@ class Attention:
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""
         with at.b.block("attention"):
-            param, laid = f"{self.module}.{self.sinks}", "(kv_heads heads)"
-            return [at.weight("g r", "sinks", param, layout=laid)] if self.sinks else []
+            return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
         """q or k of these axes, normed if they are."""

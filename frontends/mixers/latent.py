@@ -9,7 +9,7 @@ from llmir.dim import B, C
 from llmir.dtype import FP32
 from llmir.graph import Value
 
-from ..blocks import AXES, Blocks, Norm
+from ..blocks import Blocks, Norm
 from .attention import Rope
 
 _NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
@@ -79,25 +79,20 @@ def _product(
     """One product whose results are pieces of one stored tensor: of each head's rows where it has heads."""
     *axes, x_axis = term.split()
     outs = [w.removeprefix(x_axis).strip() for w in weights]
+    inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""
     terms = [*weights, *(outs if bias else ())]
     kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
-    held = []
-    for i, (t, kind) in enumerate(zip(terms, kinds, strict=True)):
-        piece = i % len(weights)
-        laid = _of_heads(t, x_axis) if "g" in t else ""
-        held.append(at.weight(t, f"{name}_{piece}.{kind}", f"{_MODULE}{module}.{kind}[{piece}]", layout=laid))
+    held = [
+        at.weight(
+            t, f"{name}_{i % len(weights)}.{kind}", f"{_MODULE}{module}.{kind}[{i % len(weights)}{inside}]"
+        )
+        for i, (t, kind) in enumerate(zip(terms, kinds, strict=True))
+    ]
     results = ", ".join(" ".join((*axes, out)) for out in outs)
     found: tuple[Value, ...] = at.b.linear(
         x, *held, einsum=f"{', '.join((term, *terms))} -> {results}", name=name
     )
     return found
-
-
-def _of_heads(term: str, x_axis: str) -> str:
-    """The layout of pieces that each head has."""
-    names = [AXES[axis] for axis in term.split() if axis != x_axis]
-    inputs = [AXES[x_axis]] if x_axis in term.split() else []
-    return " ".join([f"({names[0]} +{' '.join(names[1:])})", *inputs])
 
 
 def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:

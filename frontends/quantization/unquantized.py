@@ -90,7 +90,7 @@ def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
         op = at.node.op
-        name, _ = stored(op.param)
+        name = stored(op.param).tensor
         matrix = name.endswith(".weight") and len(at.node.results[0].shape) > 1
         if matrix and "{layer}" in name:  # a bias may have the axes of heads too
             yield at, name.removesuffix(".weight")

@@ -27,7 +27,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product
+from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product, sole
 from .text import parse
 
 __all__ = [
@@ -56,4 +56,5 @@ __all__ = [
     "monomials",
     "parse",
     "product",
+    "sole",
 ]

@@ -13,6 +13,11 @@ from ..frozen import FrozenDict, Immutable, read_only
 from ..routing import Number
 from .polynomial import Dim, Factor, Monomial, Size
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Places = np.ndarray[Any, np.dtype[np.intp]]
+_MANY = 1 << 12  # values of which it pays to find those that differ
+_SPARSE = 8  # counts up to so many times as many as there are values are found in a table
+
 
 class Binding(Immutable):
     """Values for the symbols: integers, or numpy arrays that broadcast together (taken as float64).
@@ -21,13 +26,15 @@ class Binding(Immutable):
     """
 
     symbols: Mapping[str, Number]
+    _given: Mapping[Monomial, Number]  # products whose symbols have no values of their own
     _monomials: dict[Monomial, Number]  # those that were asked for
+    _places: dict[Dim, tuple[Binding, Places | None]]
 
     def __init__(self, **symbols: Number) -> None:
-        self._keep({name: _figures(value) for name, value in symbols.items()})
+        self._keep({name: _figures(value) for name, value in symbols.items()}, {})
 
-    def _keep(self, symbols: Mapping[str, Number]) -> None:
-        vars(self).update(symbols=FrozenDict(symbols), _monomials={(): 1})
+    def _keep(self, symbols: Mapping[str, Number], given: Mapping[Monomial, Number]) -> None:
+        vars(self).update(symbols=FrozenDict(symbols), _given=given, _monomials={(): 1, **given}, _places={})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _bound, (dict(self.symbols),)
@@ -37,12 +44,14 @@ class Binding(Immutable):
         if not isinstance(size, Dim):
             return size
         known = self._monomials
-        total: Number = 0
+        total: Number = None
         for monomial, coefficient in size.terms:
             value = known.get(monomial)
             if value is None:
                 value = known[monomial] = self._product(monomial)
-            total = total + coefficient * value
+            if coefficient != 1:
+                value = coefficient * value
+            total = value if total is None else total + value
         return total
 
     def _product(self, monomial: Monomial) -> Number:
@@ -61,7 +70,8 @@ class Binding(Immutable):
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape that the symbols broadcast to; `()` when all are single numbers."""
-        arrays = [v.shape for v in self.symbols.values() if isinstance(v, np.ndarray)]
+        values = (*self.symbols.values(), *self._given.values())
+        arrays = [v.shape for v in values if isinstance(v, np.ndarray)]
         return np.broadcast_shapes(*arrays) if arrays else ()
 
     def block(self, rows: slice) -> Binding:
@@ -74,8 +84,41 @@ class Binding(Immutable):
 
         # Pieces of what cannot be written need no copies.
         found = Binding()
-        found._keep({name: part(value) for name, value in self.symbols.items()})
+        symbols = {name: part(value) for name, value in self.symbols.items()}
+        found._keep(symbols, {monomial: part(value) for monomial, value in self._given.items()})
         return found
+
+    def apart(self, size: Dim) -> tuple[Binding, Places | None]:
+        """A product of symbols alone, at each of its values once, and where the points find theirs.
+
+        None where they are few: then it is at all points, of as many axes as it has.
+
+        >>> at, places = Binding(B=np.arange(9999) % 3, T=2).apart(B * T)
+        >>> at(B * T), places
+        (array([0., 2., 4.]), array([0, 1, 2, ..., 0, 1, 2]))
+        """
+        if size not in self._places:
+            values, places = self(size), None
+            if np.size(values) >= _MANY:
+                values, places = _distinct(values)
+            found = Binding()
+            found._keep({}, {size.terms[0][0]: values})
+            self._places[size] = found, places
+        return self._places[size]
+
+
+def _distinct(values: Array) -> tuple[Array, Places]:
+    """Each value once, in ascending order, and where each is among them; counts need no sorting."""
+    most = values.max()
+    if values.min() >= 0 and most <= _SPARSE * values.size:
+        counts = values.astype(np.intp)
+        if np.array_equal(counts, values):
+            seen = np.zeros(int(most) + 1, dtype=bool)
+            seen[counts] = True
+            table = np.cumsum(seen, dtype=np.int32) - 1
+            return np.flatnonzero(seen).astype(np.float64), table.take(counts).astype(np.intp)
+    found, places = np.unique(values, return_inverse=True)
+    return found, places.reshape(values.shape)
 
 
 def _figures(value: Any) -> Number:
@@ -117,6 +160,10 @@ class Mixed(Binding):
             return first.at(self)
         values = [part._product(monomial) for part in self.parts]
         return sum(values[1:], start=values[0])
+
+    def apart(self, size: Dim) -> tuple[Binding, Places | None]:
+        """Itself: a product of symbols says nothing of the parts."""
+        return self, None
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -120,14 +120,33 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-def monomials(sizes: Iterable[Dim]) -> tuple[Dim, ...]:
+def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
     """What a binding is asked for by these sizes, each once: equal values of them give equal sizes.
 
     >>> monomials([3 * B * T + 2 * B, 5 * B])
     (B*T, B)
     """
-    found = dict.fromkeys(monomial for size in sizes for monomial, _ in size.terms if monomial)
+    found = dict.fromkeys(monomial for size in sizes for monomial, _ in _terms(size) if monomial)
     return tuple(Dim(((monomial, 1),)) for monomial in found)
+
+
+def sole(sizes: Iterable[Size]) -> Dim | None:
+    """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
+
+    >>> from llmir.dim import ceildiv
+    >>> sole([3 * B * T, ceildiv(B * T + 1, 8)]), sole([B * T, B])
+    (B*T, None)
+    """
+    found: set[Dim] = set()
+    open_ = list(monomials(sizes))
+    while open_:
+        size = open_.pop()
+        first, *others = size.terms[0][0]
+        if isinstance(first, str) or others:
+            found.add(size)
+        else:
+            open_ += monomials(first.sizes)
+    return found.pop() if len(found) == 1 else None
 
 
 @lru_cache(maxsize=1 << 14)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -47,9 +48,9 @@ class CausalConv(Op):
         """Those of x and of the state."""
         return operands[0].dtype, operands[2].dtype
 
-    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """Channels together, and a dimension for the one channel that each reads."""
-        return (axes[:-1], (), axes[-1:]) if slot == 1 else (axes,)
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Channels together, and an axis for the one channel that each reads."""
+        return (prod(shape[:-1]), 1, shape[-1]) if slot == 1 else (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """2 a tap and element; 1 an element for a bias, 4 for silu."""

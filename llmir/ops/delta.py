@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -55,9 +56,9 @@ class DecayGate(Op):
         """fp32."""
         return (FP32,)
 
-    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Heads together."""
-        return (axes,)
+        return (prod(shape),)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -50,9 +51,9 @@ class GroupNorm(Op):
 
     eps: float = 1e-6
 
-    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Heads together."""
-        return (axes,)
+        return (prod(shape),)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name; all ranks have the sum, and know how many heads it is of."""

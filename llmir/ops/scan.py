@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -46,9 +47,9 @@ class Scan(Op):
         """Those of x and of the state."""
         return operands[0].dtype, operands[-1].dtype
 
-    def stored(self, slot: int, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Heads together."""
-        return (axes,)
+        return (prod(shape),)
 
     def chunks(self, tokens: Size) -> tuple[Size, Size]:
         """(how many, tokens of each): the last is as long as the others, as kernels pad it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class AttentionShape(Shape):
     dtype: str = "bf16"
     causal: Number = 1
 
-    @property
+    @cached_property
     def keys(self) -> Number:
         """Keys of one sequence that some query sees."""
         return np.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)

@@ -35,6 +35,11 @@ class Call:
     shape: Shape
     part: str = "seconds"
 
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """The sizes in its shape."""
+        return tuple(size for size in vars(self.shape).values() if isinstance(size, Dim))
+
     def at(self, binding: Binding) -> Shape:
         """The shape with numbers put in."""
         return bound(self.shape, binding)

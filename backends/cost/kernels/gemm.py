@@ -97,22 +97,33 @@ class Gemm(Kernel):
         share = 1 / multiprocessors(device)
         m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
         rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, 1, *(1,) * rank)
-        split = np.array(self.splits, dtype=float).reshape(-1, *(1,) * rank)
+        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, *(1,) * rank)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
-        high, wide = np.minimum(rows, m), np.minimum(columns, n)
+        filled = m.min() >= max(high for high, _ in self.tiles)
+        high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        depth = np.ceil(k / K_STEP / split) * K_STEP
         step = longer(2 * rows * columns / rate, fetch, self.step_ns * 1e-9 / K_STEP)
-        piece = step * depth + store + TILE_S
-        waves = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share) * split
-        waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
+        places = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share)  # waves of whole tiles
+        memory = self.memory(device, shape)
+
+        def cut(splits: Array) -> Number:
+            waves = places * splits
+            waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
+            depth = np.ceil(k / K_STEP / splits) * K_STEP
+            return (waves * (step * depth + store + TILE_S)).min(axis=-rank - 1)
+
+        whole = longer(cut(np.ones(())), memory)
         sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
-        gather = np.where(split > 1, self.split_us * 1e-6 + split * sums, 0)
-        tiles = (waves * piece).min(axis=0)  # which tile is best depends on the split alone
-        return np.asarray((longer(tiles, self.memory(device, shape)) + gather).min(axis=0))
+        split = np.array(self.splits[1:], dtype=float).reshape(-1, *(1,) * rank)
+        gather = self.split_us * 1e-6 + split * sums
+        # No cut saves a step of work.
+        least = longer((places * step * k).min(axis=0), memory)
+        if not split.size or np.all(least + gather[0] > whole * (1 + 1e-9)):
+            return np.asarray(whole)
+        tiles = cut(split[:, None])
+        return np.asarray(np.minimum(whole, (longer(tiles, memory) + gather).min(axis=0)))
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""

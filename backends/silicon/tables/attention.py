@@ -11,6 +11,7 @@ from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.backends.silicon.sources import known
 from llmir.build import Builder
 from llmir.errors import InputError
+from llmir.frozen import FrozenDict
 from llmir.graph import Program
 
 from .table import MORE, WHOSE, Kernels, columns
@@ -41,6 +42,7 @@ class Attention(Kernels):
     words = (*WHOSE, "dtype")
     more = ("kv_dtype", *MORE)
     key = ("dtype", "kv_dtype", "window")
+    symbols = FrozenDict(b="batch", t="q_len", c="context", g="num_kv_heads", d="head_dim")
     groups = HEADS
     finer = ("batch",)
     variants = True
@@ -52,21 +54,19 @@ class Attention(Kernels):
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Query heads in groups, one for each head of keys and values."""
-        names = {"b": "batch", "t": "q_len", "c": "context", "g": "num_kv_heads", "d": "head_dim"}
-        group = rows["num_heads"] / rows["num_kv_heads"]
-        return {**{symbol: rows[column] for symbol, column in names.items()}, "r": group}
+        return {**super().sizes(rows), "r": rows["num_heads"] / rows["num_kv_heads"]}
 
     def kinds(self, rows: Table) -> Array:
         """A step of one token after others is decode; a prompt of one token is read like others."""
         decodes = (rows["q_len"] == 1) & (rows["context"] > 1)
         return np.where(decodes, "attention_decode", "attention_prefill").astype(object)
 
-    def reasons(self, rows: Table) -> Array:
+    def wrong(self, rows: Table) -> dict[str, Array]:
         """Heads that cannot be grouped, and contexts without their new tokens."""
-        found = np.full(len(rows), "", dtype=object)
-        found[rows["num_heads"] % rows["num_kv_heads"] > 0] = "num_kv_heads does not divide num_heads"
-        found[rows["context"] < rows["q_len"]] = "context is past + q_len, so it is not below q_len"
-        return found
+        return {
+            "num_kv_heads does not divide num_heads": rows["num_heads"] % rows["num_kv_heads"] > 0,
+            "context is past + q_len, so it is not below q_len": rows["context"] < rows["q_len"],
+        }
 
 
 class Encoder(Kernels):
@@ -77,6 +77,7 @@ class Encoder(Kernels):
     words = (*WHOSE, "dtype")
     more = MORE
     key = ("dtype",)
+    symbols = FrozenDict(b="batch", t="q_len", c="q_len", g="num_heads", d="head_dim")
     groups = ("num_heads", "head_dim")
     variants = True
 
@@ -86,6 +87,4 @@ class Encoder(Kernels):
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """All heads have keys of their own."""
-        one = np.ones(len(rows))
-        names = {"b": "batch", "t": "q_len", "c": "q_len", "g": "num_heads", "d": "head_dim"}
-        return {**{symbol: rows[column] for symbol, column in names.items()}, "r": one}
+        return {**super().sizes(rows), "r": np.ones(len(rows))}

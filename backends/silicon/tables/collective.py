@@ -56,12 +56,12 @@ class Collective(Kernels):
         whole = np.where(rows["op"] == "alltoall", rows["num_gpus"], 1)
         return {"s": rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)}
 
-    def reasons(self, rows: Table) -> Array:
+    def wrong(self, rows: Table) -> dict[str, Array]:
         """What is between nodes, over whatever network."""
-        found = np.full(len(rows), "", dtype=object)
-        found[rows["note"] < rows["num_gpus"]] = "between nodes: the table does not say over which network"
-        found[rows["num_gpus"] < 2] = "a collective takes two ranks at least"
-        return found
+        return {
+            "between nodes: the table does not say over which network": rows["note"] < rows["num_gpus"],
+            "a collective takes two ranks at least": rows["num_gpus"] < 2,
+        }
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
         """Sizes of a decade."""

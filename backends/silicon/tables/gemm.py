@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Array, Column, Table
+from llmir.backends.silicon.rows import Column, Table
 from llmir.backends.silicon.sources import known
 from llmir.build import Builder
 from llmir.errors import InputError
+from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.tensor import Tensor, parse_tensor
@@ -42,6 +43,7 @@ class Gemm(Kernels):
     words = (*WHOSE, "dtype")
     more = MORE
     key = ("dtype", "timed", "turns")
+    symbols = FrozenDict(m="m", n="n", k="k")
     groups = ("n", "k")
 
     def completed(self, rows: Table, device: Device) -> Table:
@@ -77,10 +79,6 @@ class Gemm(Kernels):
         w = b.weight(weight, name="w", turns=int(turns))
         b.output(b.linear(x, w, einsum="m k, k n -> m n", to=to, name="y"))
         return Program(f"gemm {dtype}", {"main": b.graph()})
-
-    def sizes(self, rows: Table) -> dict[str, Array]:
-        """By their own names."""
-        return {s: rows[s] for s in "mnk"}
 
 
 def _weight_bits(dtype: str) -> float:

@@ -71,12 +71,12 @@ class Moe(Kernels):
         timed = np.where(rows["timed"] == "", LAYER, rows["timed"])
         return Table({**rows.columns, "law": laws, "timed": timed})
 
-    def reasons(self, rows: Table) -> Array:
+    def wrong(self, rows: Table) -> dict[str, Array]:
         """Experts that ranks do not share evenly."""
-        found = np.full(len(rows), "", dtype=object)
-        found[rows["topk"] > rows["num_experts"]] = "a token chooses more experts than there are"
-        found[rows["num_experts"] % rows["moe_ep"] > 0] = "the ranks do not divide the experts"
-        return found
+        return {
+            "a token chooses more experts than there are": rows["topk"] > rows["num_experts"],
+            "the ranks do not divide the experts": rows["num_experts"] % rows["moe_ep"] > 0,
+        }
 
     def program(self, *key: Any) -> Program:
         """The layer, or its products."""

@@ -6,6 +6,7 @@ What prices it is what prices a model: the ops of the program, by a cost model.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,6 @@ class Points:
         """What the model makes of each op."""
         made = plan(self.program, model)
         return tuple(p for row, p in zip(made.rows, made.prices, strict=True) if row.name not in self.untimed)
-
-    def seconds(self, model: Model) -> Array:
-        """What the ops take, added up."""
-        times = (price.time(self.at) for price in self.prices(model))
-        return np.asarray(np.broadcast_to(sum(times), len(self.rows)))
 
 
 @dataclass(frozen=True)
@@ -90,35 +86,37 @@ class Format:
         return {}
 
 
-class Kernels(Format):
+class Kernels(Format, ABC):
     """A table of calls of kernels, whose rows have a `latency_us`.
 
-    Rows alike in the columns `key` share a program, those alike in `groups` are left out of a fit together.
+    Rows alike in the columns `key` share a program, whose `symbols` are columns. Those alike in `groups` are
+    left out of a fit together.
     Where an engine has several kernels for one thing, as of attention, they are told apart by the column
     `kernel` if it has `variants`.
     """
 
     key: ClassVar[Sequence[str]] = ()
+    symbols: ClassVar[Mapping[str, str]] = FrozenDict()
     groups: ClassVar[Sequence[str]] = ()
     finer: ClassVar[Sequence[str]] = ()  # the same where all are of one group
     variants: ClassVar[bool] = False
     fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of
 
+    @abstractmethod
     def program(self, *key: Any) -> Program:
         """The program of rows that are alike; InputError says why there is none."""
-        raise NotImplementedError
 
     def sizes(self, rows: Table) -> Mapping[str, Array]:
         """The values of the program's symbols."""
-        raise NotImplementedError
+        return {symbol: rows[column] for symbol, column in self.symbols.items()}
 
     def completed(self, rows: Table, device: Device) -> Table:
         """The rows with what follows for a device: columns that the key has and the file has not."""
         return rows
 
-    def reasons(self, rows: Table) -> Array:
-        """Why a row is no call of the kernel that it names, empty where it is."""
-        return np.full(len(rows), "", dtype=object)
+    def wrong(self, rows: Table) -> Mapping[str, Array]:
+        """Which rows are no call of the kernel that they name, by the reason; of several the last holds."""
+        return {}
 
     def untimed(self, program: Program) -> frozenset[str]:
         """The ops that a call does not contain."""
@@ -130,17 +128,17 @@ class Kernels(Format):
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
         """What is left out of a fit together, for each row."""
-        found = list(zip(*(rows[c] for c in self.groups), strict=True))
-        return (
-            found
-            if len(set(found)) > 1 or not self.finer
-            else list(zip(*(rows[c] for c in self.finer), strict=True))
-        )
+        one = len(rows.alike(*self.groups)) < 2
+        columns = self.finer if one and self.finer else self.groups
+        return list(zip(*(rows[c] for c in columns), strict=True))
 
     def points(self, rows: Table, device: Device) -> Iterator[Points | Refusal]:
         """All rows, which are of one device."""
         rows = self.completed(rows, device)
-        why = np.where(rows["left_out"] == "", self.reasons(rows), rows["left_out"])
+        why = np.full(len(rows), "", dtype=object)
+        for reason, which in self.wrong(rows).items():
+            why[which] = reason
+        why = np.where(rows["left_out"] == "", why, rows["left_out"])
         columns = {**rows.columns, "why": why, "kind of row": self.kinds(rows)}
         for (reason, kind, *key), at in Table(columns).alike("why", "kind of row", *self.key).items():
             try:
@@ -162,9 +160,8 @@ def header(path: Path) -> list[str]:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def format_of(path: Path) -> Format:
+def format_of(file: str, names: Sequence[str]) -> Format:
     """What a file's columns say that it is; InputError names those missing for what comes nearest."""
-    names = header(path)
 
     def fit(format: Format) -> tuple[bool, float, float]:
         share = sum(c in names for c in format.needed) / len(format.needed)
@@ -175,20 +172,16 @@ def format_of(path: Path) -> Format:
     if missing:
         near = f"nearest is {best.name}, without {', '.join(missing)}"
         shown = plain(", ".join(names), limit=120)
-        raise InputError(f"{path.name}: not a table that can be validated; {near} (it has {shown})")
+        raise InputError(f"{file}: not a table that can be validated; {near} (it has {shown})")
     return best
 
 
 def load(path: Path) -> tuple[Format, Table]:
     """A file's format and rows; columns that it may have and does not are as if empty."""
-    names, format = header(path), format_of(path)
-    numbers = {n: c for n, c in format.numbers.items() if n in names} | format.extra(names)
-    words = [w for w in (*format.words, *format.more) if w in names]
-    found = read(path, numbers, words)
-    n = len(found)
-    absent = {c: np.full(n, k.empty) for c, k in format.numbers.items() if c not in names}
-    absent |= {w: np.full(n, "", dtype=object) for w in format.more if w not in names}
-    columns = {**found.columns, **absent}
+    names = header(path)
+    format = format_of(path.name, names)
+    found = read(path, {**format.numbers, **format.extra(names)}, format.words, format.more)
+    columns = dict(found.columns)
     if "framework" in columns:
         columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
     return format, facts(format.name, Table(columns, found.problems))

@@ -1,0 +1,45 @@
+"""dots.llm1. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..mlps import Mlp, Routing
+from ..parts import attention, decoder, layers, window
+from .deepseek import experts
+
+
+@family("Dots1ForCausalLM", "dots1")
+def dots1(config: Config) -> Decoder:
+    """Dots1ForCausalLM: DeepSeek's experts after attention with normalized q and k."""
+    config.unmodelled("scoring_func", (None, "sigmoid", "noaux_tc"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    routing = Routing(
+        score="sigmoid",
+        normalize=config.flag("norm_topk_prob", False),
+        scale=config.number("routed_scaling_factor", 1.0),
+        groups=config.optional_integer("n_group") or 1,
+        kept=config.optional_integer("topk_group") or 1,
+        best=2,
+        correction="mlp.gate.e_score_correction_bias",
+    )
+    count, bias = layers(config), config.flag("attention_bias", False)
+    full = attention(config, kv_default=32, qkv_bias=bias, out_bias=bias, qk_norm="head")
+    narrow, most = window(config, 4096), config.integer("max_window_layers", 62, minimum=0)
+    kinds = config.texts("layer_types") or tuple(
+        "sliding_attention" if i >= most else "full_attention" for i in range(count)
+    )
+    sparse, dense = experts(config, routing, {}), Mlp(config.assumed("intermediate_size", 10944))
+    kept = config.integer("first_k_dense_replace", 0, minimum=0)
+    stack = tuple(
+        Layer(
+            replace(full, mask=narrow if kind == "sliding_attention" else "causal"),
+            dense if i < kept else sparse,
+        )
+        for i, kind in enumerate(kinds[:count])
+    )
+    return decoder(config, "Dots1ForCausalLM", stack)

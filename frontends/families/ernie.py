@@ -1,0 +1,27 @@
+"""Ernie 4.5, dense. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import attention, decoder, interleaved, layers, mlp
+
+
+@family("Ernie4_5ForCausalLM", "ernie4_5")
+def ernie4_5(config: Config) -> Decoder:
+    """Ernie4_5ForCausalLM: one field for all biases, rotary positions on neighbours."""
+    bias = config.flag("use_bias", False)
+    mixer = attention(
+        config,
+        positions_default=131072,
+        kv_default=2,
+        head_dim_default=128,
+        theta_default=500000.0,
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+    layer = Layer(interleaved(mixer), mlp(config, bias=bias))
+    stack = (layer,) * layers(config)
+    return decoder(config, "Ernie4_5ForCausalLM", stack, eps_default=1e-5, tied_default=True)

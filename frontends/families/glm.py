@@ -1,0 +1,41 @@
+"""GLM-4 and GLM-4-0414, dense. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Attention
+from ..parts import attention, decoder, interleaved, layers, mlp
+
+_MERGED = ("gate_up_proj[0]", "gate_up_proj[1]", "down_proj")
+_EPS = 1.5625e-7
+
+
+def _attention(config: Config) -> Attention:
+    """Biases on q, k and v; rotary positions on neighbours, of half a head."""
+    found = attention(
+        config,
+        positions_default=131072,
+        kv_default=2,
+        head_dim_default=128,
+        share_default=0.5,
+        qkv_bias=config.flag("attention_bias", True),
+    )
+    return interleaved(found)
+
+
+@family("GlmForCausalLM", "glm")
+def glm(config: Config) -> Decoder:
+    """GlmForCausalLM: GLM-4-9B-0605 and its like."""
+    layer = Layer(_attention(config), mlp(config, matrices=_MERGED))
+    return decoder(config, "GlmForCausalLM", (layer,) * layers(config), eps_default=_EPS)
+
+
+@family("Glm4ForCausalLM", "glm4")
+def glm4(config: Config) -> Decoder:
+    """Glm4ForCausalLM: norms before and after attention and MLP."""
+    norms = Norms(after_mixer="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
+    layer = Layer(_attention(config), mlp(config, matrices=_MERGED), norms)
+    return decoder(config, "Glm4ForCausalLM", (layer,) * layers(config), eps_default=_EPS)

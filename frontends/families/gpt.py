@@ -1,0 +1,94 @@
+"""GPT-2 and 3, GPT-J, CodeGen, StarCoder. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder, Learned, Names
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Attention, Rope
+from ..mlps import Mlp
+from ..parts import activation, attention, decoder, heads, layer_norm, layers
+
+_NAMES = Names("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
+
+
+def _spelled(config: Config, positions: int) -> int:
+    """How many positions there are; the fields of these classes have names of their own."""
+    config.spelled(hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer")
+    config.spelled(intermediate_size="n_inner", hidden_act="activation_function")
+    config.spelled(max_position_embeddings="n_positions")
+    return config.assumed("max_position_embeddings", positions)
+
+
+def _mlp(config: Config, act: str, *matrices: str) -> Mlp:
+    """Two matrices with biases, four times as wide as the model unless stated."""
+    wide = config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size")
+    return Mlp(wide, bias=True, matrices=matrices, activation=activation(config, default=act))
+
+
+def _scale(config: Config) -> float | None:
+    return None if config.flag("scale_attn_weights", True) else 1.0
+
+
+def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp: Mlp) -> Decoder:
+    """A stack with a table of positions."""
+    norm, table = layer_norm(config, "layer_norm_epsilon"), Learned("transformer.wpe", rows)
+    stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
+    how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}
+    return decoder(config, architecture, stack, tied_default=True, **how)
+
+
+@family("GPT2LMHeadModel", "gpt2")
+def gpt2(config: Config) -> Decoder:
+    """GPT2LMHeadModel: matrices are stored as [in, out], q, k and v as one."""
+    rows = _spelled(config, 1024)
+    config.unmodelled("scale_attn_by_inverse_layer_idx", (False,), "scores scaled by the layer's number")
+    names = ("c_attn[0]^T", "c_attn[1]^T", "c_attn[2]^T", "c_proj^T")
+    how: dict[str, Any] = {"module": "attn", "matrices": names, "qkv_bias": True, "out_bias": True}
+    mixer = attention(config, rope=None, scale=_scale(config), **how)
+    return _learned(config, "GPT2LMHeadModel", rows, mixer, _mlp(config, "gelu_new", "c_fc^T", "c_proj^T"))
+
+
+@family("GPTBigCodeForCausalLM", "gpt_bigcode")
+def gpt_bigcode(config: Config) -> Decoder:
+    """GPTBigCodeForCausalLM: one head of keys and values, unless `multi_query` is off."""
+    rows, act = _spelled(config, 1024), "gelu_pytorch_tanh"
+    one, (count, *_) = config.flag("multi_query", True), heads(config, None, None)
+    names = tuple(f"c_attn[{i}]" if one else f"c_attn[{i}/{count}]" for i in range(3))
+    how: dict[str, Any] = {
+        "module": "attn",
+        "matrices": (*names, "c_proj"),
+        "qkv_bias": True,
+        "out_bias": True,
+    }
+    mixer = attention(config, rope=None, kv_heads=1 if one else count, scale=_scale(config), **how)
+    return _learned(config, "GPTBigCodeForCausalLM", rows, mixer, _mlp(config, act, "c_fc", "c_proj"))
+
+
+def _rotary(config: Config, architecture: str, *projections: str) -> Decoder:
+    """Attention and MLP side by side behind one norm; neighbours among the first elements are rotated."""
+    _spelled(config, 2048)
+    norm, size = layer_norm(config, "layer_norm_epsilon"), heads(config, None, None)[-1]
+    turned = config.integer("rotary_dim", 64, minimum=2, maximum=size)
+    if turned % 2:
+        raise config.error("rotary_dim", f"expected an even number, got {turned}")
+    positions = Rope(10000.0, size=0 if turned == size else turned, interleaved=True)
+    mixer = attention(config, rope=positions, module="attn", matrices=(*projections, "out_proj"))
+    mlp = _mlp(config, "gelu_new", "fc_in", "fc_out")
+    stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp=None), parallel=True),) * layers(config)
+    return decoder(config, architecture, stack, norm=norm, names=_NAMES, head_bias=True)
+
+
+@family("GPTJForCausalLM", "gptj")
+def gptj(config: Config) -> Decoder:
+    """GPTJForCausalLM."""
+    return _rotary(config, "GPTJForCausalLM", "q_proj", "k_proj", "v_proj")
+
+
+@family("CodeGenForCausalLM", "codegen")
+def codegen(config: Config) -> Decoder:
+    """CodeGenForCausalLM: GPT-J whose projections are stored as those of four TPUs, each of q, v and k."""
+    return _rotary(config, "CodeGenForCausalLM", "qkv_proj[0/4]", "qkv_proj[2/4]", "qkv_proj[1/4]")

@@ -1,0 +1,25 @@
+"""Jais 2. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..blocks import Norm
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import activation, attention, decoder, layers, mlp
+
+
+@family("Jais2ForCausalLM", "jais2")
+def jais2(config: Config) -> Decoder:
+    """Jais2ForCausalLM: LayerNorm, biases everywhere, an MLP without a gate."""
+    bias = config.flag("attention_bias", True)
+    mixer = attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias)
+    own = mlp(
+        config,
+        bias=config.flag("mlp_bias", True),
+        matrices=("up_proj", "down_proj"),
+        activation=activation(config, default="relu2"),
+    )
+    norm = Norm(config.number("layer_norm_eps", 1e-5), "layer_norm", ("weight", "bias"))
+    return decoder(config, "Jais2ForCausalLM", (Layer(mixer, own),) * layers(config), norm=norm)

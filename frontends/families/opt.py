@@ -1,0 +1,34 @@
+"""OPT. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..blocks import Norm
+from ..config import Config
+from ..decoder import Decoder, Learned, Names
+from ..family import family
+from ..layers import Layer, Norms
+from ..mlps import Mlp
+from ..parts import activation, attention, decoder, layers
+
+
+@family("OPTForCausalLM", "opt")
+def opt(config: Config) -> Decoder:
+    """OPTForCausalLM, but 350m, whose embeddings are narrower and whose norms come last."""
+    config.spelled(hidden_act="activation_function")
+    hidden, bias = config.integer("hidden_size"), config.flag("enable_bias", True)
+    config.unmodelled("word_embed_proj_dim", (None, hidden), "embeddings of another width, as in OPT-350m")
+    config.unmodelled("do_layer_norm_before", (True,), "norms behind the residual, as in OPT-350m")
+    config.unmodelled("_remove_final_layer_norm", (False,), "no last norm")
+    learns = ("weight", "bias") if config.flag("layer_norm_elementwise_affine", True) else ()
+    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
+    mixer = attention(config, rope=None, matrices=projections, qkv_bias=bias, out_bias=bias)
+    act = activation(config, default="relu")
+    mlp = Mlp(config.assumed("ffn_dim", 3072), bias, module="", matrices=("fc1", "fc2"), activation=act)
+    layer = Layer(mixer, mlp, Norms("self_attn_layer_norm", before_mlp="final_layer_norm"))
+    stem, rows = "model.decoder", config.assumed("max_position_embeddings", 2048) + 2
+    names = Names(f"{stem}.embed_tokens", f"{stem}.layers.{{layer}}", f"{stem}.final_layer_norm")
+    how: dict[str, Any] = {"norm": Norm(1e-5, "layer_norm", learns), "names": names}  # torch's own epsilon
+    how |= {"learned": Learned(f"{stem}.embed_positions", rows, 2)}
+    return decoder(config, "OPTForCausalLM", (layer,) * layers(config), tied_default=True, **how)
