@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from llmir.dtype import dtype
+from llmir.errors import UnsupportedError
 
 from .blocks import Norm
 from .config import Config
@@ -15,6 +16,7 @@ from .layers import Layer
 from .mixers import Attention
 from .mlps import Mlp, Moe
 from .rope import rope
+from .source import show
 
 _EXPERTS = (
     "num_experts",
@@ -34,6 +36,18 @@ def layer_norm(config: Config, key: str, *, learns: tuple[str, ...] = ("weight",
 def layers(config: Config) -> int:
     """How many layers there are; the deepest published models have some hundred."""
     return config.integer("num_hidden_layers", maximum=_MOST_LAYERS)
+
+
+def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...]:
+    """By layer, what `layer_types` says, or else the `default`; one that is not `known` is refused."""
+    found = config.texts("layer_types") or tuple(default)
+    if len(found) != layers(config):
+        raise config.error("layer_types", f"{len(found)} kinds for {layers(config)} layers")
+    for i, kind in enumerate(found):
+        if kind not in known:
+            fact = f"{show(kind)} is not modelled; {' or '.join(map(show, known))} is"
+            raise config.error(f"layer_types[{i}]", fact, UnsupportedError)
+    return found
 
 
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:

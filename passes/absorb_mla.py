@@ -51,7 +51,8 @@ def _absorbed(
 ) -> Any:
     """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
     expand: Any = match["expand"]
-    if expand.op.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
+    narrowed = b.type(latents).dtype.low and b.node(latents.node).op.converts  # for others too
+    if narrowed or expand.op.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
         return None
     own, dtype = {"block": expand.op.block}, b.type(q).dtype
     w_k, w_v = _widened(b, w_k, dtype), _widened(b, w_v, dtype)
@@ -90,7 +91,7 @@ def _widened(b: Builder, weight: Value, to: Any) -> Value:
 RULES = tuple(
     Rule(f"absorb-{form.__name__}{of.__name__}", form(of), _absorbed)
     for form in (_eager, _fused)
-    for of in (_plain, _narrowed)
+    for of in (_narrowed, _plain)
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +132,20 @@ def test_matrices_that_are_kept_wide_for_decode_lie_beside_the_narrow_ones() -> 
     assert held[1] - held[0] == 2 * matrices
     assert held[1] - held[2] == matrices + scales
     assert llmir.analyze(both, "h200", **prefill).weight_bytes == held[1]
+    # Latents are not narrowed for a product that no longer reads them.
+    read = llmir.analyze(both, "h200", **decode).bytes_by_role["kv_cache_read_bytes"]
+    assert read == 513 * 70272
+
+
+def test_deepseek_v3_fits_on_six_boxes_of_eight_rtx_4090(tmp_path: Path) -> None:
+    """In fp8, tp 8, pp 6, ep 8: 10.7 to 16.1 GB of weights a rank."""
+    box = tmp_path / "boxes.yaml"
+    node = "{name: box, devices: 8, network: {GBps: 12.5, latency_us: 5, direct: false}}"
+    box.write_text(f"extend: rtx4090\nname: boxes\nnode: {node}\nsources: {{node: made up}}\n")
+    program = llmir.run(llmir.load("DeepSeek-V3"), ["stages{pp=6}", DEFAULT, "shard{tp=8, ep=8}"])
+    job = llmir.workload(program, box, batch=1, prompt=80, generate=512)
+    held = [round(stage.weight_bytes / 1e9, 1) for stage in job.prefill.stages]
+    assert (min(held), max(held)) == (10.7, 16.1) and job.fits and program.devices == 48
 
 
 QUANTIZED = {

@@ -49,6 +49,11 @@ PUBLISHED = {
     "Phi-3-medium-14B-4k": 13_960_238_080,
     "Phi-3.5-mini-3.8B": 3_821_079_552,
     "Phi-4-14B": 14_659_507_200,
+    "DeepSeek-V2-Lite-16B": 15_706_484_224,
+    # Less 58 × 256, 60 × 384 and 26 × 64 numbers by which the choice of experts is corrected.
+    "DeepSeek-V3-671B": 671_026_419_200 - 14_848,
+    "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
+    "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
     "Qwen2-0.5B": 494_032_768,
     "Qwen2-1.5B": 1_543_714_304,
     "Qwen2-7B": 7_615_616_512,
@@ -76,6 +81,22 @@ PUBLISHED = {
 every_preset = pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 
 
+def latent_closed_form(c: Any) -> int:
+    """The weights of a DeepSeek, counted matrix by matrix."""
+    hidden, heads, layers = c["hidden_size"], c["num_attention_heads"], c["num_hidden_layers"]
+    q, kv, rotary = c["q_lora_rank"], c["kv_lora_rank"], c["qk_rope_head_dim"]
+    keys, values = c["qk_nope_head_dim"] + rotary, c["v_head_dim"]
+    to_q = hidden * q + q + q * heads * keys if q else hidden * heads * keys
+    to_kv = hidden * (kv + rotary) + kv + kv * heads * (keys - rotary + values)
+    attention = to_q + to_kv + heads * values * hidden
+    dense = 3 * hidden * c["intermediate_size"]
+    experts = c["n_routed_experts"] + c["n_shared_experts"]
+    sparse = 3 * hidden * c["moe_intermediate_size"] * experts + hidden * c["n_routed_experts"]
+    first = c["first_k_dense_replace"]
+    each = layers * (attention + 2 * hidden) + first * dense + (layers - first) * sparse
+    return int(2 * c["vocab_size"] * hidden + each + hidden)
+
+
 def closed_form(c: Any) -> int:
     """The weights of a Llama-like decoder, counted matrix by matrix."""
     hidden, heads, kv_heads = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
@@ -83,6 +104,8 @@ def closed_form(c: Any) -> int:
     qkv = (heads + 2 * kv_heads) * head
     attention = hidden * qkv + heads * head * hidden
     norms = 2 * hidden
+    if "kv_lora_rank" in c:
+        return latent_closed_form(c)
     if c["model_type"].startswith("qwen2"):
         attention += qkv  # the biases of q, k and v
     if c["model_type"].startswith("qwen3"):

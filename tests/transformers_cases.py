@@ -16,19 +16,11 @@ import numpy as np
 
 from . import state_cases
 from .older_cases import OLDER
+from .sparse_cases import SIZES as _SIZES
+from .sparse_cases import SPARSE
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
-_SIZES = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 20,
-    "vocab_size": 13,
-    "max_position_embeddings": 16,
-    "rms_norm_eps": 1e-5,
-}
 _LLAMA = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 _QWEN3 = {**_SIZES, "head_dim": 8, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 _MOE = {
@@ -90,22 +82,6 @@ _MIXTRAL = {
 }
 
 
-_OLMOE = {
-    **_SIZES,
-    "architectures": ["OlmoeForCausalLM"],
-    "model_type": "olmoe",
-    "num_key_value_heads": 4,
-    "num_experts": 5,
-    "num_experts_per_tok": 2,
-}
-_MINIMAX_M2 = {
-    **_SIZES,
-    "architectures": ["MiniMaxM2ForCausalLM"],
-    "model_type": "minimax_m2",
-    "head_dim": 8,
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-}
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
 _ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
@@ -129,37 +105,6 @@ _DOTS = {
     "first_k_dense_replace": 1,
 }
 _CWM = {**_SIZES, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 8}
-
-
-_ERNIE_MOE = {
-    **_SIZES,
-    "architectures": ["Ernie4_5_MoeForCausalLM"],
-    "model_type": "ernie4_5_moe",
-    "moe_num_experts": 5,
-    "moe_k": 2,
-    "moe_intermediate_size": 12,
-    "tie_word_embeddings": False,
-}
-_GRANITE_MOE = {
-    **_SIZES,
-    "architectures": ["GraniteMoeForCausalLM"],
-    "model_type": "granitemoe",
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-    "embedding_multiplier": 3.0,
-    "logits_scaling": 2.0,
-    "residual_multiplier": 0.5,
-    "attention_multiplier": 0.3,
-}
-_GPT_OSS = {
-    **_SIZES,
-    "architectures": ["GptOssForCausalLM"],
-    "model_type": "gpt_oss",
-    "head_dim": 8,
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-    "sliding_window": 3,
-}
 
 
 def _stretched(kind: str, of: dict[str, Any] = _LLAMA, **more: Any) -> dict[str, Any]:
@@ -247,21 +192,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
-    "olmoe": _OLMOE,
-    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
-    "minimax-m2": _MINIMAX_M2,
-    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
-    "ernie-4.5-moe": _ERNIE_MOE,
-    "ernie-4.5-moe, biases, no shared expert": {**_ERNIE_MOE, "use_bias": True, "moe_num_shared_experts": 0},
-    "granite-moe": _GRANITE_MOE,
-    "gpt-oss, a window of 3 in the first layer": _GPT_OSS,
-    "gpt-oss, no biases, another clamp": {
-        **_GPT_OSS,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "attention_bias": False,
-        "swiglu_limit": 0.5,
-        "swiglu_alpha": 1.1,
-    },
+    **SPARSE,
     "glm": _GLM,
     "jais2": {k: v for k, v in _JAIS.items() if k != "rms_norm_eps"},
     "hunyuan-dense": _HUNYUAN,
