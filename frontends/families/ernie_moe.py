@@ -11,10 +11,10 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, either, layers
+from ..parts import attention, check_chosen, decoder, either, interleaved, layers
 
 _CORRECTION = "mlp.moe_statics.e_score_correction_bias"
-_MIXER = {"positions_default": 131072, "kv_default": 4, "theta_default": 5e5, "interleaved": True}
+_MIXER = {"positions_default": 131072, "kv_default": 4, "theta_default": 5e5}
 
 
 @family("Ernie4_5_MoeForCausalLM", "ernie4_5_moe")
@@ -33,7 +33,7 @@ def ernie_moe(config: Config) -> Decoder:
     )
     dense, sparse = Mlp(config.integer("intermediate_size"), bias=bias), check_chosen(config, experts)
     how: dict[str, Any] = {**_MIXER, "qkv_bias": bias, "out_bias": bias}
-    mixer = attention(config, **how)
+    mixer = interleaved(attention(config, **how))
     stack = tuple(Layer(mixer, sparse if routed else dense) for routed in _routed(config))
     ends: dict[str, Any] = {"eps_default": 1e-5, "tied_default": True, "head_bias": bias}
     return decoder(config, "Ernie4_5_MoeForCausalLM", stack, **ends)

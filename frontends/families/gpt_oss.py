@@ -10,6 +10,7 @@ from ..family import family
 from ..layers import Layer
 from ..mlps import Moe, Routing
 from ..parts import attention, check_chosen, decoder, layers, window
+from ..rope import rope
 
 _YARN = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
@@ -36,14 +37,12 @@ def gpt_oss(config: Config) -> Decoder:
     )
     whole = attention(
         config,
-        positions_default=131072,
         kv_default=8,
         head_dim_default=64,
-        theta_default=150000.0,
         qkv_bias=bias,
         out_bias=bias,
         sinks="sinks",
-        scaling_default=_YARN,
+        rope=rope(config, config.integer("head_dim", 64), 131072, 150000.0, inner=_stretched(config)),
     )
     kinds = config.texts("layer_types") or ("sliding_attention", "full_attention") * count
     slides = replace(whole, mask=window(config, 128))
@@ -52,3 +51,9 @@ def gpt_oss(config: Config) -> Decoder:
         for kind in kinds[:count]
     )
     return decoder(config, "GptOssForCausalLM", stack, eps_default=1e-5)
+
+
+def _stretched(config: Config) -> Config | None:
+    """How positions are stretched if the config does not say it."""
+    stated = {"rope_parameters", "rope_scaling"} & config.fields.keys()
+    return None if stated else Config(_YARN, name=config.name)
