@@ -16,7 +16,7 @@ from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import B, Size
-from llmir.dtype import FP32, DType
+from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
@@ -83,26 +83,41 @@ class Blocks:
         """A tensor of the model's element type."""
         return Tensor(shape, dtype or self.dtype)
 
-    def weight(self, axes: str, name: str, param: str) -> Value:
-        """A parameter with the axes of an equation term such as `h g r d`."""
+    def weight(
+        self,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        dtype: DType | None = None,
+        buffer: bool = False,
+    ) -> Value:
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`."""
         letters = axes.split()
-        shape = self.tensor(*(self.sizes[x.lower()] for x in letters))
-        named = tuple(_AXES[x] for x in letters)
-        return self.b.weight(shape, name=name, axes=named, param=self.stem + param)
-
-    def buffer(self, axes: str, name: str, param: str) -> Value:
-        """Numbers in fp32 beside the parameters, with the axes of an equation term."""
-        letters = axes.split()
-        type = self.tensor(*(self.sizes[x] for x in letters), dtype=FP32)
-        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=self.stem + param)
+        type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
+        how: dict[str, Any] = {"name": name, "param": self.stem + param}
+        make = self.b.buffer if buffer else self.b.weight
+        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
 
     def linear(
-        self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
+        self,
+        x: Value,
+        term: str,
+        weight: str,
+        out: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool = False,
+        dtype: DType | None = None,
     ) -> Value:
-        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes."""
+        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes.
+
+        W may have a `dtype` of its own.
+        """
         module, place = re.fullmatch(r"([^[^]*)(.*)", param).groups()  # type: ignore[union-attr]
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
-        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0])], [term, weight]
+        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
             added = " ".join(a for a in weight.split() if a not in term.split())
             operands.append(self.weight(added, f"{name}.bias", stored[1]))
@@ -111,33 +126,53 @@ class Blocks:
         return result
 
     def merged(
-        self, x: Value, weights: Mapping[str, str], name: str, param: str, *, bias: bool = False
+        self,
+        x: Value,
+        weights: Mapping[str, str],
+        name: str,
+        param: str,
+        blocks: int = 1,
+        *,
+        bias: bool = False,
     ) -> list[Value]:
         """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
 
-        The first axis of each is x's last.
+        The first axis of each is x's last. They lie so in each of its `blocks`.
         """
-        term = f"b t {next(iter(weights.values())).split()[0]}"
-        outs = [axes.split(maxsplit=1)[1] for axes in weights.values()]
-        pairs = list(enumerate(weights.items()))
-        taken = [self.weight(axes, f"{part}.weight", f"{param}.weight[{i}]") for i, (part, axes) in pairs]
-        terms = [term, *weights.values()]
-        if bias:
-            taken += [self.weight(outs[i], f"{part}.bias", f"{param}.bias[{i}]") for i, (part, _) in pairs]
-            terms += outs
-        einsum = f"{', '.join(terms)} -> {', '.join(f'b t {out}' for out in outs)}"
+        ins = next(iter(weights.values())).split()[0]
+        outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
+        if len(weights) == 1:
+            return [self.linear(x, f"b t {ins}", weights[name], f"b t {outs[name]}", name, param, bias=bias)]
+        among = f"/{blocks}" if blocks > 1 else ""
+        pieces = {part: f"[{i}{among}]" for i, part in enumerate(weights)}
+        kinds = [("weight", weights), *([("bias", outs)] if bias else [])]
+        taken = [
+            self.weight(axes[part], f"{part}.{what}", f"{param}.{what}{pieces[part]}")
+            for what, axes in kinds
+            for part in weights
+        ]
+        terms = ", ".join([f"b t {ins}", *(axes[part] for _, axes in kinds for part in weights)])
+        einsum = f"{terms} -> {', '.join(f'b t {out}' for out in outs.values())}"
         return list(self.b.linear(x, *taken, einsum=einsum, name=name))
 
     def convolved(
-        self, x: Value, axes: str, name: str, param: str, *, bias: bool, piece: int | None = None
+        self,
+        x: Value,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool,
+        piece: int | None = None,
+        block: str | None = None,
     ) -> Value:
-        """x of those channels through a short convolution, whose last tokens are kept."""
+        """x of those channels through a short convolution, of a `block`, whose last tokens are kept."""
         which = "" if piece is None else f"[{piece}]"
         weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
         added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
         state = self.state(f"w {axes}", f"{name}_state", {"w": self.sizes["w"] - 1}, self.dtype)
         y: Value
-        y, _ = self.b.causal_conv(x, weight, state, *added, name=name)
+        y, _ = self.b.causal_conv(x, weight, state, *added, name=name, block=block)
         return y
 
     def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:

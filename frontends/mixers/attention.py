@@ -32,10 +32,11 @@ class Attention:
     """Grouped-query attention over the cache, eager: the scores go through memory.
 
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
-    cut to ±`clip` unless that is 0. q and k are
-    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms, which follow the rotary positions if `norm_turned`.
+    cut to ±`clip` unless that is 0. q and k are normalized, if at all, by `qk_norm`: each `head` by one
+    weight, each of the `heads` by its own, or the `whole` projection. With a `gate`, q_proj has beside each
+    head of q another, whose sigmoid scales the output. `module` and `matrices` are what checkpoints call it
+    and its projections to q, k, v and back, and `qk_norms` the norms, which follow the rotary positions if
+    `norm_turned`. With `sinks`, so called there, each head has a score that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -50,11 +51,13 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
+    gate: bool = False
     clip: float = 0.0
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_turned: bool = False
+    sinks: str = ""
 
     @property
     def sees(self) -> str:
@@ -77,7 +80,11 @@ class Attention:
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
-            q = project("h g r d", "b t g r d", "q_proj", to_q)
+            if self.gate:
+                parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
+                q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
+            else:
+                q = project("h g r d", "b t g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
@@ -96,11 +103,17 @@ class Attention:
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = b.attention_mask(scores, mask=self.mask, name="mask")
-            probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
+            probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
+            mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+
+    def _sinks(self, at: Blocks) -> list[Value]:
+        """The score of each head's sink, if there are some."""
+        with at.b.block("attention"):
+            return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
         """q or k of these axes, normed if they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -66,6 +67,10 @@ class RmsNorm(Op):
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """3 an element, and 1 for the weight."""
         return (2 + len(operands)) * results[0].elements
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Over several axes, with those together."""
+        return (prod(shape),) if self.over > 1 else shape
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
@@ -143,6 +148,10 @@ class Softmax(Op):
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """`* c! -> * c!`."""
         return spelled(self._rules[len(operands) - 1], len(operands[0].shape))
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of sinks, all heads together."""
+        return (prod(shape),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """5 an element, the sinks' included."""
