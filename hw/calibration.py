@@ -1,4 +1,4 @@
-"""What kernels were measured to take on a device: their parameters by engine and family, with an origin; as YAML too."""
+"""What kernels take on a device: parameters by engine and family, with an origin; and their YAML."""
 
 from __future__ import annotations
 
