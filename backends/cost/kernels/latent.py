@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number
+from llmir.dim import Binding, Number
 from llmir.hw import Device
 from llmir.masks import mask
 
@@ -124,14 +124,13 @@ def latent(row: Row) -> Call:
             batch, new, cached, heads, head, rotary, q.dtype.bits, bits(k.dtype), out, row.work.dtype.name
         )
         return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
-    mean = _mean(head, rotary, values[0].shape[-1])
     given = AttentionShape(
         batch=batch,
         new=new,
         cached=cached,
         kv_heads=heads,
         group=1,
-        head=mean,
+        head=Binding()(head + rotary + values[0].shape[-1]) / 2,
         q_bits=q.dtype.bits,
         kv_bits=bits(k.dtype),
         out_bits=out,
@@ -141,8 +140,3 @@ def latent(row: Row) -> Call:
     )
     return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
 
-
-def _mean(*sizes: Number) -> Number:
-    """Half of a query's two parts and a value."""
-    total = sum(sizes[1:], start=sizes[0])
-    return total / 2 if not hasattr(total, "terms") else total
