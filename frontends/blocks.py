@@ -111,33 +111,53 @@ class Blocks:
         return result
 
     def merged(
-        self, x: Value, weights: Mapping[str, str], name: str, param: str, *, bias: bool = False
+        self,
+        x: Value,
+        weights: Mapping[str, str],
+        name: str,
+        param: str,
+        blocks: int = 1,
+        *,
+        bias: bool = False,
     ) -> list[Value]:
         """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
 
-        The first axis of each is x's last.
+        The first axis of each is x's last. They lie so in each of its `blocks`.
         """
-        term = f"b t {next(iter(weights.values())).split()[0]}"
-        outs = [axes.split(maxsplit=1)[1] for axes in weights.values()]
-        pairs = list(enumerate(weights.items()))
-        taken = [self.weight(axes, f"{part}.weight", f"{param}.weight[{i}]") for i, (part, axes) in pairs]
-        terms = [term, *weights.values()]
-        if bias:
-            taken += [self.weight(outs[i], f"{part}.bias", f"{param}.bias[{i}]") for i, (part, _) in pairs]
-            terms += outs
-        einsum = f"{', '.join(terms)} -> {', '.join(f'b t {out}' for out in outs)}"
+        ins = next(iter(weights.values())).split()[0]
+        outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
+        if len(weights) == 1:
+            return [self.linear(x, f"b t {ins}", weights[name], f"b t {outs[name]}", name, param, bias=bias)]
+        among = f"/{blocks}" if blocks > 1 else ""
+        pieces = {part: f"[{i}{among}]" for i, part in enumerate(weights)}
+        kinds = [("weight", weights), *([("bias", outs)] if bias else [])]
+        taken = [
+            self.weight(axes[part], f"{part}.{what}", f"{param}.{what}{pieces[part]}")
+            for what, axes in kinds
+            for part in weights
+        ]
+        terms = ", ".join([f"b t {ins}", *(axes[part] for _, axes in kinds for part in weights)])
+        einsum = f"{terms} -> {', '.join(f'b t {out}' for out in outs.values())}"
         return list(self.b.linear(x, *taken, einsum=einsum, name=name))
 
     def convolved(
-        self, x: Value, axes: str, name: str, param: str, *, bias: bool, piece: int | None = None
+        self,
+        x: Value,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool,
+        piece: int | None = None,
+        block: str | None = None,
     ) -> Value:
-        """x of those channels through a short convolution, whose last tokens are kept."""
+        """x of those channels through a short convolution, of a `block`, whose last tokens are kept."""
         which = "" if piece is None else f"[{piece}]"
         weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
         added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
         state = self.state(f"w {axes}", f"{name}_state", {"w": self.sizes["w"] - 1}, self.dtype)
         y: Value
-        y, _ = self.b.causal_conv(x, weight, state, *added, name=name)
+        y, _ = self.b.causal_conv(x, weight, state, *added, name=name, block=block)
         return y
 
     def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:

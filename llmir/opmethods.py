@@ -126,6 +126,13 @@ class OpMethods:
         """The same, through silu, in one kernel."""
         return self._op("causal_conv_silu", (x, weight, state, *bias), name, block)
 
+    def clip(self, x: Value, /, *, limit: float, name: str = "", block: str | None = None) -> Value:
+        """x cut to ±limit; 2 FLOPs an element (two comparisons).
+
+        `* -> *`
+        """
+        return self._op("clip", (x,), name, block, limit=limit)
+
     def combine(
         self,
         rows: Value,
@@ -372,16 +379,17 @@ class OpMethods:
         x: Value,
         *learned: Value,
         eps: float = 1e-05,
+        offset: float = 0.0,
         over: int = 1,
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
+        """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs an element.
 
         Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both,
         need not be there. They may have axes before those.
         """
-        return self._op("layer_norm", (x, *learned), name, block, eps=eps, over=over)
+        return self._op("layer_norm", (x, *learned), name, block, eps=eps, offset=offset, over=over)
 
     def lightning_attention(
         self,

@@ -21,6 +21,14 @@ _NEOX = _of("gpt_neox", "GPTNeoXForCausalLM", _LONG, rotary_pct=0.34)
 _BLOOM = _of("bloom", "BloomForCausalLM", {"hidden_size": 24, "n_layer": 2, "n_head": 4, "vocab_size": 13})
 _FALCON = _of("falcon", "FalconForCausalLM", max_position_embeddings=20)
 _PERSIMMON = _of("persimmon", "PersimmonForCausalLM", {**_LONG, "hidden_size": 32})
+_PHI = _of("phi", "PhiForCausalLM", {**_LONG, "hidden_size": 32})
+_STARCODER2 = _of("starcoder2", "Starcoder2ForCausalLM", _LONG, num_key_value_heads=2)
+_STABLELM = _of("stablelm", "StableLmForCausalLM", {**_LONG, "hidden_size": 32}, num_key_value_heads=2)
+_NEMOTRON = _of("nemotron", "NemotronForCausalLM", {**_LONG, "hidden_size": 32}, num_key_value_heads=2)
+_MPT = _of(
+    "mpt", "MptForCausalLM", {"d_model": 24, "n_heads": 4, "n_layers": 2, "vocab_size": 13, "max_seq_len": 20}
+)
+_OLMO = _of("olmo", "OlmoForCausalLM", _LONG)
 
 OLDER: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
@@ -69,4 +77,15 @@ OLDER: dict[str, dict[str, Any]] = {
         "bias": True,
     },
     "persimmon": _PERSIMMON,
+    "phi": _PHI,
+    "phi, normalized q and k": {**_PHI, "qk_layernorm": True, "num_key_value_heads": 2},
+    "starcoder2": _STARCODER2,
+    "starcoder2, a window of 3": {**_STARCODER2, "sliding_window": 3, "use_bias": False},
+    "stablelm": _STABLELM,
+    "stablelm, side by side": {**_STABLELM, "use_parallel_residual": True, "use_qkv_bias": True},
+    "nemotron": _NEMOTRON,
+    "nemotron, biases": {**_NEMOTRON, "attention_bias": True, "mlp_bias": True, "head_dim": 6},
+    "mpt": _MPT,
+    "mpt, 6 heads, clipped": {**_MPT, "n_heads": 6, "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.4}},
+    "olmo, clipped": {**_OLMO, "clip_qkv": 0.7},
 }

@@ -8,6 +8,7 @@ _SIZES = {
     "hidden_size": 24,
     "num_hidden_layers": 2,
     "vocab_size": 13,
+    "pad_token_id": None,
 }
 _ATTENTION = {
     **_SIZES,
@@ -36,6 +37,31 @@ _LFM2 = {
     "block_multiple_of": 4,
 }
 
+_DELTA = {
+    **_ATTENTION,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 3,
+}
+_QWEN3_NEXT = {
+    **_DELTA,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "head_dim": 8,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 14,
+}
+_OLMO_HYBRID = {
+    **_DELTA,
+    "architectures": ["OlmoHybridForCausalLM"],
+    "model_type": "olmo_hybrid",
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba, biases, a rank of its own": {
@@ -47,6 +73,24 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "mamba2": _MAMBA2,
     "mamba2, biases, one group": {**_MAMBA2, "n_groups": 1, "use_bias": True, "use_conv_bias": False},
+    "qwen3-next": _QWEN3_NEXT,
+    "qwen3-next, one dense layer, biases, half of a head turned": {
+        **_QWEN3_NEXT,
+        "mlp_only_layers": [1],
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+        "partial_rotary_factor": 0.5,
+    },
+    "olmo-hybrid": _OLMO_HYBRID,
+    "olmo-hybrid, positions, writes up to 1": {
+        **_OLMO_HYBRID,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        "linear_allow_neg_eigval": False,
+    },
+    "olmo-hybrid, no positions": {
+        **_OLMO_HYBRID,
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+    },
     "lfm2": _LFM2,
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

@@ -38,10 +38,17 @@ def _ssd(n: Sizes, new: int, first: bool, chunk: int) -> int:
     return 2 * heads * (count * inside + (count + 1) ** 2 * state)
 
 
+def _delta(n: Sizes, new: int, first: bool, chunk: int) -> int:
+    """Whole chunks of 64; triangles are solved, which counts nothing, as do the sums of decode."""
+    keys, scores = n["d"] * n["e"], 64 * (2 * n["d"] + n["e"])
+    return 2 * n["g"] * n["r"] * -(-new // 64) * 64 * (scores + 3 * keys) if first else 0
+
+
 TORCH: dict[str, Callable[[Sizes, int, bool, int], int]] = {
     "causal_conv": _conv,
     "selective_scan": _selective,
     "ssd_scan": _ssd,
+    "gated_delta": _delta,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases
+from . import state_cases, wide_cases
 from .older_cases import OLDER
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
@@ -285,6 +285,7 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
+    **wide_cases.CASES,
 }
 
 CASES |= OLDER

@@ -168,12 +168,12 @@ class Report(Immutable, Result):
     @figure
     def flops(self) -> Number:
         """All FLOPs."""
-        return self._total(self.plan.totals["flops"])
+        return self._total(self.plan.totals.get("flops", 0))
 
     @figure
     def matmul_flops(self) -> Number:
         """FLOPs of matrix products, 2·m·n·k."""
-        return self._total(self.plan.totals["matmul_flops"])
+        return self._total(self.plan.totals.get("matmul_flops", 0))
 
     @figure
     def matmul_flops_by_kind(self) -> Mapping[str, Number]:
@@ -188,23 +188,23 @@ class Report(Immutable, Result):
     @figure
     def read_bytes(self) -> Number:
         """Bytes read from memory (with expected expert traffic, a float)."""
-        return self._total(self.plan.totals["read_bytes"])
+        return self._total(self.plan.totals.get("read_bytes", 0))
 
     @figure
     def write_bytes(self) -> Number:
         """Bytes written to memory."""
-        return self._total(self.plan.totals["write_bytes"])
+        return self._total(self.plan.totals.get("write_bytes", 0))
 
     @figure
     def bytes_by_role(self) -> Mapping[str, Number]:
         """The bytes read of weights, activations and caches, and those written of the latter two."""
         names = (f"{role}_bytes" for role in TRAFFIC)
-        return {name: self._total(self.plan.totals[name]) for name in names}
+        return {name: self._total(self.plan.totals.get(name, 0)) for name in names}
 
     @figure
     def comm_bytes(self) -> Number:
         """Bytes sent to other ranks."""
-        return self._total(self.plan.totals["comm_bytes"])
+        return self._total(self.plan.totals.get("comm_bytes", 0))
 
     @figure
     def weight_bytes(self) -> Number:

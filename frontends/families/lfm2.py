@@ -9,7 +9,7 @@ from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import ShortConv
 from ..mlps import Mlp
-from ..parts import attention, decoder, layers
+from ..parts import attention, decoder, kinds, layers
 
 _NORMS = Norms("operator_norm", before_mlp="ffn_norm")
 
@@ -28,15 +28,12 @@ def lfm2(config: Config) -> Decoder:
     )
     bias = config.flag("conv_bias", False)
     conv = ShortConv(config.integer("hidden_size"), config.integer("conv_L_cache", 3), bias)
-    count = layers(config)
-    kinds = config.texts("layer_types")
-    if not kinds:
-        chosen = config.integers("full_attn_idxs", range(count))
-        kinds = tuple("full_attention" if i in chosen else "conv" for i in range(count))
-    config.ignore("full_attn_idxs")
-    config.every("layer_types", *("conv" if kind == "conv" else "full_attention" for kind in kinds))
+    every = range(layers(config))
+    chosen = config.integers("full_attn_idxs", every)
+    usual = ("full_attention" if i in chosen else "conv" for i in every)
     mlp = Mlp(_width(config), module="feed_forward", matrices=("w1", "w3", "w2"))
-    stack = tuple(Layer(conv if kind == "conv" else attends, mlp, _NORMS) for kind in kinds)
+    own = kinds(config, usual, "conv", "full_attention")
+    stack = tuple(Layer(conv if kind == "conv" else attends, mlp, _NORMS) for kind in own)
     norm, names = Norm(config.number("norm_eps", 1e-5)), Names(norm="model.embedding_norm")
     tied = config.flag("tie_embedding", True)
     return decoder(config, "Lfm2ForCausalLM", stack, norm=norm, tied_default=tied, names=names)

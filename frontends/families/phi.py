@@ -1,14 +1,33 @@
-"""Phi-3, Phi-3.5 and Phi-4. Defaults for absent fields are transformers' own."""
+"""Phi-1 to Phi-4. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
 from ..config import Config
-from ..decoder import Decoder
+from ..decoder import Decoder, Names
 from ..family import family
-from ..layers import Layer
-from ..parts import attention, decoder, layers, mlp, window
+from ..layers import Layer, Norms
+from ..parts import activation, attention, decoder, layer_norm, layers, mlp, window
 
 _POSITIONS = 4096
+
+
+@family("PhiForCausalLM", "phi")
+def phi(config: Config) -> Decoder:
+    """PhiForCausalLM: Phi-1, 1.5 and 2: side by side behind one norm, half of a head with positions."""
+    normed = "head" if config.flag("qk_layernorm", False) else ""
+    mixer = attention(
+        config,
+        share_default=0.5,
+        qkv_bias=True,
+        out_bias=True,
+        matrices=("q_proj", "k_proj", "v_proj", "dense"),
+        qk_norm=normed,
+        qk_norms=("q_layernorm", "k_layernorm"),
+    )
+    own = mlp(config, bias=True, matrices=("fc1", "fc2"), activation=activation(config, default="gelu_new"))
+    stack = (Layer(mixer, own, Norms(before_mlp=None), parallel=True),) * layers(config)
+    norm, names = layer_norm(config, "layer_norm_eps"), Names(norm="model.final_layernorm")
+    return decoder(config, "PhiForCausalLM", stack, norm=norm, names=names, head_bias=True)
 
 
 @family("Phi3ForCausalLM", "phi3")
@@ -18,6 +37,7 @@ def phi3(config: Config) -> Decoder:
         config,
         positions_default=_POSITIONS,
         trained_default=_POSITIONS,
+        share_default=1.0,
         mask=window(config, None),
         matrices=("qkv_proj[0]", "qkv_proj[1]", "qkv_proj[2]", "o_proj"),
     )

@@ -80,20 +80,28 @@ def _normed(config: Config, kv_default: int, head_dim_default: int | None = None
     )
 
 
-def _experts(config: Config, count: int, chosen: int, intermediate: int, shared: Mlp | None = None) -> Moe:
+def experts_of(
+    config: Config,
+    count: int,
+    chosen: int,
+    intermediate: int,
+    shared: Mlp | None = None,
+    *,
+    normalize: bool = False,
+) -> Moe:
     """Those of a MoE model, with the class's own numbers for absent fields."""
     experts = Moe(
         count=either(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("moe_intermediate_size", intermediate),
-        routing=Routing(normalize=config.flag("norm_topk_prob", False)),
+        routing=Routing(normalize=config.flag("norm_topk_prob", normalize)),
         shared=shared,
         shared_gate=f"{shared.module}_gate" if shared else "",
     )
     return check_chosen(config, experts)
 
 
-def _mlps(config: Config, experts: Moe) -> tuple[Mlp | Moe, ...]:
+def mlps_of(config: Config, experts: Moe) -> tuple[Mlp | Moe, ...]:
     """What each layer has: every `decoder_sparse_step`-th the experts, but `mlp_only_layers`."""
     dense = Mlp(config.integer("intermediate_size"))
     step, only = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
@@ -108,7 +116,7 @@ def qwen2_moe(config: Config) -> Decoder:
     bias = config.flag("qkv_bias", True)
     mixer = attention(config, positions_default=_POSITIONS, kv_default=16, qkv_bias=bias)
     masks = _masks(config, lambda i, most: i % 2 == 0 and i < most)
-    stack = _stack(mixer, masks, _mlps(config, _experts(config, 60, 4, 1408, shared)))
+    stack = _stack(mixer, masks, mlps_of(config, experts_of(config, 60, 4, 1408, shared)))
     return decoder(config, "Qwen2MoeForCausalLM", stack)
 
 
@@ -116,6 +124,6 @@ def qwen2_moe(config: Config) -> Decoder:
 def qwen3_moe(config: Config) -> Decoder:
     """Qwen3MoeForCausalLM: experts in every `decoder_sparse_step`-th layer, but `mlp_only_layers`."""
     config.integer("num_key_value_heads", _KV_HEADS)  # of this family null is no number of heads
-    mlps = _mlps(config, _experts(config, 128, 8, 768))
+    mlps = mlps_of(config, experts_of(config, 128, 8, 768))
     stack = _stack(_normed(config, _KV_HEADS), _masks(config, lambda i, most: True, typed=False), mlps)
     return decoder(config, "Qwen3MoeForCausalLM", stack)

@@ -2,7 +2,8 @@
 
 from .attention import Attention, Rope
 from .conv import ShortConv
+from .delta import DeltaNet
 from .latent import LatentAttention
 from .mamba import Mamba, Mamba2
 
-__all__ = ["Attention", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv"]
+__all__ = ["Attention", "DeltaNet", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv"]

@@ -31,10 +31,12 @@ class Rope:
 class Attention:
     """Grouped-query attention over the cache, eager: the scores go through memory.
 
-    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0. q and k are
-    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection. `module` and `matrices` are what checkpoints call it and its projections to q, k, v
-    and back, and `qk_norms` the norms, which follow the rotary positions if `norm_turned`.
+    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
+    cut to ±`clip` unless that is 0. q and k are normalized, if at all, by `qk_norm`: each `head` by one
+    weight, each of the `heads` by its own, or the `whole` projection. With a `gate`, q_proj has beside each
+    head of q another, whose sigmoid scales the output. `module` and `matrices` are what checkpoints call it
+    and its projections to q, k, v and back, and `qk_norms` the norms, which follow the rotary positions if
+    `norm_turned`.
     """
 
     block: ClassVar[str] = "attention"
@@ -49,6 +51,8 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
+    gate: bool = False
+    clip: float = 0.0
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
@@ -71,10 +75,15 @@ class Attention:
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
         def project(weight: str, out: str, name: str, param: str) -> Value:
-            return at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+            found = at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+            return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
-            q = project("h g r d", "b t g r d", "q_proj", to_q)
+            if self.gate:
+                parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
+                q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
+            else:
+                q = project("h g r d", "b t g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
@@ -97,6 +106,7 @@ class Attention:
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
+            mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:

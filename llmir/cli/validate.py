@@ -71,14 +71,16 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
     by = [k.strip() for k in given["by"].split(",")] if given["by"] else list(BY)
     _check_keys(by)
     if given["plot"]:
-        from llmir.backends.silicon.validate import plots
+        from llmir.backends.export import plots
 
-        plots.check(given["plot"])
+        folder = plots.check(given["plot"])
     found = measured.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
     _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
     _notes(found)
     if given["plot"]:
-        output.note(*(f"wrote {path}" for path in plots.draw(found, given["plot"])))
+        from llmir.backends.silicon.validate import show
+
+        output.note(*(f"wrote {path}" for path in show.pictures(found, folder)))
 
 
 def _check_keys(by: list[str]) -> None:
@@ -105,7 +107,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _emit(found: Validation, by: list[str], form: str, target: str | None, logs: tuple[str, ...]) -> None:
     from llmir.backends.export import jsonio
-    from llmir.backends.silicon.validate import chat, overview, show
+    from llmir.backends.silicon.validate import chat, show
 
     if form == "json":
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
@@ -113,16 +115,16 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
         output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
-            output.emit_table(overview.shown(found, by))
+            output.emit_table(show.shown(found, by))
     elif form == "md":
         lines = show.group_lines(found, by)
         right = range(len(by), len(by) + len(show.HEADINGS))
         parts = [f"{show.scope(found)}, cost model {found.cost_model}.\n"]
         parts.append(jsonio.to_markdown([*by, *show.HEADINGS], lines, right))
-        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in overview.more(found)]
+        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in show.more(found)]
         output.emit("\n".join(parts), target)
     else:
-        output.emit_rows(show.every_row(found), form, target, overview.shown(found, by))
+        output.emit_rows(show.every_row(found), form, target, show.shown(found, by))
 
 
 def _notes(found: Validation) -> None:

@@ -237,6 +237,22 @@ class Scale(Op):
 
 
 @dataclass(frozen=True)
+class Clip(Op):
+    """x cut to ±limit; 2 FLOPs an element (two comparisons)."""
+
+    opcode = "clip"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 2
+
+    limit: float
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.clip(operands[0], -self.limit, self.limit),)
+
+
+@dataclass(frozen=True)
 class SoftCap(Op):
     """cap · tanh(x / cap) (arXiv:2408.00118, section 2)."""
 

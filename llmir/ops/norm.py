@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -67,6 +68,10 @@ class RmsNorm(Op):
         """3 an element, and 1 for the weight."""
         return (2 + len(operands)) * results[0].elements
 
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Over several axes, with those together."""
+        return (prod(shape),) if self.over > 1 else shape
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         x, *weight = operands
@@ -95,7 +100,7 @@ class AddRmsNorm(Op):
 
 @dataclass(frozen=True)
 class LayerNorm(Op):
-    """(x − mean) / deviation · w + b over the last `over` axes; 7 FLOPs an element.
+    """(x − mean) / deviation · (w + offset) + b over the last `over` axes; 7 FLOPs an element.
 
     Those of a sum, a difference, a square and its sum, a scale, the weight and the bias; `b`, or both, need
     not be there. They may have axes before those.
@@ -106,6 +111,7 @@ class LayerNorm(Op):
     takes = ("x", "*learned")
 
     eps: float = 1e-5
+    offset: float = 0.0
     over: int = 1
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
@@ -122,7 +128,7 @@ class LayerNorm(Op):
         axes = tuple(range(-self.over, 0))
         centred = x - np.mean(x, axis=axes, keepdims=True)
         normed = centred / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + self.eps)
-        scaled = normed * learned[0] if learned else normed
+        scaled = normed * (learned[0] + self.offset) if learned else normed
         return (scaled + learned[1] if learned[1:] else scaled,)
 
 

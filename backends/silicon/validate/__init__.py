@@ -1,24 +1,10 @@
 """Predictions held against measurements: tables of kernels, of whole models, and chat logs."""
 
-from . import overview
+from . import show
 from .chat import Chat
-from .judged import BY, KEYS, METRICS, Group, Judged, Validation
-from .pricing import IDEAL, Pricing, priced_by
+from .judged import BY, Judged, Validation
+from .pricing import priced_by
 from .requests import Layout
 from .run import validate
 
-__all__ = [
-    "BY",
-    "IDEAL",
-    "KEYS",
-    "METRICS",
-    "Chat",
-    "Group",
-    "Judged",
-    "Layout",
-    "Pricing",
-    "Validation",
-    "overview",
-    "priced_by",
-    "validate",
-]
+__all__ = ["BY", "Chat", "Judged", "Layout", "Validation", "priced_by", "show", "validate"]

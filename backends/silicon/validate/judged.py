@@ -16,18 +16,12 @@ from llmir.frozen import Figures
 from llmir.names import suggest
 from llmir.views import Shown
 
-METRICS = {
-    "latency": "one call of a kernel",
-    "ttft": "time to the first token",
-    "tpot": "time per output token after the first",
-    "e2e": "from prompt to last token, of a batch",
-    "token": "seconds for each output token, over all GPUs: the inverse of a throughput",
-}
-
 
 class Judged(NamedTuple):
     """A measured figure, in seconds, beside its prediction; or the `reason` why it has none.
 
+    `metric` is latency (of one call of a kernel), ttft, tpot, e2e (from prompt to last token, of a batch) or
+    token (seconds for each output token, over all GPUs: the inverse of a throughput).
     The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
     `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `band` its mean
     relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above

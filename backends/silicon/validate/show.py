@@ -1,12 +1,19 @@
-"""A validation as JSON, rows, and short strings for tables."""
+"""A validation as people and programs read it: tables of its groups, JSON, rows, pictures."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from llmir.backends.export import units
+import numpy as np
+
+from llmir.backends.export import plots, table, units
+from llmir.names import spans
 
 from .judged import BY, Group, Judged, Validation
 
@@ -88,11 +95,8 @@ def _share(x: float) -> str:
 
 def exceeds(found: Validation) -> list[tuple[str, str, str, int]]:
     """Kind, device, rule, and how many rows are faster than their lower bound by it; most first."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for row in found.exceeding:
-        key = (row.kind, row.device, row.exceeds)
-        counts[key] = counts.get(key, 0) + 1
-    return sorted(((*k, n) for k, n in counts.items()), key=lambda x: (-x[3], x[:3]))
+    counts = Counter((row.kind, row.device, row.exceeds) for row in found.exceeding)
+    return sorted(((*about, n) for about, n in counts.items()), key=lambda x: (-x[3], x[:3]))
 
 
 def scope(found: Validation) -> str:
@@ -103,3 +107,65 @@ def scope(found: Validation) -> str:
     said += [f"{len(found.refused):,} refused"] if found.refused else []
     said += [f"{len(found.problems):,} unreadable"] if found.problems else []
     return ", ".join(said)
+
+
+def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
+    """The tables below the first: rows faster than their bound, rows refused."""
+    faster = [[*words, f"{n:,}"] for *words, n in exceeds(found)]
+    refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
+    tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
+        (("kind", "device", "measured below ideal, because", "rows"), faster),
+        (("kind", "refused, because", "row numbers", "rows"), refused),
+    ]
+    return [(headings, rows) for headings, rows in tables if rows]
+
+
+@table.printed(of=Validation)
+def shown(found: Validation, by: Sequence[str] = BY) -> Any:
+    """The errors of groups, rows faster than their bound, and rows refused."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = [Text(f"{scope(found)}, cost model {found.cost_model}")]
+    parts += _sections([*by, *HEADINGS[:-1]], group_lines(found, by), len(by))
+    for headings, rows in more(found):
+        below = table.columns(headings, headings[-1:], headings[1:-1])
+        for row in rows:
+            table.add(below, row)
+        parts += ["", below]
+    return Group(*parts)
+
+
+def _sections(headings: list[str], lines: list[list[str]], keys: int) -> list[Any]:
+    """Tables of groups, alike in width, under what they share: all keys but the last two."""
+    from rich.text import Text
+
+    shared, parts = max(keys - 2, 0), []
+    headings = headings[shared:]
+    cells = [headings, *(line[shared:] for line in lines)]
+    widths = [
+        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
+    ]
+    for title, some in groupby(lines, key=lambda line: line[:shared]):
+        shown = table.columns(headings, headings[keys - shared :], headings[: keys - shared])
+        for column, width in zip(shown.columns, widths, strict=True):
+            column.min_width = width
+        for line in some:
+            table.add(shown, line[shared : shared + len(headings)])
+        parts += ["", *([Text(", ".join(title), style="bold")] if shared else []), shown]
+    return parts
+
+
+def pictures(found: Validation, folder: Path) -> list[Path]:
+    """A picture of each sort for each kind of rows and metric, as PNG; the files written."""
+    kinds: dict[tuple[str, str], list[Judged]] = {}
+    for row in found.measured:
+        kinds.setdefault((row.kind, row.metric), []).append(row)
+    written: list[Path] = []
+    for (kind, metric), rows in kinds.items():
+        measured, predicted = np.array([(r.measured_s, r.predicted_s) for r in rows]).T
+        series = [f"{r.device}, {r.engine}" if r.engine else r.device for r in rows]
+        times = plots.Times(series, [r.row for r in rows], measured, predicted)
+        name, title = re.sub(r"[^\w.-]+", "-", f"{kind}-{metric}"), f"{kind}, {metric}: {found.cost_model}"
+        written += plots.draw(folder, name, title, times, each=kind == "chat")
+    return written

@@ -1,0 +1,21 @@
+"""Nemotron-3 and 4, Minitron. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..blocks import Norm
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import activation, attention, decoder, layers, mlp
+
+
+@family("NemotronForCausalLM", "nemotron")
+def nemotron(config: Config) -> Decoder:
+    """NemotronForCausalLM: norms whose weight is stored less 1, squared ReLU, half of a head rotated."""
+    bias = config.flag("attention_bias", False)
+    mixer = attention(config, positions_default=4096, share_default=0.5, qkv_bias=bias, out_bias=bias)
+    act, wide = activation(config, default="relu2"), config.flag("mlp_bias", False)
+    layer = Layer(mixer, mlp(config, bias=wide, matrices=("up_proj", "down_proj"), activation=act))
+    norm = Norm(config.number("norm_eps", 1e-5), "layer_norm", ("weight", "bias"), offset=1.0)
+    return decoder(config, "NemotronForCausalLM", (layer,) * layers(config), norm=norm)

@@ -1,0 +1,59 @@
+"""OLMo-hybrid: gated delta nets between layers of attention. Absent fields as in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Attention, DeltaNet
+from ..parts import attention, decoder, heads, kinds, layers, mlp
+
+_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+_KINDS = ("linear_attention", "full_attention")
+_EPS = 1e-5  # of the norm after a delta net, whatever the config says of others
+
+
+@family("OlmoHybridForCausalLM", "olmo_hybrid")
+def olmo_hybrid(config: Config) -> Decoder:
+    """OlmoHybridForCausalLM: attention as in OLMo 2, with norms behind."""
+    attends = _attention(config)
+    hidden = config.integer("hidden_size")
+    keys = config.optional_integer("linear_num_key_heads") or attends.heads
+    values = config.optional_integer("linear_num_value_heads") or attends.heads
+    if values % keys:
+        raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
+    size = config.optional_integer("linear_key_head_dim") or int(0.75 * hidden / keys)
+    keeps = DeltaNet(
+        keys,
+        values,
+        size,
+        config.optional_integer("linear_value_head_dim") or 2 * size,
+        config.integer("linear_conv_kernel_dim", 4),
+        _EPS,
+        tuple((f"{name}_proj", 1, part) for name, part in zip("qkvabg", "qkvabz", strict=True)),
+        norms="o_norm",
+        out="o_proj",
+        negative=config.flag("linear_allow_neg_eigval", True),
+        block="linear_attention",
+        norm_block="linear_attention",
+    )
+    wide, count = mlp(config), layers(config)
+    own = {_KINDS[0]: Layer(keeps, wide), _KINDS[1]: Layer(attends, wide, _AFTER)}
+    usual = (_KINDS[i % 4 == 3 or i == count - 1 < 3] for i in range(count))
+    stack = tuple(own[kind] for kind in kinds(config, usual, *_KINDS))
+    return decoder(config, "OlmoHybridForCausalLM", stack)
+
+
+def _attention(config: Config) -> Attention:
+    """OLMo 2's; without positions where the base of rotary ones is null."""
+    bias = config.flag("attention_bias", False)
+    how: dict[str, Any] = {"qk_norm": "whole", "qkv_bias": bias, "out_bias": bias}
+    stated = config.nested("rope_parameters")
+    if stated and stated.fields.get("rope_theta", 1) is None:
+        stated.ignore("rope_theta")
+        stated.unmodelled("rope_type", ("default",), "scaled positions without a base")
+        return Attention(*heads(config, None, None), None, **how)
+    return attention(config, positions_default=65536, **how)

@@ -1,0 +1,26 @@
+"""StableLM. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer, Norms
+from ..parts import attention, decoder, layer_norm, layers, mlp
+
+
+@family("StableLmForCausalLM", "stablelm")
+def stablelm(config: Config) -> Decoder:
+    """StableLmForCausalLM: LayerNorm, a quarter of a head with positions."""
+    config.unmodelled("qk_layernorm", (None, False), "q and k normalized head by head, as in StableLM-2-12B")
+    beside = config.flag("use_parallel_residual", False)
+    mixer = attention(
+        config,
+        positions_default=4096,
+        kv_default=32,
+        share_default=0.25,
+        qkv_bias=config.flag("use_qkv_bias", False),
+    )
+    norms = Norms(before_mlp=None) if beside else Norms()
+    stack = (Layer(mixer, mlp(config), norms, parallel=beside),) * layers(config)
+    return decoder(config, "StableLmForCausalLM", stack, norm=layer_norm(config, "layer_norm_eps"))

@@ -1,0 +1,84 @@
+"""Linear attention by the delta rule: gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from llmir.dtype import FP32
+from llmir.graph import Value
+
+from ..blocks import Blocks, Norm
+
+_CORE = "linear_attention_core"
+_AXES = {"q": "g d", "k": "g d", "v": "g r u", "z": "g r u", "b": "g r", "a": "g r"}
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """Heads whose states forget by a gate and write by the delta rule.
+
+    `projections` are what checkpoints call those to q, k, v, the output's gate z, the strength b of a write
+    and the decay a: each a module, in how many blocks it stacks them, and the parts. With
+    `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`.
+    """
+
+    kind: ClassVar[str] = "delta"
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    eps: float
+    projections: tuple[tuple[str, int, str], ...]
+    norms: str = "norm"
+    out: str = "out_proj"
+    negative: bool = False
+    module: str = "linear_attn"
+    block: str = "attention"
+    norm_block: str = "norm"
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        sizes = {"g": self.key_heads, "r": self.value_heads // self.key_heads}
+        at, b = blocks.sized(**sizes, d=self.key_dim, u=self.value_dim, w=self.taps), blocks.b
+        with b.block(self.block):
+            rows: dict[str, Value] = {}
+            for module, count, letters in self.projections:
+                name = module if len(letters) > 1 else f"{letters}_proj"
+                parts = {f"{part}_proj": f"h {_AXES[part]}" for part in letters}
+                found = at.merged(x, parts, name, f"{self.module}.{module}", count)
+                rows |= zip(letters, found, strict=True)
+            q, k, v = (self._convolved(at, rows[part], part, i) for i, part in enumerate("qkv"))
+            decay, beta, z = self._gates(at, x, rows)
+        with b.block(_CORE):
+            q, k = b.l2_norm(q, name="q_l2"), b.l2_norm(k, name="k_l2")
+            kept = at.state("g r d u", "state", {}, FP32)
+            y, _ = b.gated_delta(q, k, v, decay, beta, kept, scale=self.key_dim**-0.5, name="scan")
+        with b.block(self.norm_block):
+            y = Norm(self.eps).build(at, y, "output_norm", f"{self.module}.{self.norms}", "u", 1)
+        with b.block(self.block):
+            y = self._gated(at, y, z)
+            return at.linear(y, "b t g r u", "g r u h", "b t h", "out_proj", f"{self.module}.{self.out}")
+
+    def _convolved(self, at: Blocks, x: Value, part: str, piece: int) -> Value:
+        name = f"conv_{part}"
+        y = at.convolved(
+            x, _AXES[part], name, f"{self.module}.conv1d", bias=False, piece=piece, block=_CORE
+        )
+        with at.b.block(_CORE):
+            result: Value = at.b.silu(y, name=f"silu_{part}")
+            return result
+
+    def _gates(self, at: Blocks, x: Value, rows: dict[str, Value]) -> tuple[Value, Value, Value]:
+        """The logarithm of the decay, the strength of a write, and what gates the output."""
+        b, own = at.b, f"{self.module}."
+        a_log, bias = at.weight("g r", "A_log", f"{own}A_log"), at.weight("g r", "dt_bias", f"{own}dt_bias")
+        decay: Value = b.decay_gate(rows["a"], a_log, bias, name="decay")
+        beta = at.scale(b.sigmoid(rows["b"], name="beta"), 2.0 if self.negative else 1.0, "beta_scale")
+        return decay, beta, rows["z"]
+
+    def _gated(self, at: Blocks, y: Value, z: Value) -> Value:
+        result: Value = at.b.mul(y, at.b.silu(z, name="silu_z"), name="gate_mul")
+        return result
