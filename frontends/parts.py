@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -89,8 +89,9 @@ def attention(
         stated = rope(config, size, positions_default, theta_default, trained_default, share_default)
         differences["rope"] = stated
     found = Attention(**{"heads": count, "kv_heads": kv, "head_dim": size, **differences})
-    for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
-        config.unmodelled(key, (None, usual), "another scale of the attention scores")
+    if found.scale is None:
+        for key, usual in (("query_pre_attn_scalar", size), ("attention_multiplier", size**-0.5)):
+            config.unmodelled(key, (None, usual), "another scale of the attention scores")
     # Qwen3's own configs state the norm and the biases that they have anyway.
     config.unmodelled("use_qk_norm", (None, bool(found.qk_norm)), "normalized q and k, as in Llama 4")
     config.unmodelled("qkv_bias", (None, found.qkv_bias), "biases of q, k and v unlike the class's")
@@ -109,6 +110,19 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     if width == 0 and acts:
         raise config.error(key, "expected a positive integer, or null for no window, got 0")
     return f"window({width})" if width and acts else "causal"
+
+
+def slides(config: Config, default: Callable[[int], bool]) -> tuple[bool, ...]:
+    """Whether each layer has a window, as `layer_types` says; where it is absent, as the family does."""
+    count, kinds = layers(config), config.texts("layer_types")
+    if len(kinds) == count:
+        return tuple(kind == "sliding_attention" for kind in kinds)
+    return tuple(map(default, range(count)))
+
+
+def all_but_every(count: int) -> Callable[[int], bool]:
+    """Of layers all slide but each `count`-th, as most families have them; with 0 none does."""
+    return lambda layer: count > 0 and (layer + 1) % count > 0
 
 
 # The opcodes of what configs call activations, as transformers' ACT2FN has them.

@@ -49,14 +49,16 @@ def rope(
     theta: float = 10000.0,
     trained: int | None = None,
     share: float | None = None,
+    *,
+    inner: Config | None = None,
 ) -> Rope:
-    """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+    """In either spelling: `rope_theta` with `rope_scaling`, or `rope_parameters`; or by that object, `inner`.
 
     `positions`, `theta`, `trained` and `share` are the family's defaults for `max_position_embeddings`,
     `rope_theta`, `original_max_position_embeddings` and `partial_rotary_factor`; without the last, all of a
     head has positions.
     """
-    inner = _object(config)
+    inner = inner or _object(config)
     size = _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
     length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
@@ -69,6 +71,28 @@ def rope(
         # The classes take powers of theta in steps of 2/size and round the pairs up.
         theta, size = theta ** ((size + 1) / size), size + 1
     return Rope(theta, kind, factors, 0 if size == head_dim else size)
+
+
+_KINDS = ("sliding_attention", "full_attention")
+
+
+def ropes(config: Config, head_dim: int, positions: int, local: float, theta: float) -> tuple[Rope, Rope]:
+    """Those of layers with a window, and of others: an object each in `rope_parameters`.
+
+    In the old spelling only others are stretched. `local` and `theta` are the bases where none is stated.
+    """
+    params = config.nested("rope_parameters")
+    if params is None or not params.fields:
+        return Rope(local), rope(config, head_dim, positions, theta)
+    if odd := [key for key in params.fields if key not in _KINDS]:
+        raise params.error(odd[0], f"expected objects for {' and '.join(_KINDS)} alone")
+    config.unmodelled("rope_scaling", (None,), "a scaling beside rope_parameters")
+    each = [params.nested(kind) or Config({}, name=config.name) for kind in _KINDS]
+    sliding, full = (
+        rope(config, head_dim, positions, base, inner=inner)
+        for base, inner in zip((local, theta), each, strict=True)
+    )
+    return sliding, full
 
 
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:

@@ -96,7 +96,6 @@ ACTING: list[tuple[dict[str, Any], str, object]] = [
     (MIXTRAL, "shared_expert_intermediate_size", 8),
     (MIXTRAL, "norm_topk_prob", True),
     *((config, "attention_bias", True) for config in (QWEN2_MOE, PHI, MISTRAL, MIXTRAL)),
-    (PHI, "partial_rotary_factor", 0.75),
     (TINY, "partial_rotary_factor", 0.5),
     (TINY, "model_type", "mistral"),
     # What one of `NEUTRAL` would be taken for.

@@ -1,13 +1,20 @@
-"""OLMo 1. Defaults for absent fields are transformers' own."""
+"""OLMo 1, 2 and 3. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer
-from ..parts import attention, decoder, layers, mlp
+from ..layers import Layer, Norms
+from ..mixers import Attention
+from ..parts import all_but_every, attention, decoder, heads, layers, mlp, slides, window
+from ..rope import ropes
+
+_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 
 @family("OlmoForCausalLM", "olmo")
@@ -17,3 +24,33 @@ def olmo(config: Config) -> Decoder:
     layer = Layer(attention(config, qkv_bias=bias, out_bias=bias, clip=clip), mlp(config))
     norm = Norm(1e-5, "layer_norm", ())
     return decoder(config, "OlmoForCausalLM", (layer,) * layers(config), norm=norm)
+
+
+def _attention(config: Config, **how: Any) -> Attention:
+    """All of q is normed at once, and all of k."""
+    bias = config.flag("attention_bias", False)
+    return attention(config, qkv_bias=bias, out_bias=bias, qk_norm="whole", **how)
+
+
+def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...]) -> Decoder:
+    """What sublayers give is normed, and what they see is not."""
+    feed = mlp(config)
+    stack = tuple(Layer(mixer, feed, _AFTER) for mixer in mixers)
+    return decoder(config, architecture, stack, eps_default=1e-5)
+
+
+@family("Olmo2ForCausalLM", "olmo2")
+def olmo2(config: Config) -> Decoder:
+    """Olmo2ForCausalLM."""
+    return _olmo(config, "Olmo2ForCausalLM", (_attention(config),) * layers(config))
+
+
+@family("Olmo3ForCausalLM", "olmo3")
+def olmo3(config: Config) -> Decoder:
+    """Olmo3ForCausalLM: windows in all layers but each fourth, whose positions alone are stretched."""
+    *_, size = heads(config, None, None)
+    local, whole = ropes(config, size, 2048, 5e5, 5e5)
+    full = _attention(config, rope=whole)
+    sliding = replace(full, rope=local, mask=window(config, 4096))
+    own = slides(config, all_but_every(4))
+    return _olmo(config, "Olmo3ForCausalLM", tuple(sliding if slide else full for slide in own))

@@ -37,6 +37,7 @@ def phi3(config: Config) -> Decoder:
         config,
         positions_default=_POSITIONS,
         trained_default=_POSITIONS,
+        share_default=1.0,
         mask=window(config, None),
         matrices=("qkv_proj[0]", "qkv_proj[1]", "qkv_proj[2]", "o_proj"),
     )

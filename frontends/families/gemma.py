@@ -1,0 +1,90 @@
+"""Gemma 1, 2 and 3 (text). Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import frexp, ldexp
+from typing import Any
+
+from ..blocks import Norm
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Rope
+from ..parts import activation, all_but_every, attention, decoder, heads, layers, mlp, slides, window
+from ..rope import ropes
+
+_SANDWICH = Norms(
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)
+_MANTISSA = {"bf16": 8, "fp16": 11, "fp32": 24}
+_TANH = "gelu_pytorch_tanh"
+
+
+def _rounded(x: float, dtype: str) -> float:
+    """The nearest number of that type."""
+    fraction, exponent = frexp(x)
+    return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
+
+
+def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differences: Any) -> Decoder:
+    """Norms that store their weights less 1, and embeddings times √hidden as the model's type has it."""
+    return decoder(
+        config,
+        architecture,
+        stack,
+        tied_default=True,
+        norm=Norm(config.number("rms_norm_eps", 1e-6), offset=1.0),
+        embedding_scale=_rounded(config.integer("hidden_size") ** 0.5, config.dtype()),
+        **differences,
+    )
+
+
+@family("GemmaForCausalLM", "gemma")
+def gemma(config: Config) -> Decoder:
+    """GemmaForCausalLM: llama with those norms and embeddings, and heads of 256."""
+    config.fill(num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000)
+    bias, acts = config.flag("attention_bias", False), activation(config, default=_TANH)
+    config.unmodelled("hidden_activation", (None, config.fields.get("hidden_act")), "another activation")
+    mixer = attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias)
+    return _gemma(config, "GemmaForCausalLM", (Layer(mixer, mlp(config, activation=acts)),) * layers(config))
+
+
+def _windows(
+    config: Config, architecture: str, every: int, caps: tuple[float, float], local: Rope | None, **how: Any
+) -> Decoder:
+    """Norms around both sublayers, and soft caps; windows in all layers but each `every`-th.
+
+    Layers with a window have rotary positions of their own where `local` says so.
+    """
+    names = ("attn_logit_softcapping", "final_logit_softcapping")
+    scores, logits = (
+        (config.optional_number(name) or 0.0) if name in config else cap
+        for name, cap in zip(names, caps, strict=True)
+    )
+    bias, scale = config.flag("attention_bias", False), config.number("query_pre_attn_scalar", 256) ** -0.5
+    full = attention(config, qkv_bias=bias, out_bias=bias, scale=scale, cap=scores, **how)
+    sliding = replace(full, mask=window(config, 4096), rope=local or full.rope)
+    config.ignore("hidden_act")  # these classes read `hidden_activation`
+    feed = mlp(config, activation=activation(config, "hidden_activation", _TANH))
+    own = slides(config, all_but_every(every))
+    stack = tuple(Layer(sliding if slide else full, feed, _SANDWICH) for slide in own)
+    return _gemma(config, architecture, stack, logits_cap=logits)
+
+
+@family("Gemma2ForCausalLM", "gemma2")
+def gemma2(config: Config) -> Decoder:
+    """Gemma2ForCausalLM: a window in every second layer, soft caps."""
+    config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
+    return _windows(config, "Gemma2ForCausalLM", 2, (50.0, 30.0), None, positions_default=8192)
+
+
+@family("Gemma3ForCausalLM", "gemma3_text")
+def gemma3(config: Config) -> Decoder:
+    """Gemma3ForCausalLM: five layers with a window to one without, of other positions; q and k normed."""
+    config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262208)
+    *_, size = heads(config, None, None)
+    local, whole = ropes(config, size, 131072, config.number("rope_local_base_freq", 1e4), 1e6)
+    every = config.integer("sliding_window_pattern", 6)
+    return _windows(config, "Gemma3ForCausalLM", every, (0.0, 0.0), local, rope=whole, qk_norm="head")

@@ -1,0 +1,24 @@
+"""Seed-OSS. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import attention, decoder, layers, mlp
+
+
+@family("SeedOssForCausalLM", "seed_oss")
+def seed_oss(config: Config) -> Decoder:
+    """SeedOssForCausalLM: llama with biases on q, k and v."""
+    mixer = attention(
+        config,
+        positions_default=524288,
+        kv_default=8,
+        head_dim_default=128,
+        qkv_bias=config.flag("attention_bias", True),
+        out_bias=config.flag("attention_out_bias", False),
+    )
+    layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))
+    return decoder(config, "SeedOssForCausalLM", (layer,) * layers(config))

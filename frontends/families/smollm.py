@@ -1,0 +1,34 @@
+"""SmolLM3. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..layers import Layer
+from ..parts import all_but_every, attention, decoder, layers, mlp, slides, window
+
+
+@family("SmolLM3ForCausalLM", "smollm3")
+def smollm3(config: Config) -> Decoder:
+    """SmolLM3ForCausalLM: each fourth layer knows no positions; they alone may have a window."""
+    bias = config.flag("attention_bias", False)
+    how: dict[str, Any] = {"positions_default": 32768, "theta_default": 2e6, "kv_default": 4}
+    mixer = attention(config, qkv_bias=bias, out_bias=bias, **how)
+    acts = config.flag("use_sliding_window", False)
+    mask = window(config, None, acts=acts)
+    default = all_but_every(config.integer("no_rope_layer_interval", 4))
+    turned = config.integers("no_rope_layers", [int(default(i)) for i in range(layers(config))])
+    if len(turned) != layers(config):
+        raise config.error("no_rope_layers", f"{len(turned)} numbers for {layers(config)} layers")
+    own = slides(config, lambda layer: mask != "causal" and not turned[layer])
+    feed = mlp(config, bias=config.flag("mlp_bias", False))
+    stack = (
+        replace(mixer, mask=mask if slide else "causal", rope=mixer.rope if turn else None)
+        for slide, turn in zip(own, turned, strict=True)
+    )
+    layered = tuple(Layer(mixer, feed) for mixer in stack)
+    return decoder(config, "SmolLM3ForCausalLM", layered, tied_default=True)

@@ -1,0 +1,136 @@
+"""Families with windows in patterns, norms in other places, caps and scales: what is particular to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.errors import ConfigError, UnsupportedError
+from llmir.frontends.families.gemma import _rounded
+
+from .test_golden import CONFIGS
+from .wide_cases import CASES
+
+GEMMA_2, GEMMA_3 = CASES["gemma2, no caps"], CASES["gemma3, a window of 3"]
+COHERE, COHERE_2 = CASES["cohere"], CASES["cohere2, a window of 3"]
+SMOLLM, EXAONE = CASES["smollm3"], CASES["exaone4, a window of 3"]
+OLMO_3 = CASES["olmo3, a window of 3"]
+
+
+def repeats(program: llmir.Program, graph: str = "main") -> list[tuple[str, int]]:
+    return [(loop.body, loop.times) for loop in program[graph].loops.values()]
+
+
+def test_gemma_3_holds_a_fifth_of_what_it_would_without_windows() -> None:
+    """48 layers of 8 heads of 256: at 32k, 2.48 GB, where 48 global layers would have 12.9."""
+    config = CONFIGS["Gemma-3-12B-text"]
+    step: dict[str, Any] = {"batch": 1, "new": 1, "context": 32768}
+    program = llmir.load(config)
+    held = llmir.analyze(program, "h100-sxm", **step).kv_cache_bytes
+    row = 2 * 8 * 256 * 2  # a token's keys and values in a layer
+    assert held == row * (8 * 32769 + 40 * 1023)
+    assert round(held / 1e9, 2) == 2.48
+    whole = llmir.load({**config, "layer_types": ["full_attention"] * 48})
+    assert round(llmir.analyze(whole, "h100-sxm", **step).kv_cache_bytes / 1e9, 1) == 12.9
+
+
+def test_periods_are_repeats_of_repeats() -> None:
+    program = llmir.load({**CONFIGS["Gemma-3-12B-text"], "num_hidden_layers": 62})
+    assert repeats(program) == [("period", 10), ("sliding_layer", 2)]
+    assert repeats(program, "period") == [("sliding_layer", 5), ("full_layer", 1)]
+    layers = {at.path: list(at.layers) for at in program.instances() if at.node.name == "q_proj"}
+    assert layers["period.full_layer.q_proj"] == [5 + 6 * i for i in range(10)]
+    assert layers["sliding_layer.q_proj"] == [60, 61]
+
+
+def test_embeddings_are_scaled_as_the_models_type_has_it() -> None:
+    """√3072 is 55.43; the nearest numbers of 8 and of 11 bits are 55.5 and 55.4375."""
+    assert (_rounded(3072**0.5, "bf16"), _rounded(3072**0.5, "fp16")) == (55.5, 55.4375)
+    for dtype, factor in (("bfloat16", 55.5), ("float16", 55.4375)):
+        program = llmir.load({**GEMMA_2, "hidden_size": 3072, "torch_dtype": dtype})
+        assert program["main"]["embedding_scale"].op == llmir.op.OPS["scale"](factor, block="embedding")
+
+
+def test_a_layer_of_command_r_has_one_norm() -> None:
+    names = [n.name for n in llmir.load(COHERE)["layer"].nodes if n.op.kind == "norm"]
+    assert names == ["input_norm"]
+
+
+REFUSED: list[tuple[dict[str, Any], str, object]] = [
+    (GEMMA_3, "use_bidirectional_attention", True),
+    (GEMMA_2, "hidden_activation", "xielu"),
+    (GEMMA_3, "num_experts", 4),
+    (COHERE, "hidden_act", "xielu"),
+    (COHERE_2, "layer_switch", 3),
+    (COHERE_2, "use_parallel_block", False),
+    (COHERE_2, "position_embedding_type", "alibi"),
+    (COHERE_2, "use_qk_norm", True),
+    (OLMO_3, "clip_qkv", 8.0),
+    (SMOLLM, "rms_norm_offset", 1.0),
+    (EXAONE, "attention_bias", True),
+    (CASES["granite"], "num_local_experts", 8),
+    (CASES["arcee"], "partial_rotary_factor", 0.5),
+    (CASES["seed-oss"], "sliding_window", 8),
+]
+
+
+@pytest.mark.parametrize(("config", "key", "value"), REFUSED, ids=[f"{r[1]}-{r[2]}" for r in REFUSED])
+def test_what_changes_the_computation_is_refused_by_name(
+    config: dict[str, Any], key: str, value: object
+) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        llmir.load({**config, key: value})
+    assert str(error.value).startswith(f"$.{key}: ") and str(error.value).isprintable()
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
+    (GEMMA_3, {"layer_types": ["full_attention"]}, "$.layer_types: 1 kinds for 8 layers"),
+    (GEMMA_3, {"sliding_window_pattern": "LLLLLG"}, "$.sliding_window_pattern: expected a positive integer"),
+    (GEMMA_3, {"rope_parameters": {"rope_theta": 5.0}}, "$.rope_parameters.rope_theta: expected objects for"),
+    (GEMMA_2, {"attn_logit_softcapping": -1}, "$.attn_logit_softcapping: expected a positive finite number"),
+    (GEMMA_2, {"query_pre_attn_scalar": 0}, "$.query_pre_attn_scalar: expected a positive finite number"),
+    (COHERE, {"logit_scale": None}, "$.logit_scale: expected a positive finite number, got null"),
+    (SMOLLM, {"no_rope_layers": [1, 0]}, "$.no_rope_layers: 2 numbers for 5 layers"),
+    (
+        EXAONE,
+        {"sliding_window_pattern": "LG"},
+        '$.sliding_window_pattern: expected a positive integer, got "LG"',
+    ),
+    (OLMO_3, {"sliding_window": None}, "$.layer_types"),
+]
+
+
+@pytest.mark.parametrize(("config", "fields", "says"), WRONG, ids=[next(iter(w[1])) for w in WRONG])
+def test_what_contradicts_is_one_line(config: dict[str, Any], fields: dict[str, object], says: str) -> None:
+    if "sliding_window" in fields:  # kinds that say a window, and none stated
+        fields = {**fields, "layer_types": ["sliding_attention"] * config["num_hidden_layers"]}
+    with pytest.raises(ConfigError) as error:
+        llmir.load({**config, **fields})
+    assert str(error.value).startswith(says) and "\n" not in str(error.value)
+
+
+def test_the_language_model_of_gemma_3_is_read_with_its_class_defaults() -> None:
+    """As google/gemma-3-4b-it states it: heads, their size and the vocabulary are the class's own."""
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    whole = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "mm_tokens_per_image": 256,
+        "text_config": text,
+        "torch_dtype": "bfloat16",
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    }
+    program = llmir.load(whole)
+    assert program.parameters == llmir.load(CONFIGS["Gemma-3-4B-text"]).parameters
+    # What its checkpoint has beside that: SigLIP's tower, and a projection with its norm.
+    assert 4_300_079_472 - program.parameters == 416_866_032 + 1152 * 2560 + 1152
+    assert [note for note in program.notes if "num_attention_heads; 8 assumed" in note]
