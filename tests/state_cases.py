@@ -96,6 +96,16 @@ _FALCON_H1 = {
     "mamba_d_ssm": 48,
 }
 
+_MINIMAX = {
+    **_ATTENTION,
+    "architectures": ["MiniMaxForCausalLM"],
+    "model_type": "minimax",
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 8,
+    "num_local_experts": 5,
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba, biases, a rank of its own": {
@@ -152,6 +162,16 @@ CASES: dict[str, dict[str, Any]] = {
         "ssm_out_multiplier": 0.6,
     },
     "falcon-h1, a norm before the gate": {**_FALCON_H1, "mamba_rms_norm": True},
+    "minimax": _MINIMAX,
+    "minimax, factors, every second layer": {
+        **{key: value for key, value in _MINIMAX.items() if key != "layer_types"},
+        "full_attn_alpha_factor": 1.5,
+        "linear_attn_alpha_factor": 1.25,
+        "mlp_alpha_factor": 0.75,
+        "full_attn_beta_factor": 0.5,
+        "linear_attn_beta_factor": 0.5,
+        "mlp_beta_factor": 0.5,
+    },
     "lfm2": _LFM2,
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

@@ -297,7 +297,7 @@ _STORED = {
     },
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
-_STORED["minimax_m2"] = _STORED["mixtral"]
+_STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
 
 
@@ -343,7 +343,7 @@ def main() -> None:
             kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
             cache, tokens, start = {kept: prefill[kept]}, torch.tensor(NEXT), len(PROMPT[0])
             places = [{"position_ids": torch.tensor([[start + i]])} for i in range(steps(case))]
-            if fields["model_type"] != "bamba":  # whose class starts again at 0, unlike all others
+            if fields["model_type"] not in ("bamba", "minimax"):  # whose classes start again at 0
                 places = [{} for _ in places]
             decode = [model(tokens[:, i : i + 1], **cache, **place) for i, place in enumerate(places)]
         found[case] = {

@@ -4,7 +4,18 @@ from .attention import Attention, Rope
 from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import LatentAttention
+from .lightning import Lightning
 from .mamba import Mamba, Mamba2
 from .side import Sides
 
-__all__ = ["Attention", "DeltaNet", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv", "Sides"]
+__all__ = [
+    "Attention",
+    "DeltaNet",
+    "LatentAttention",
+    "Lightning",
+    "Mamba",
+    "Mamba2",
+    "Rope",
+    "ShortConv",
+    "Sides",
+]
