@@ -298,7 +298,12 @@ _STORED = {
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
-_STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
+_STORED["granitemoehybrid"] = {  # and not of the shared MLP
+    f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
+}
+_STORED["nemotron_h"] = {"model.": "backbone."}
+# Whose checkpoints have all experts in one tensor.
+_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
 
 
 def stored(name: str, model_type: str) -> str:
