@@ -33,6 +33,27 @@ PUBLISHED = {
     "Llama-3.2-1B": 1_235_814_400,
     "Llama-3.2-3B": 3_212_749_824,
     "Llama-3.3-70B": 70_553_706_496,
+    "GPT-2": 124_439_808,
+    "GPT-2-XL": 1_557_611_200,
+    "GPT-J-6B": 6_050_882_784,
+    "StarCoder-15.5B": 15_517_456_384,
+    "OPT-125M": 125_239_296,
+    "OPT-6.7B": 6_658_473_984,
+    "OPT-30B": 29_974_540_288,
+    "GPT-NeoX-20B": 20_554_567_680,
+    "Pythia-12B": 11_846_072_320,
+    "Bloom-7B1": 7_069_016_064,
+    "Bloom-176B": 176_247_271_424,
+    "Falcon-RW-1B": 1_311_625_216,
+    "Falcon-7B": 6_921_720_704,
+    "Falcon-40B": 41_303_293_952,
+    "Falcon-180B": 179_522_565_120,
+    "Phi-1": 1_418_270_720,
+    "Phi-2-2.7B": 2_779_683_840,
+    "StarCoder2-3B": 3_030_371_328,
+    "StarCoder2-15B": 15_957_889_024,
+    "StableLM-3B": 2_795_443_200,
+    "MPT-7B": 6_649_286_656,
     "Mistral-7B-v0.1": 7_241_732_096,
     "Mistral-7B-v0.2": 7_241_732_096,
     "Mistral-7B-v0.3": 7_248_023_552,
@@ -156,7 +177,7 @@ def test_the_name_agrees_with_the_total(preset: Preset) -> None:
 
 @every_preset
 def test_every_spelling_finds_the_preset(preset: Preset) -> None:
-    for spelling in (preset.name, preset.hf_id, *preset.aliases):
+    for spelling in filter(None, (preset.name, preset.hf_id, *preset.aliases)):
         for variant in (spelling, spelling.lower(), spelling.replace("-", "_"), f"some-org/{spelling}"):
             assert find(variant) is preset
 

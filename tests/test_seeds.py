@@ -19,6 +19,11 @@ MODELS = {
     "Llama-2-13b-chat": 13_015_864_320,
     "lmsys/vicuna-7b-v1.5": 6_738_415_616,
     "Qwen3-30B-A3B": 30_532_122_624,
+    "facebook/opt-125m": 125_239_296,
+    "gpt3_175b": 174_604_259_328,
+    "gpt2": 124_439_808,
+    "DeepSeek-V3-671B": 671_026_404_352,
+    "deepseek_v3": 671_026_404_352,
 }
 # Bytes a second of memory and the memory's size in GB, as the pages have them or their datasheets.
 DEVICES = {

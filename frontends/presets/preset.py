@@ -15,7 +15,7 @@ class Preset(Record):
 
     `parameters` is the total its publisher states, counted over weights only (not over buffers such
     as rotary tables). `aliases` are releases with the same weight shapes: they may differ in how long
-    a context they were tuned for.
+    a context they were tuned for. `hf_id` is empty where the hub has none.
     """
 
     name: str
@@ -26,4 +26,4 @@ class Preset(Record):
 
     def spellings(self) -> set[str]:
         """Every name that finds this preset, normalized."""
-        return {normalize(name) for name in (self.name, self.hf_id, *self.aliases)}
+        return {normalize(name) for name in (self.name, self.hf_id, *self.aliases) if name}
