@@ -98,6 +98,12 @@ _OLMOE = {
     "num_experts": 5,
     "num_experts_per_tok": 2,
 }
+_FLEX_OLMO = {
+    **_OLMOE,
+    "architectures": ["FlexOlmoForCausalLM"],
+    "model_type": "flex_olmo",
+    "pad_token_id": 0,
+}
 _MINIMAX_M2 = {
     **_SIZES,
     "architectures": ["MiniMaxM2ForCausalLM"],
@@ -217,6 +223,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
     "olmoe": _OLMOE,
+    "flex-olmo": _FLEX_OLMO,
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
