@@ -16,7 +16,7 @@ from typing import Any
 
 from llmir.build import Builder
 from llmir.dim import B, Size
-from llmir.dtype import FP32, DType
+from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
 
@@ -83,26 +83,41 @@ class Blocks:
         """A tensor of the model's element type."""
         return Tensor(shape, dtype or self.dtype)
 
-    def weight(self, axes: str, name: str, param: str) -> Value:
-        """A parameter with the axes of an equation term such as `h g r d`."""
+    def weight(
+        self,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        dtype: DType | None = None,
+        buffer: bool = False,
+    ) -> Value:
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`."""
         letters = axes.split()
-        shape = self.tensor(*(self.sizes[x.lower()] for x in letters))
-        named = tuple(_AXES[x] for x in letters)
-        return self.b.weight(shape, name=name, axes=named, param=self.stem + param)
-
-    def buffer(self, axes: str, name: str, param: str) -> Value:
-        """Numbers in fp32 beside the parameters, with the axes of an equation term."""
-        letters = axes.split()
-        type = self.tensor(*(self.sizes[x] for x in letters), dtype=FP32)
-        return self.b.buffer(type, name=name, axes=tuple(_AXES[x] for x in letters), param=self.stem + param)
+        type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
+        how: dict[str, Any] = {"name": name, "param": self.stem + param}
+        make = self.b.buffer if buffer else self.b.weight
+        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
 
     def linear(
-        self, x: Value, term: str, weight: str, out: str, name: str, param: str, *, bias: bool = False
+        self,
+        x: Value,
+        term: str,
+        weight: str,
+        out: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool = False,
+        dtype: DType | None = None,
     ) -> Value:
-        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes."""
+        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes.
+
+        W may have a `dtype` of its own.
+        """
         module, place = re.fullmatch(r"([^[^]*)(.*)", param).groups()  # type: ignore[union-attr]
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
-        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0])], [term, weight]
+        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
             added = " ".join(a for a in weight.split() if a not in term.split())
             operands.append(self.weight(added, f"{name}.bias", stored[1]))

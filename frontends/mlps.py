@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from llmir.dtype import FP32
+from llmir.dtype import FP32, DType
 from llmir.graph import Value
 
 from .blocks import Blocks
@@ -18,7 +18,7 @@ class Mlp:
     """down(act(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
 
     `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
-    a gate. `activation` is an opcode.
+    a gate. `activation` is an opcode. What is activated and what comes out are scaled by `scales`.
     """
 
     kind: ClassVar[str] = "dense"
@@ -30,6 +30,7 @@ class Mlp:
     prefix: str = ""
     matrices: tuple[str, ...] = _GATED
     activation: str = "silu"
+    scales: tuple[float, float] = (1.0, 1.0)
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -41,6 +42,7 @@ class Mlp:
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         def act(x: Value) -> Value:
+            x = at.scale(x, self.scales[0], f"{own}act_scale")
             result: Value = getattr(b, self.activation)(x, name=f"{own}{self.activation}")
             return result
 
@@ -51,7 +53,8 @@ class Mlp:
                 wide = b.mul(acted, wide, name=f"{own}gate_mul")
             else:
                 wide = act(project(x, "b t h", "h f", "b t f", "up_proj", up))
-            return project(wide, "b t f", "f h", "b t h", "down_proj", down)
+            out = project(wide, "b t f", "f h", "b t h", "down_proj", down)
+            return at.scale(out, self.scales[1], f"{own}down_scale")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Routing:
     With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter.
+    if `learned`, a parameter; either is in fp32.
     """
 
     score: str = "softmax"
@@ -80,19 +83,25 @@ class Routing:
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
         if self.correction:
-            source = blocks.weight if self.learned else blocks.buffer
-            added = [source("x", "correction", self.correction)]
+            held: dict[str, Any] = {"dtype": FP32, "buffer": not self.learned}
+            added = [blocks.weight("x", "correction", self.correction, **held)]
         weights, experts = b.top_k(scores, *added, k=chosen, normalize=self.normalize, **how)
         return weights, experts
+
+
+def apart(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> tuple[str, str, str]:
+    """What checkpoints that store each expert by itself call its matrices."""
+    return tuple(f"experts.{{expert}}.{name}.weight" for name in (gate, up, down))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
-    `module` and `matrices` (gate, up, down) are what checkpoints call it and an expert's weights, `router`
-    the module that the choice is by. All tokens go through the `shared` one, whose output is scaled by a gate
-    if checkpoints have one, called `shared_gate`.
+    `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
+    gate, up and down of the experts. With a `clamp`, of limit and slope, the product of gate and up is
+    gpt-oss's. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
+    one, called `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -104,7 +113,12 @@ class Moe:
     routing: Routing
     module: str = "mlp"
     router: str = "gate"
-    matrices: tuple[str, str, str] = _GATED
+    router_bias: bool = False
+    router_dtype: DType | None = None
+    matrices: tuple[str, str, str] = apart()
+    biases: tuple[str, str, str] | None = None
+    activation: str = "silu"
+    clamp: tuple[float, float] | None = None
     shared: Mlp | None = None
     shared_gate: str = ""
 
@@ -115,8 +129,7 @@ class Moe:
         b, always, routed = blocks.b, self.shared.build(blocks, x), self._routed(blocks, x)
         if self.shared_gate:
             with b.block("router"):
-                name = "shared_gate"
-                gate = blocks.linear(x, "b t h", "h", "b t", name, self.shared_gate)
+                gate = blocks.linear(x, "b t h", "h", "b t", "shared_gate", self.shared_gate)
             with b.block(self.shared.block):
                 always = b.sigmoid_mul(always, gate, name="shared_scaled")
         with b.block(self.shared.block):
@@ -124,24 +137,37 @@ class Moe:
 
     def _routed(self, blocks: Blocks, x: Value) -> Value:
         b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
-        stored = dict(zip(_GATED, self.matrices, strict=True))
-
-        def grouped(rows: Value, chosen: Value, ins: str, outs: str, name: str) -> Value:
-            param = f"{self.module}.experts.{{expert}}.{stored[name]}.weight"
-            weight = at.weight(f"e {ins} {outs}", f"{name}.weight", param)
-            einsum = f"s {ins}, [e] {ins} {outs}, s -> s {outs}"
-            how: dict[str, Any] = {"einsum": einsum, "top_k": self.chosen, "experts": self.count}
-            result: Value = b.grouped_linear(rows, weight, chosen, name=name, **how)
-            return result
-
         with b.block("router"):
-            module = f"{self.module}.{self.router}"
-            logits = at.linear(x, "b t h", "h x", "b t x", "gate", module)
+            name = f"{self.module}.{self.router}"
+            how: dict[str, Any] = {"bias": self.router_bias, "dtype": self.router_dtype}
+            logits = at.linear(x, "b t h", "h x", "b t x", "gate", name, **how)
             weights, chosen = self.routing.build(at, logits, self.chosen)
         with b.block(self.block):
             rows, chosen = b.dispatch(x, chosen)
-            gate = b.silu(grouped(rows, chosen, "h", "f", "gate_proj"), name="silu")
-            up = grouped(rows, chosen, "h", "f", "up_proj")
-            down = grouped(b.mul(gate, up, name="gate_mul"), chosen, "f", "h", "down_proj")
+            down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
             combined: Value = b.combine(down, weights)
             return combined
+
+    def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
+        """Gate and up of the rows, multiplied."""
+        b, gate = at.b, self._project(at, rows, chosen, 0)
+        if self.clamp:
+            up, (limit, slope) = self._project(at, rows, chosen, 1), self.clamp
+            clamped: Value = b.clamped_glu(gate, up, limit=limit, slope=slope, name="clamped_glu")
+            return clamped
+        acted = getattr(b, self.activation)(gate, name=self.activation)
+        product: Value = b.mul(acted, self._project(at, rows, chosen, 1), name="gate_mul")
+        return product
+
+    def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
+        """Rows times the gate, up or down of their experts."""
+        name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
+        param = f"{self.module}.{self.matrices[which]}"
+        operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
+        terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]
+        if self.biases:
+            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which]}"))
+            terms.append(f"[e] {outs}")
+        how: dict[str, Any] = {"top_k": self.chosen, "experts": self.count, "name": name}
+        result: Value = at.b.grouped_linear(*operands, einsum=f"{', '.join(terms)} -> s {outs}", **how)
+        return result

@@ -109,11 +109,16 @@ def expected(program: Program) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for at in program.instances():
         for param, tensor in _stored(at):
-            place = stored(param)
-            laid = replace(tensor, shape=tensor.shape[::-1]) if place.turned else tensor
-            name, outs = place.tensor, -1 if place.turned else 0
+            place, (*experts, outs, ins) = stored(param), (1, *tensor.shape)
+            laid = replace(tensor, shape=(*experts, ins, outs)[1:]) if place.turned else tensor
+            name, outs = place.tensor, -1 if place.turned else int(_stacked(at.node.op))
             found[name] = _joined(found[name], laid, outs) if place.piece else laid
     return found
+
+
+def _stacked(op: Op) -> bool:
+    """Whether all experts are in one tensor."""
+    return "expert" in op.axes and "{expert}" not in op.param
 
 
 def _joined(first: Stored, next: Stored, along: int) -> Stored:

@@ -201,9 +201,10 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
     A field of another kind is its class's own to check.
     """
     word = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    if value is None and word.endswith("| None"):
-        return value
-    word = word.removesuffix("| None").strip()
+    if word.endswith("| None"):
+        if value is None:
+            return value
+        word = word.removesuffix("| None").strip()
     least, most = about.get("least"), about.get("most")
     if "choices" in about:
         value = choice(name, value, about["choices"], error=error)

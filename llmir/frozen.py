@@ -70,7 +70,8 @@ class Figures(Immutable):
     """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
 
     def __post_init__(self) -> None:
-        vars(self).update({name: sealed(value) for name, value in vars(self).items()})
+        own = {name: sealed(value) for name, value in vars(self).items() if type(value) not in _FROZEN}
+        vars(self).update(own)
 
 
 class Record(Immutable):

@@ -357,7 +357,9 @@ class Program(Record, Shown):
         for at in self.instances():
             if (share := at.node.op.active) < 1:
                 types = at.graph.operand_types(at.node)
-                held = sum(Binding()(types[slot].elements) for slot in at.node.op.matrices)
+                rule = at.node.op.equation(types)
+                shared = zip(types, rule.operands, strict=True)  # among experts: weights and biases
+                held = sum(Binding()(t.elements) for t, term in shared if rule.indexed & {*rule.axes([term])})
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 

@@ -126,6 +126,25 @@ class OpMethods:
         """The same, through silu, in one kernel."""
         return self._op("causal_conv_silu", (x, weight, state, *bias), name, block)
 
+    def clamped_glu(
+        self,
+        gate: Value,
+        up: Value,
+        /,
+        *,
+        limit: float,
+        slope: float,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """g · sigmoid(slope · g) · (u + 1) in one pass: g is gate up to `limit`, u is up within ±`limit`.
+
+        It is gpt-oss's own (arXiv:2508.10925).
+
+        `*, * -> *`
+        """
+        return self._op("clamped_glu", (gate, up), name, block, limit=limit, slope=slope)
+
     def clip(self, x: Value, /, *, limit: float, name: str = "", block: str | None = None) -> Value:
         """x cut to ±limit; 2 FLOPs an element (two comparisons).
 
@@ -302,10 +321,10 @@ class OpMethods:
     ) -> Any:
         """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
-        Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
-        has, `to` the type of the results if not that of the rows. Reads the weights of the experts that
-        are touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as many as
-        that says.
+        Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result.
+        `top_k` is how many rows a token has, `to` the type of the results if not that of the rows. Reads
+        the weights of the experts that are touched: by chance E·(1−(1−k/E)^tokens) are expected, by
+        another law of `routing` as many as that says.
         """
         return self._op(
             "grouped_linear",
@@ -760,16 +779,19 @@ class OpMethods:
         /,
         *,
         chunk: int = 1,
+        least: float = 0.0,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
         """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-        Δ is softplus(dt + dt_bias), and a is one number a head.
+        Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
 
         `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
         """
-        return self._op("ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk)
+        return self._op(
+            "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
+        )
 
     def top_k(
         self,

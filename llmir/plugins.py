@@ -90,7 +90,9 @@ class Kind(MutableMapping[str, T]):
                 import_all(home)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and any(name in self._things for _ in self._places(name))
+        if not isinstance(name, str):
+            return False
+        return name in self._things or any(name in self._things for _ in self._places(name))
 
     def __getitem__(self, name: str) -> T:
         if name in self._things or name in self:

@@ -185,6 +185,9 @@ class _Piece(Builder):
 
 def rewrite(graph: Graph, rules: Iterable[Rule]) -> Graph:
     """`graph` with each rule applied, in order, wherever it matches; the same object if none does."""
+    rules, opcodes = tuple(rules), {node.op.opcode for node in graph.nodes}
+    if not any(_op(rule.roots[0]).opcode in opcodes for rule in rules):
+        return graph
     draft, changed = _Draft(graph), False
     for rule in rules:
         opcode = _op(rule.roots[0]).opcode

@@ -82,8 +82,8 @@ def _held(program: Program, role: str) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=4096)
-def _inferred(graph: Graph) -> Graph:
-    # A graph is frozen, so what was inferred once stays true.
+def _verify_graph(graph: Graph, mesh: Mesh) -> None:
+    # A graph is frozen, so what was verified once stays true.
     for node in graph.nodes:
         where = f"@{graph.name}: %{node.name} ({node.op.opcode})"
         try:
@@ -92,12 +92,6 @@ def _inferred(graph: Graph) -> Graph:
             raise VerifyError(f"{where}: {error}") from None
         if types != node.results:
             raise VerifyError(f"{where}: gives {_list(types)}, but {_list(node.results)} is stated")
-    return graph
-
-
-def _verify_graph(graph: Graph, mesh: Mesh) -> None:
-    _inferred(graph)
-    for node in graph.nodes:
         for type in node.results:
             if len(set(type.spread)) != len(type.spread):
                 raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")

@@ -51,20 +51,26 @@ def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
 
 
 def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -> Any:
-    return p.grouped_linear(x, gate, experts, label="gate"), p.grouped_linear(x, up, experts, label="up")
+    return (
+        p.grouped_linear(x, gate, experts, ..., label="gate"),
+        p.grouped_linear(x, up, experts, ..., label="up"),
+    )
 
 
 def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
     one: Any = match["gate"].op
     other: Any = match["up"].op
-    (rows, first, chosen), result = _sides(one.einsum)
-    (same_rows, second, same_chosen), results = _sides(other.einsum)
+    ((rows, first, chosen, *bias), result), ((same_rows, second, same_chosen, *biases), results) = map(
+        _sides, (one.einsum, other.einsum)
+    )
     schemes = {b.type(w).dtype.scheme for w in (gate, up)}
     alike = one == replace(other, einsum=one.einsum) and (rows, chosen) == (same_rows, same_chosen)
-    if not alike or len(schemes) > 1:
+    if not alike or len(schemes) > 1 or len(bias) != len(biases):
         return None
-    einsum = f"{rows}, {first}, {second}, {chosen} -> {result[0]}, {results[0]}"
-    return b.apply(replace(one, einsum=einsum), x, gate, up, experts, name="experts_gate_up")
+    terms = ", ".join([rows, first, second, chosen, *bias, *biases])
+    added = *match["gate"].operands[3:], *match["up"].operands[3:]
+    op = replace(one, einsum=f"{terms} -> {result[0]}, {results[0]}")
+    return b.apply(op, x, gate, up, experts, *added, name="experts_gate_up")
 
 
 def _sides(einsum: str) -> tuple[list[str], list[str]]:

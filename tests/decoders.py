@@ -14,7 +14,7 @@ from llmir.frontends.blocks import Norm
 from llmir.frontends.decoder import Decoder, Learned
 from llmir.frontends.layers import Layer, Norms, Sublayer
 from llmir.frontends.mixers import Attention, Rope
-from llmir.frontends.mlps import Mlp
+from llmir.frontends.mlps import Mlp, Moe, Routing, apart
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
 _NORMS = (
@@ -24,6 +24,12 @@ _NORMS = (
     Norm(1e-3, "layer_norm", ("weight", "bias")),
     Norm(1e-3, "layer_norm", ("weight", "bias"), offset=1.0),
     Norm(1e-3, "layer_norm", ()),
+)
+_ROUTINGS = (
+    Routing(),
+    Routing(normalize=True),
+    Routing("sigmoid", normalize=True, scale=2.0, correction="correction"),
+    Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True),
 )
 _PLACES = (
     Norms(),
@@ -47,12 +53,36 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
+        sinks=draw(st.sampled_from(("", "sinks"))),
+    )
+
+
+@st.composite
+def experts(draw: st.DrawFn) -> Moe:
+    """Of four experts two, by any choice, beside one for all tokens or not."""
+    biased, stacked = draw(st.booleans()), draw(st.booleans())
+    names = ("both[0/8]^T", "both[1/8]^T", "down^T") if stacked else apart()
+    shared = draw(st.sampled_from((None, Mlp(8, module="shared", block="shared_experts", prefix="shared_"))))
+    return Moe(
+        count=4,
+        chosen=2,
+        intermediate=8,
+        routing=draw(st.sampled_from(_ROUTINGS)),
+        router_bias=biased,
+        matrices=names,
+        biases=("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None,
+        activation=draw(st.sampled_from(("silu", "gelu"))),
+        clamp=draw(st.sampled_from((None, (0.5, 1.2)))),
+        shared=shared,
+        shared_gate="shared_gate" if shared and draw(st.booleans()) else "",
     )
 
 
 @st.composite
 def mlps(draw: st.DrawFn) -> Sublayer:
     """What follows."""
+    if draw(st.booleans()):
+        return draw(experts())
     return Mlp(
         intermediate=8,
         bias=draw(st.booleans()),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.frontends.decoder import Decoder
+from llmir.frontends.mlps import Moe
 from llmir.frontends.weights import expected
 from llmir.graph import Program
 from llmir.names import stored
@@ -22,7 +23,10 @@ from .test_interpret import ids, same, weight
 from .test_layers import cut
 from .test_properties import close, figures
 
-SHARDS = st.sampled_from(("shard{tp=2}", "shard{tp=4}", "shard{tp=2, sp=1}", "shard{tp=2, dp=2, sp=1}"))
+SHARDS = st.sampled_from(
+    ("shard{tp=2}", "shard{tp=4}", "shard{tp=2, sp=1}", "shard{dp=2, tp=2, sp=1}", "shard{dp=2}")
+)
+EXPERTS = st.sampled_from(("", ", ep=2"))
 NARROW = ("quantize{weights=fp8, activations=fp8, kv=fp8}", "quantize{weights=int4_g4}")
 FUSED = "fuse-attention,fuse"
 
@@ -74,10 +78,12 @@ def test_a_stage_may_end_within_a_period(decoder: Decoder, data: st.DataObject) 
         assert llmir.equivalent(program, staged)
 
 
-@given(decoders(4), SHARDS, st.sampled_from(("", FUSED)))
+@given(decoders(4), SHARDS, EXPERTS, st.sampled_from(("", FUSED)))
 @settings(deadline=None, max_examples=60)
-def test_sharded_is_unsharded(decoder: Decoder, shard: str, before: str) -> None:
+def test_sharded_is_unsharded(decoder: Decoder, shard: str, experts: str, before: str) -> None:
     program = decoder.program("last")
+    routed = any(isinstance(layer.mlp, Moe) for layer in decoder.layers)
+    shard = shard.replace("}", f"{experts}}}") if routed else shard
     found = llmir.equivalent(program, llmir.run(program, f"{before},{shard}".strip(",")))
     assert found, str(found)
 

@@ -18,7 +18,8 @@ from llmir.names import stored
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, parameter, steps
+from . import transformers_cases
+from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, steps
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
@@ -30,6 +31,7 @@ class Checkpoint:
     def __init__(self, program: Program) -> None:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
+        self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
         self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
@@ -41,10 +43,12 @@ class Checkpoint:
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
                 self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+                if grouped and op.param and "{expert}" not in op.param:
+                    self.stacked[op.param] = at.node.op.experts
                 name, piece, *_ = stored(op.param)
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
-                    rows = math.prod(n for axis, n in sizes if axis not in terms[0])
+                    rows = math.prod(n for axis, n in sizes if axis not in ("[e]", *terms[0]))
                     self.rows.setdefault(name, {})[piece] = rows
 
     def _other(self, at: Instance) -> None:
@@ -60,15 +64,20 @@ class Checkpoint:
         shape = tuple(map(Binding(), type.shape))
         template = re.sub(r"\.(layers|h|blocks)\.\d+", r".\1.{layer}", name)
         if "{expert}" in name:
-            one, names = (
-                Tensor(shape[1:], type.dtype),
-                (name.replace("{expert}", str(e)) for e in range(shape[0])),
-            )
-            return np.stack([self._one(template, n, one) for n in names])
-        return self._one(template, name, type)
+            names = (name.replace("{expert}", str(e)) for e in range(shape[0]))
+            return np.stack([self._one(template, n, shape[1:]) for n in names])
+        if template in self.stacked:
+            return np.stack([self._one(template, name, shape[1:], slice(e, e + 1)) for e in range(shape[0])])
+        return self._one(template, name, shape)
 
-    def _one(self, template: str, name: str, type: Tensor) -> np.ndarray[Any, Any]:
-        shape = tuple(map(Binding(), type.shape))
+    def _one(
+        self, template: str, name: str, shape: tuple[int, ...], expert: slice | None = None
+    ) -> np.ndarray[Any, Any]:
+        def parameter(name: str, whole: tuple[int, ...]) -> np.ndarray[Any, Any]:
+            if expert is None:
+                return transformers_cases.parameter(name, whole)
+            return transformers_cases.parameter(name, (self.stacked[template], *whole))[expert][0]
+
         term, x = self.terms.get(template, ([], []))
         tensor, piece, blocks, turned = stored(name)
         rows = self.rows.get(stored(template).tensor, {})

@@ -16,19 +16,11 @@ import numpy as np
 
 from . import state_cases, wide_cases
 from .older_cases import OLDER
+from .sparse_cases import SIZES as _SIZES
+from .sparse_cases import SPARSE
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
-_SIZES = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 20,
-    "vocab_size": 13,
-    "max_position_embeddings": 16,
-    "rms_norm_eps": 1e-5,
-}
 _LLAMA = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 _QWEN3 = {**_SIZES, "head_dim": 8, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 _MOE = {
@@ -90,22 +82,6 @@ _MIXTRAL = {
 }
 
 
-_OLMOE = {
-    **_SIZES,
-    "architectures": ["OlmoeForCausalLM"],
-    "model_type": "olmoe",
-    "num_key_value_heads": 4,
-    "num_experts": 5,
-    "num_experts_per_tok": 2,
-}
-_MINIMAX_M2 = {
-    **_SIZES,
-    "architectures": ["MiniMaxM2ForCausalLM"],
-    "model_type": "minimax_m2",
-    "head_dim": 8,
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-}
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
 _ERNIE = {**_SIZES, "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 8}
@@ -216,10 +192,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral, a window of 3": {**_MISTRAL, "sliding_window": 3},
     "mistral, the window of its class": _MISTRAL,
     "mixtral": _MIXTRAL,
-    "olmoe": _OLMOE,
-    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
-    "minimax-m2": _MINIMAX_M2,
-    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    **SPARSE,
     "glm": _GLM,
     "jais2": {k: v for k, v in _JAIS.items() if k != "rms_norm_eps"},
     "hunyuan-dense": _HUNYUAN,
@@ -315,15 +288,24 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 # What a checkpoint calls modules that transformers calls otherwise.
 _STORED = {
-    "mixtral": {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
+    "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
+    "ernie4_5_moe": {"mlp.gate.moe_statics": "mlp.moe_statics"},
+    "granitemoe": {
+        "router.weight": "router.layer.weight",
+        "experts.gate_up_proj": "input_linear.weight",
+        "experts.down_proj": "output_linear.weight",
+    },
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["mixtral"]
+_STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
 
 
 def stored(name: str, model_type: str) -> str:
     """The name in a checkpoint of a parameter of transformers."""
-    return ".".join(_STORED.get(model_type, {}).get(part, part) for part in name.split("."))
+    for ours, theirs in _STORED.get(model_type, {}).items():
+        name = name.replace(ours, theirs)
+    return name
 
 
 def main() -> None:
@@ -341,7 +323,8 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
-                if name.endswith(("experts.gate_up_proj", "experts.down_proj")):  # stacked, gate above up
+                stacked = name.endswith(("experts.gate_up_proj", "experts.down_proj"))  # gate above up
+                if stacked and fields["model_type"] not in _STACKED:
                     kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
                     for e, rows in enumerate(tensor):
                         stem = name.rpartition(".")[0] + f".{e}."
@@ -358,8 +341,11 @@ def main() -> None:
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
             kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
-            cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
-            decode = [model(tokens[:, i : i + 1], **cache) for i in range(steps(case))]
+            cache, tokens, start = {kept: prefill[kept]}, torch.tensor(NEXT), len(PROMPT[0])
+            places = [{"position_ids": torch.tensor([[start + i]])} for i in range(steps(case))]
+            if fields["model_type"] != "bamba":  # whose class starts again at 0, unlike all others
+                places = [{} for _ in places]
+            decode = [model(tokens[:, i : i + 1], **cache, **place) for i, place in enumerate(places)]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),

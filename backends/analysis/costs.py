@@ -85,10 +85,10 @@ def over(part: Number, whole: Number) -> Number:
 def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
     """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages."""
 
-    def of(size: Size) -> Number:
-        value = at(size)
-        return np.broadcast_to(value, at.shape).astype(np.float64) if at.shape else value
+    def whole(size: Size) -> Number:
+        return np.broadcast_to(at(size), at.shape).astype(np.float64)
 
+    of = whole if at.shape else at
     time, bound = price.due(at)
     repeat = row.repeat * micro_batches
     amounts = {name: of(size) for name, size in row.amounts.items()}
@@ -136,9 +136,7 @@ def engine(
 def bubbles(
     program: Program, timing: Timing, ideal: Timing, step_s: Number, **known: Any
 ) -> tuple[OpCost, ...]:
-    """What each stage waits for the others in a step; none where it is the only one."""
-    if len(program.entries) == 1:
-        return ()
+    """What each stage waits for the others in a step."""
     pairs = zip(timing.bubbles, ideal.bubbles, strict=True)
     return tuple(
         _overhead(

@@ -268,12 +268,16 @@ class Report(Immutable, Result):
         return sweep(lambda at: figure(timing(at)), self.at, WHOLE)
 
     @cached_property
-    def _timing(self) -> Timing:
-        return self.plan.timing(self.at)
+    def _step(self) -> tuple[Timing, tuple[Overhead, ...]]:
+        return self.plan.step(self.at)
 
-    @cached_property
+    @property
+    def _timing(self) -> Timing:
+        return self._step[0]
+
+    @property
     def _overheads(self) -> tuple[Overhead, ...]:
-        return self.plan.overheads(self.at)
+        return self._step[1]
 
     @figure
     def all_stages_s(self) -> Number:
@@ -322,7 +326,7 @@ class Report(Immutable, Result):
 
     def _bubbles(self) -> tuple[OpCost, ...]:
         """The rows of what stages wait, by the basis of the longest op."""
-        if not self.work:
+        if not self.work or len(self.program.entries) == 1:
             return ()
         ideal: list[Number] = [0.0] * len(self.program.entries)
         for row, op in zip(self.plan.rows, self.work, strict=True):
@@ -381,7 +385,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (str, int)):
         return value
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: v if type(v) in (str, int) else _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):

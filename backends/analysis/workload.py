@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -90,13 +89,19 @@ class Workload(Record, Result):
         """Mean time of a token after the first."""
         if self.generate == 1:
             return None
-        return self._decoding(lambda step: step.period_s) / (self.generate - 1)
+        return self._decoding[0] / (self.generate - 1)
 
-    def _decoding(self, seconds: Callable[[Report], Any]) -> float:
-        """The sum over all decode steps."""
+    @cached_property
+    def _decoding(self) -> tuple[float, float]:
+        """Sums over all decode steps: seconds until the next, and until the next when all stages are busy."""
+        period = interval = 0.0
         steps = range(self.prompt, self.prompt + self.generate - 1)
-        parts = (steps[i : i + _STEPS] for i in range(0, len(steps), _STEPS))
-        return sum(float(np.sum(seconds(self._step(1, np.arange(p.start, p.stop))))) for p in parts)
+        for i in range(0, len(steps), _STEPS):
+            part = steps[i : i + _STEPS]
+            step = self._step(1, np.arange(part.start, part.stop))
+            period += float(np.sum(step.period_s))
+            interval += float(np.sum(step.interval_s))
+        return period, interval
 
     @property
     def e2e_s(self) -> float:
@@ -116,7 +121,7 @@ class Workload(Record, Result):
     @cached_property
     def busy_output_tokens_per_s(self) -> float:
         """The same when other batches like this one keep all pipeline stages busy."""
-        stage = float(self.prefill.interval_s) + self._decoding(lambda step: step.interval_s)
+        stage = float(self.prefill.interval_s) + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
     @property

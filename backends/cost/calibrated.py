@@ -39,20 +39,20 @@ class Measured(Price):
     engine: str = ""
     by: str = ""
 
-    @property
+    @cached_property
     def basis(self) -> Basis:
         """Calibrated, of another device where that is borrowed from, or of another engine."""
         own = self.fit.engine in (self.engine, owner(self.engine))
         device = "" if self.fit.device == self.device else self.fit.device.name
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
-    @property
+    @cached_property
     def error(self) -> float | None:
         """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
         own = self.fit.device == self.device
         return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
 
-    @property
+    @cached_property
     def launch_s(self) -> float:
         """Seconds of an empty call, the fixed cost."""
         return float(getattr(self.fit.kernel, "launch_us", 0.0)) * 1e-6

@@ -42,6 +42,7 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
 def borrowing(device: Device, other: Device) -> float:
     """What is added to the mean relative error of a kernel of `other` on `device`."""
     abroad, generations, technologies, *_ = nearness(device, other)
@@ -59,6 +60,7 @@ def relatives(device: Device) -> tuple[Device, ...]:
     return tuple(sorted((d for d in known if d != device), key=lambda other: nearness(device, other)))
 
 
+@lru_cache(maxsize=256)
 def kernels_of(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 

@@ -8,7 +8,7 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
-from ..mlps import Moe, Routing
+from ..mlps import Moe, Routing, apart
 from ..parts import attention, check_chosen, decoder, either, layers
 
 _MODULE = "block_sparse_moe"
@@ -38,7 +38,7 @@ def minimax_m2(config: Config) -> Decoder:
         intermediate=config.assumed("intermediate_size", 1536),
         routing=Routing("sigmoid", normalize=True, correction=f"{_MODULE}.e_score_correction_bias"),
         module=_MODULE,
-        matrices=("w1", "w3", "w2"),
+        matrices=apart("w1", "w3", "w2"),
     )
     how: dict[str, Any] = {
         "kv_default": 8,

@@ -8,7 +8,7 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
-from ..mlps import Moe, Routing
+from ..mlps import Moe, Routing, apart
 from ..parts import attention, check_chosen, decoder, layers, mlp, window
 
 _POSITIONS, _KV_HEADS = 131072, 8
@@ -31,7 +31,7 @@ def mixtral(config: Config) -> Decoder:
         intermediate=config.integer("intermediate_size"),
         routing=Routing(normalize=True),
         module="block_sparse_moe",
-        matrices=("w1", "w3", "w2"),
+        matrices=apart("w1", "w3", "w2"),
     )
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS, "theta_default": 1e6}
     layer = Layer(attention(config, mask=window(config, None), **how), check_chosen(config, experts))

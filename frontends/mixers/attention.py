@@ -36,7 +36,7 @@ class Attention:
     weight, each of the `heads` by its own, or the `whole` projection. With a `gate`, q_proj has beside each
     head of q another, whose sigmoid scales the output. `module` and `matrices` are what checkpoints call it
     and its projections to q, k, v and back, and `qk_norms` the norms, which follow the rotary positions if
-    `norm_turned`.
+    `norm_turned`. With `sinks`, so called there, each head has a score that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -57,6 +57,7 @@ class Attention:
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_turned: bool = False
+    sinks: str = ""
 
     @property
     def sees(self) -> str:
@@ -102,12 +103,17 @@ class Attention:
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = b.attention_mask(scores, mask=self.mask, name="mask")
-            probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
+            probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+
+    def _sinks(self, at: Blocks) -> list[Value]:
+        """The score of each head's sink, if there are some."""
+        with at.b.block("attention"):
+            return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
 
     def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
         """q or k of these axes, normed if they are."""

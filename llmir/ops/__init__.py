@@ -1,6 +1,7 @@
 """The ops, one class each, in `OPS` by their names."""
 
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from inspect import cleandoc
 from typing import Any
 
@@ -59,15 +60,29 @@ def make(opcode: str, **attributes: Any) -> Op:
     """The op called `opcode`; `VerifyError` for attributes whose names or types are not its own."""
     if opcode not in OPS:
         raise VerifyError(f"op {opcode!r} does not exist; there are {', '.join(sorted(OPS))}")
+    kind: Any = OPS[opcode]  # a class is hashable, whatever its instances are
+    return (_known if all(map(_plain, attributes.values())) else _make)(kind, **attributes)
+
+
+def _plain(value: object) -> bool:
+    """Whether what is equal to it, and of its type, is the same to an op."""
+    words = type(value) is tuple and all(type(each) is str for each in value)
+    return words or type(value) in (str, int, float, bool, Tensor, type(None))
+
+
+def _make(kind: type[Op], /, **attributes: Any) -> Op:
     given = dict(attributes)
-    for field in fields(OPS[opcode]):
+    for field in fields(kind):
         if field.name in given:
-            where = f"{opcode}: {field.name}"
+            where = f"{kind.opcode}: {field.name}"
             value = stated(where, given[field.name], field.type, field.metadata, VerifyError)
             if field.type == "Tensor" and not isinstance(value, Tensor):
                 refuse(where, value, "a type such as bf16[B, T, 8]", VerifyError)
             given[field.name] = value
     try:
-        return OPS[opcode](**given)
+        return kind(**given)
     except TypeError as error:
-        raise VerifyError(f"{opcode}: {str(error).split('__init__() ')[-1]}") from None
+        raise VerifyError(f"{kind.opcode}: {str(error).split('__init__() ')[-1]}") from None
+
+
+_known = lru_cache(maxsize=1 << 12, typed=True)(_make)  # models have the same few ops, again and again

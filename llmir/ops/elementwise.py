@@ -1,6 +1,7 @@
 """Ops that touch each element on its own.
 
-FLOPs per element: add, mul, scale 1, silu, sigmoid 4, silu·mul 5, soft cap 6, gelu 8, relu 1.
+FLOPs per element: add, mul, scale 1, silu, sigmoid 4, silu·mul 5, soft cap 6, gelu 8, relu 1,
+clamped GLU 11.
 """
 
 from __future__ import annotations
@@ -169,6 +170,28 @@ class SiluMul(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         return (silu(operands[0]) * operands[1],)
+
+
+@dataclass(frozen=True)
+class ClampedGlu(Op):
+    """g · sigmoid(slope · g) · (u + 1) in one pass: g is gate up to `limit`, u is up within ±`limit`.
+
+    It is gpt-oss's own (arXiv:2508.10925).
+    """
+
+    opcode = "clamped_glu"
+    kind = "elementwise"
+    rule = "*, * -> *"
+    takes = ("gate", "up")
+    vector_flops = 11
+
+    limit: float
+    slope: float
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        gate, up = np.minimum(operands[0], self.limit), np.clip(operands[1], -self.limit, self.limit)
+        return (gate * sigmoid(self.slope * gate) * (up + 1),)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,10 @@ class Dispatch(Op):
 class GroupedLinear(Op):
     """Each routed row times the weight of its expert: `s h, [e] h f, s -> s f`.
 
-    Operands are rows, one weight per result, and the rows' experts. `top_k` is how many rows a token
-    has, `to` the type of the results if not that of the rows. Reads the weights of the experts that are
-    touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as many as that says.
+    Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result. `top_k`
+    is how many rows a token has, `to` the type of the results if not that of the rows. Reads the weights of
+    the experts that are touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as
+    many as that says.
     """
 
     opcode = "grouped_linear"
@@ -124,17 +125,20 @@ class GroupedLinear(Op):
         """Rows lie where their experts do, so the expert axis needs no sum."""
         rule = equation(self.einsum)
         law(self.routing)  # an error if there is none
-        if len(rule.operands) != 2 + len(rule.results):
-            raise VerifyError(
-                f'"{self.einsum}": expected rows, a weight for each result, and the rows\' experts'
-            )
-        for i in range(len(rule.results)):
+        n = len(rule.results)
+        if len(rule.operands) not in (2 + n, 2 + 2 * n):
+            expected = "rows, a weight for each result, the rows' experts, and biases for all or none"
+            raise VerifyError(f'"{self.einsum}": expected {expected}')
+        for i in range(n):
             rule.check_product(0, 1 + i, i)
-        rows, *weights, chosen = operands
-        aligned = [
-            w.laid(((), *w.placements[1:])) if w.placements[0] == rows.placements[0] else w for w in weights
-        ]
-        return super().types((rows, *aligned, chosen))
+        lie = operands[0].placements[0]
+        held = {i for i in range(len(operands)) if i not in (0, 1 + n)}  # weights and biases
+        return super().types(
+            tuple(
+                t.laid(((), *t.placements[1:])) if i in held and t.placements[0] == lie else t
+                for i, t in enumerate(operands)
+            )
+        )
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """`to`, or that of the rows."""
@@ -142,7 +146,7 @@ class GroupedLinear(Op):
 
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
         """That of the rows, or of a weight that holds more."""
-        return common(operands[0].dtype, *(w.dtype for w in operands[1:-1]))
+        return common(operands[0].dtype, *(operands[slot].dtype for slot in self.matrices))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result, over all routed rows; the expert axis is indexed."""
@@ -151,11 +155,19 @@ class GroupedLinear(Op):
         return tuple(operand_gemm(rule, sizes, 0, 1 + i, i) for i in range(len(rule.results)))
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
-        """Rows once, and of each weight the expected number of distinct experts."""
-        rows, *weights, chosen = operands
-        ones = (Tensor((1, *w.shape[1:]), w.dtype).bytes for w in weights)
-        read = (one * self.touched(rows, w) for one, w in zip(ones, weights, strict=True))
-        return (rows.bytes, *read, chosen.bytes)
+        """Rows once, and of each weight and bias the expected number of distinct experts."""
+        whole = 0, self.matrices.stop
+        return tuple(
+            t.bytes
+            if slot in whole
+            else Tensor((1, *t.shape[1:]), t.dtype).bytes * self.touched(operands[0], t)
+            for slot, t in enumerate(operands)
+        )
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The bias add, 1 for each element that has one."""
+        biased = len(operands) > 1 + self.matrices.stop
+        return sum((t.elements for t in results), start=0) if biased else 0
 
     def touched(self, rows: Tensor, weight: Tensor) -> Size:
         """How many experts of a rank's weight are expected to be touched."""
@@ -174,16 +186,19 @@ class GroupedLinear(Op):
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Expert by expert; rows of experts that another rank holds are zero here."""
-        rows, *weights, chosen = operands
+        end = self.matrices.stop
+        rows, weights, chosen, biases = operands[0], operands[1:end], operands[end], operands[end + 1 :]
         held = [chosen - at.origin("e") == e for e in range(len(weights[0]))]
 
-        def product(weight: Array) -> Array:
+        def product(weight: Array, bias: Array | None) -> Array:
             result = np.zeros((len(rows), weight.shape[-1]))
-            for mine, matrix in zip(held, weight, strict=True):
-                result[mine] = rows[mine] @ matrix
+            for e, mine in enumerate(held):
+                result[mine] = rows[mine] @ weight[e] + (0 if bias is None else bias[e])
             return result
 
-        return tuple(map(product, weights))
+        # Of a partial sum, one rank adds the bias.
+        added = biases if biases and at.leads else (None,) * len(weights)
+        return tuple(map(product, weights, added))
 
 
 @dataclass(frozen=True)

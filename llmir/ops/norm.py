@@ -149,6 +149,10 @@ class Softmax(Op):
         """`* c! -> * c!`."""
         return spelled(self._rules[len(operands) - 1], len(operands[0].shape))
 
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of sinks, all heads together."""
+        return (prod(shape),)
+
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """5 an element, the sinks' included."""
         *rows, columns = results[0].shape

@@ -1,0 +1,84 @@
+"""Tiny models with experts, of those that transformers was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "vocab_size": 13,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5,
+}
+
+_OLMOE = {
+    **SIZES,
+    "architectures": ["OlmoeForCausalLM"],
+    "model_type": "olmoe",
+    "num_key_value_heads": 4,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+
+_MINIMAX_M2 = {
+    **SIZES,
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "head_dim": 8,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+}
+
+_ERNIE_MOE = {
+    **SIZES,
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "moe_num_experts": 5,
+    "moe_k": 2,
+    "moe_intermediate_size": 12,
+    "tie_word_embeddings": False,
+}
+
+_GRANITE_MOE = {
+    **SIZES,
+    "architectures": ["GraniteMoeForCausalLM"],
+    "model_type": "granitemoe",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.3,
+}
+
+_GPT_OSS = {
+    **SIZES,
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "head_dim": 8,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": 3,
+}
+
+SPARSE: dict[str, dict[str, Any]] = {
+    "olmoe": _OLMOE,
+    "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
+    "ernie-4.5-moe": _ERNIE_MOE,
+    "ernie-4.5-moe, biases, no shared expert": {**_ERNIE_MOE, "use_bias": True, "moe_num_shared_experts": 0},
+    "granite-moe": _GRANITE_MOE,
+    "gpt-oss, a window of 3 in the first layer": _GPT_OSS,
+    "gpt-oss, no biases, another clamp": {
+        **_GPT_OSS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "attention_bias": False,
+        "swiglu_limit": 0.5,
+        "swiglu_alpha": 1.1,
+    },
+}
