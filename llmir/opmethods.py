@@ -283,12 +283,26 @@ class OpMethods:
         """
         return self._op("gelu", (x,), name, block)
 
+    def gelu_mul(self, gate: Value, up: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """gelu(gate) · up in one pass over memory.
+
+        `*, * -> *`
+        """
+        return self._op("gelu_mul", (gate, up), name, block)
+
     def gelu_tanh(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2).
 
         `* -> *`
         """
         return self._op("gelu_tanh", (x,), name, block)
+
+    def gelu_tanh_mul(self, gate: Value, up: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """gelu_tanh(gate) · up in one pass over memory.
+
+        `*, * -> *`
+        """
+        return self._op("gelu_tanh_mul", (gate, up), name, block)
 
     def group_norm(
         self,
@@ -779,16 +793,37 @@ class OpMethods:
         /,
         *,
         chunk: int = 1,
+        least: float = 0.0,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
         """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-        Δ is softplus(dt + dt_bias), and a is one number a head.
+        Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
 
         `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
         """
-        return self._op("ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk)
+        return self._op(
+            "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
+        )
+
+    def temper(
+        self,
+        x: Value,
+        /,
+        *,
+        beta: float,
+        length: float,
+        shift: float = 0.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): late queries sharper (Llama 4, Ministral
+        3).
+
+        `b t! * -> b t! *`
+        """
+        return self._op("temper", (x,), name, block, beta=beta, length=length, shift=shift)
 
     def top_k(
         self,

@@ -1,0 +1,142 @@
+"""Attention over latents: absorbed, by kernels such as FlashMLA; naive, as FlashAttention does it.
+
+Absorbed, the latents are key and value of all heads, so that a block takes rows of several heads (and
+positions) and walks over the keys, two products a tile. With 128 heads that is some 240 FLOPs a byte: such
+kernels are bound by either. Where blocks are fewer than the multiprocessors, keys are cut into pieces, which
+a second kernel combines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.backends.cost.rows import Row
+from llmir.dim import Binding, Number
+from llmir.hw import Device
+from llmir.masks import mask
+
+from .attention import AttentionShape, seen
+from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .call import Call, bits, prices
+from .prefill import Prefill
+
+TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
+PIECE_KEYS = 256  # in a piece at least, as of other attention
+
+
+@dataclass(frozen=True)
+class LatentShape(Shape):
+    """`new` tokens of each of `batch` sequences after `cached` ones: `heads` over latents and a rotary key.
+
+    Bits an element of q, of the cache, of the output.
+    """
+
+    batch: Number
+    new: Number
+    cached: Number
+    heads: Number
+    latent: Number
+    rotary: Number
+    q_bits: float = 16
+    kv_bits: float = 16
+    out_bits: float = 16
+    dtype: str = "bf16"
+
+    @property
+    def rows_bytes(self) -> Number:
+        """Bytes of q and of the output."""
+        ins, outs = (self.latent + self.rotary) * self.q_bits, self.latent * self.out_bits
+        return self.batch * self.new * self.heads * (ins + outs) / 8
+
+    @property
+    def cache_bytes(self) -> Number:
+        """Bytes of latents and rotary keys."""
+        return self.batch * (self.cached + self.new) * (self.latent + self.rotary) * self.kv_bits / 8
+
+
+@families("mla_absorbed", "mla_absorbed_kv8")
+@dataclass(frozen=True)
+class Absorbed(Kernel):
+    """Causal attention whose keys and values are the latents."""
+
+    matrix: float = parameter(
+        0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 where q is narrowed too"
+    )
+    bandwidth: float = parameter(0.8, 0.05, 1, "", "share of the memory bandwidth that latents reach")
+    again: float = parameter(0.1, 0.001, 1, "", "of what other rows of a sequence read again, from memory")
+    block_us: float = parameter(2, 0.05, 30, "µs", "to begin and end a block")
+    alone: float = parameter(1.3, 0.2, 10, "", "time of a block alone, to that of its share of the products")
+    tail: float = parameter(0.3, 0.01, 1, "", "of a last wave of blocks, what is not filled up")
+    combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
+    pieces: float = parameter(32, 2, 256, "", "pieces at most")
+    widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
+    launch_us: float = parameter(8, 0.5, 60, "µs", "of an empty call")
+    tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
+
+    def seconds(self, device: Device, shape: LatentShape) -> Number:
+        """Time of one call; HardwareError for no number of multiprocessors."""
+        share = 1 / multiprocessors(device)
+        together = np.minimum(shape.heads, self.tile_rows)  # heads in a block
+        positions = np.maximum(self.tile_rows / together, 1)
+        tiles, across = np.ceil(shape.new / positions), np.ceil(shape.heads / together)
+        before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
+        walked = np.maximum(seen(tiles, before, np.inf, step), tiles * step)  # tiles of scores, for all rows
+        blocks = shape.batch * across * tiles
+        keys = shape.cached + shape.new
+        possible = np.clip(keys / PIECE_KEYS, 1, self.pieces)
+        pieces = np.clip(1 / (share * blocks), 1, possible)
+
+        rate = device.matrix_peak(shape.dtype)[0] * share * self.matrix
+        tile = 2 * self.tile_rows * TILE_KEYS * (2 * shape.latent + shape.rotary) / rate
+        block = self.block_us * 1e-6
+        waves = blocks * pieces * share
+        ragged = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves)) / waves
+        products = shape.batch * across * walked * tile * share * ragged
+        longest = block + self.alone * keys / TILE_KEYS / pieces * tile
+        reads = 1 + self.again * (across * tiles - 1)
+        widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
+        moved = shape.cache_bytes * (reads + widened) + shape.rows_bytes
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        busy = np.maximum(longest, longer(products + waves * block, memory))
+        combine = self.combine_us * 1e-6 * (1 - 1 / possible)
+        return self.launch_us * 1e-6 + busy + combine
+
+
+families("mla_naive", "mla_naive_kv8")(Prefill)
+
+
+@prices("latent_attention")
+def latent(row: Row) -> Call:
+    """Without values of its own it is absorbed. Naive, each head has its own keys and values.
+
+    Naive the heads of queries and of values differ in size; the kernel is told their mean.
+    """
+    q, q_rope, k, k_rope, *values = row.operands
+    by = mask(getattr(row.node.op, "mask", "causal"))
+    cached, narrow = k.shape[1] - q.shape[1] * by.step, k_rope.dtype.bits <= 8
+    batch, new, heads, head = q.shape
+    rotary = q_rope.shape[-1]
+    out = row.shape.dtype.bits
+    if not values:
+        shape = LatentShape(
+            batch, new, cached, heads, head, rotary, q.dtype.bits, bits(k.dtype), out, row.work.dtype.name
+        )
+        return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
+    given = AttentionShape(
+        batch=batch,
+        new=new,
+        cached=cached,
+        kv_heads=heads,
+        group=1,
+        head=Binding()(head + rotary + values[0].shape[-1]) / 2,
+        q_bits=q.dtype.bits,
+        kv_bits=bits(k.dtype),
+        out_bits=out,
+        dtype=row.work.dtype.name,
+        window=by.most,
+        causal=by.step,
+    )
+    return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
+
