@@ -237,7 +237,7 @@ class Config:
         more = f" ({len(others)} more: {', '.join(map(plain, others[:5]))})" if others else ""
         reason = "unknown, so it may act; --lenient leaves it out"
         fact = f"{show(self.fields[first])} is not modelled ({reason}){near}{more}"
-        raise self.error(plain(first), fact, UnsupportedError)
+        raise UnsupportedError(f"${self._path}.{plain(first)}: {fact}")
 
     def _refuse(self, key: str, fact: str) -> None:
         """Raise, or when lenient note, what llmir does not model."""
