@@ -24,6 +24,12 @@ _OLMOE = {
     "num_experts_per_tok": 2,
 }
 
+_FLEX_OLMO = {
+    **_OLMOE,
+    "architectures": ["FlexOlmoForCausalLM"],
+    "model_type": "flex_olmo",
+    "pad_token_id": 0,
+}
 _MINIMAX_M2 = {
     **SIZES,
     "architectures": ["MiniMaxM2ForCausalLM"],
@@ -65,8 +71,21 @@ _GPT_OSS = {
     "sliding_window": 3,
 }
 
+_GLM_MOE = {
+    **SIZES,
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "head_dim": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "n_group": 4,
+    "topk_group": 2,
+    "partial_rotary_factor": 0.5,
+}
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
+    "flex-olmo": _FLEX_OLMO,
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},
@@ -81,4 +100,6 @@ SPARSE: dict[str, dict[str, Any]] = {
         "swiglu_limit": 0.5,
         "swiglu_alpha": 1.1,
     },
+    "glm-4.5, groups": {**_GLM_MOE, "routed_scaling_factor": 1.5},
+    "glm-4.5, q and k normalized, biases": {**_GLM_MOE, "use_qk_norm": True, "attention_bias": True},
 }

@@ -1,6 +1,6 @@
 """What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
 
-from .attention import Attention, Rope
+from .attention import Attention, Rope, Temper
 from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import LatentAttention
@@ -18,4 +18,5 @@ __all__ = [
     "Rope",
     "ShortConv",
     "Sides",
+    "Temper",
 ]
