@@ -45,7 +45,7 @@ def main(folder: Path, name: str | None) -> None:
     lost: dict[tuple[str, str], list[float]] = defaultdict(list)
     print(f"{'family':24}{'device':14}{'engine':24}{'rows':>6}" + "".join(f"{d.name:>13}" for d in known))
     for file, format, rows in load_all(folder, lambda problem: None):
-        for case in cases(file, format, rows, Machines(folder))[0]:
+        for case in cases(file, format, rows, Machines(folder)):
             if name not in (None, format.name, *case.families):
                 continue
             tried = [mape(case, device) for device in known]

@@ -23,7 +23,7 @@ _INERT = {
         do_sample early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty epsilon_cutoff
         eta_cutoff exponential_decay_length_penalty generation_config length_penalty max_length
         max_new_tokens min_length min_p no_repeat_ngram_size num_assistant_tokens
-        num_assistant_tokens_schedule num_beam_groups num_beams num_return_sequences prefix
+        num_assistant_tokens_schedule num_beam_groups num_beams num_logits_to_keep num_return_sequences prefix
         remove_invalid_values repetition_penalty stop_strings suppress_tokens target_lookbehind
         temperature top_k top_p typical_p
     """,
@@ -31,7 +31,7 @@ _INERT = {
         attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha dropout embd_pdrop
         gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range layerdrop
         activation_dropout emb_pdrop embedding_dropout init_std neftune_noise_alpha resid_pdrop
-        residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss
+        residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss z_loss_coefficient
     """,
     "it says how weights begin": """
         block_mlp_init_scale block_use_xavier_init linear_a_log_max linear_a_log_min linear_dt_init_floor

@@ -18,7 +18,7 @@ class Mlp:
     """down(act(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
 
     `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
-    a gate. `activation` is an opcode.
+    a gate. `activation` is an opcode. What is activated and what comes out are scaled by `scales`.
     """
 
     kind: ClassVar[str] = "dense"
@@ -30,6 +30,7 @@ class Mlp:
     prefix: str = ""
     matrices: tuple[str, ...] = _GATED
     activation: str = "silu"
+    scales: tuple[float, float] = (1.0, 1.0)
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -41,6 +42,7 @@ class Mlp:
             return at.linear(x, term, weight, out, own + name, param, bias=self.bias)
 
         def act(x: Value) -> Value:
+            x = at.scale(x, self.scales[0], f"{own}act_scale")
             result: Value = getattr(b, self.activation)(x, name=f"{own}{self.activation}")
             return result
 
@@ -51,7 +53,8 @@ class Mlp:
                 wide = b.mul(acted, wide, name=f"{own}gate_mul")
             else:
                 wide = act(project(x, "b t h", "h f", "b t f", "up_proj", up))
-            return project(wide, "b t f", "f h", "b t h", "down_proj", down)
+            out = project(wide, "b t f", "f h", "b t h", "down_proj", down)
+            return at.scale(out, self.scales[1], f"{own}down_scale")
 
 
 @dataclass(frozen=True)

@@ -779,16 +779,19 @@ class OpMethods:
         /,
         *,
         chunk: int = 1,
+        least: float = 0.0,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
         """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-        Δ is softplus(dt + dt_bias), and a is one number a head.
+        Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
 
         `b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!`
         """
-        return self._op("ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk)
+        return self._op(
+            "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
+        )
 
     def top_k(
         self,

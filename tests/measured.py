@@ -23,7 +23,8 @@ def cases_of(path: Path, family: str = "") -> tuple[list[Case], list[str]]:
     """The cases of a table, of one family or all, and what cannot be used."""
     format, rows = load(path)
     assert isinstance(format, Kernels)
-    found, problems = cases(path.name, format, rows, Machines(path.parent))
+    problems: list[str] = []
+    found = cases(path.name, format, rows, Machines(path.parent), tell=problems.append)
     return [case for case in found if family in ("", *case.families)], [*rows.problems, *problems]
 
 

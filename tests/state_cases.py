@@ -62,6 +62,40 @@ _OLMO_HYBRID = {
     "model_type": "olmo_hybrid",
 }
 
+_HEADS = {
+    "mamba_d_state": 5,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 4,
+}
+_JAMBA = {
+    **_ATTENTION,
+    "architectures": ["JambaForCausalLM"],
+    "model_type": "jamba",
+    "num_hidden_layers": 4,
+    "mamba_d_state": 5,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 5,
+}
+_BAMBA = {
+    **_ATTENTION,
+    **_HEADS,
+    "architectures": ["BambaForCausalLM"],
+    "model_type": "bamba",
+    "hidden_size": 32,
+    "mamba_n_heads": 8,
+    "attn_layer_indices": [1],
+}
+_FALCON_H1 = {
+    **_ATTENTION,
+    **_HEADS,
+    "architectures": ["FalconH1ForCausalLM"],
+    "model_type": "falcon_h1",
+    "mamba_d_ssm": 48,
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba, biases, a rank of its own": {
@@ -91,6 +125,33 @@ CASES: dict[str, dict[str, Any]] = {
         **_OLMO_HYBRID,
         "rope_parameters": {"rope_type": "default", "rope_theta": None},
     },
+    "jamba": _JAMBA,
+    "jamba, biases, a rank of its own, no experts": {
+        **_JAMBA,
+        "mamba_proj_bias": True,
+        "mamba_dt_rank": 3,
+        "num_experts": 1,
+        "num_experts_per_tok": 1,
+    },
+    "bamba": _BAMBA,
+    "bamba, biases": {**_BAMBA, "attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True},
+    "falcon-h1": _FALCON_H1,
+    "falcon-h1, multipliers, a norm": {
+        **_FALCON_H1,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+        "projectors_bias": True,
+        "lm_head_multiplier": 0.7,
+        "embedding_multiplier": 1.3,
+        "mlp_multipliers": [0.9, 1.2],
+        "key_multiplier": 0.8,
+        "attention_out_multiplier": 1.1,
+        "attention_in_multiplier": 0.9,
+        "ssm_multipliers": [0.9, 1.1, 1.2, 0.8, 0.7],
+        "ssm_in_multiplier": 1.4,
+        "ssm_out_multiplier": 0.6,
+    },
+    "falcon-h1, a norm before the gate": {**_FALCON_H1, "mamba_rms_norm": True},
     "lfm2": _LFM2,
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

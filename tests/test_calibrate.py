@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir import hw
-from llmir.backends.cost.calibration import basis, to_yaml
+from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
 from llmir.backends.silicon.folds import errors, group_folds
 from llmir.backends.silicon.rows import Column, read
 from llmir.backends.silicon.tables import FORMATS
 from llmir.errors import HardwareError, InputError
 from llmir.hw import Calibration, Fitted, schema
+from llmir.hw.calibration import to_yaml
 
 from .commands import Run, runner
 from .measured import cases_of, fitted

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llmir import hw
 from llmir.backends.cost import model
-from llmir.backends.cost.calibration import basis, engine_yaml, to_yaml
+from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import (
     KERNELS,
     AllReduce,
@@ -31,6 +31,7 @@ from llmir.backends.cost.kernels import parameters as parameters_of
 from llmir.backends.cost.kernels.gemm import K_STEP, STORE, TILE_S, BlockGemm
 from llmir.dim import Binding
 from llmir.errors import HardwareError
+from llmir.hw.calibration import engine_yaml, to_yaml
 
 GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
 SIZES = st.integers(1, 1 << 15)

@@ -341,8 +341,11 @@ def main() -> None:
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
             kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
-            cache, tokens = {kept: prefill[kept]}, torch.tensor(NEXT)
-            decode = [model(tokens[:, i : i + 1], **cache) for i in range(steps(case))]
+            cache, tokens, start = {kept: prefill[kept]}, torch.tensor(NEXT), len(PROMPT[0])
+            places = [{"position_ids": torch.tensor([[start + i]])} for i in range(steps(case))]
+            if fields["model_type"] != "bamba":  # whose class starts again at 0, unlike all others
+                places = [{} for _ in places]
+            decode = [model(tokens[:, i : i + 1], **cache, **place) for i, place in enumerate(places)]
         found[case] = {
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),

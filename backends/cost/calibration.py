@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
-from textwrap import wrap
 
 from llmir.errors import HardwareError
-from llmir.hw import Calibration, Device, Fitted
+from llmir.hw import Device, Fitted
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
@@ -109,41 +105,3 @@ def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
         near = suggest(family, KERNELS) or f", known are {', '.join(KERNELS)}"
         raise HardwareError(f"{where}: unknown family{near}")
     return KERNELS[family].of(fitted.parameters, where)
-
-
-def to_yaml(calibration: Calibration) -> str:
-    """The block `calibration:` of a device file."""
-    said = ["calibration:", f"  engine: {_quoted(calibration.engine)}"]
-    for engine, families in calibration.engines.items():
-        said.append(f"  {_quoted(engine)}:")
-        said += [f"    {line}" for line in engine_yaml(families).splitlines()]
-    return "\n".join(said) + "\n"
-
-
-def engine_yaml(families: Mapping[str, Fitted]) -> str:
-    """A file of `hw/calibrations/DEVICE/`, which the engine's name names; three digits a parameter."""
-    return "".join(f"{line}\n" for family, fitted in families.items() for line in _lines(family, fitted))
-
-
-def _lines(family: str, fitted: Fitted) -> Iterator[str]:
-    yield f"{family}: {{origin: {json.dumps(fitted.origin)}, rows: {fitted.rows},"
-    values = {"error_percent": 100 * fitted.error, **fitted.parameters}
-    said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())
-    lines = wrap(said + "}", 96, initial_indent="  ", subsequent_indent="  ")
-    yield from (line.replace("\0", " ") for line in lines)
-
-
-def _quoted(name: str) -> str:
-    """The name as YAML reads it back: in quotes if it could be anything but text."""
-    return name if re.fullmatch(r"[A-Za-z][\w.-]*( [\w.-]+)*", name) else json.dumps(name)
-
-
-def digits(value: float) -> str:
-    """Three significant digits and no exponent, which YAML would read as text; 0 below a billionth.
-
-    >>> digits(1234.5), digits(0.40), digits(1.234e-7), digits(1e-15)
-    ('1234', '0.4', '0.000000123', '0')
-    """
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{Decimal(f'{value:.3g}'):f}" if value >= 1e-9 else "0"

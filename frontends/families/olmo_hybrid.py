@@ -9,7 +9,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Attention, DeltaNet
-from ..parts import attention, decoder, heads, kinds, layers, mlp
+from ..parts import attention, decoder, kinds, layers, mlp
 
 _AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 _KINDS = ("linear_attention", "full_attention")
@@ -55,5 +55,5 @@ def _attention(config: Config) -> Attention:
     if stated and stated.fields.get("rope_theta", 1) is None:
         stated.ignore("rope_theta")
         stated.unmodelled("rope_type", ("default",), "scaled positions without a base")
-        return Attention(*heads(config, None, None), None, **how)
+        how["rope"] = None
     return attention(config, positions_default=65536, **how)

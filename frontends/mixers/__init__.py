@@ -5,5 +5,6 @@ from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import LatentAttention
 from .mamba import Mamba, Mamba2
+from .side import Sides
 
-__all__ = ["Attention", "DeltaNet", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv"]
+__all__ = ["Attention", "DeltaNet", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv", "Sides"]

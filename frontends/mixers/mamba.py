@@ -57,7 +57,8 @@ class Mamba2:
     """Mamba-2 (arXiv:2405.21060): `heads` in `groups` that share what goes in and out of their states.
 
     The output goes through a gate and then RMSNorm of each group (`gated`), or that before the gate
-    (`before`), or through the gate alone ("").
+    (`before`), or through the gate alone (""). Steps are `least` long. The projections of the input, to gate,
+    x, b, c and steps, are scaled by `scales`.
     """
 
     kind: ClassVar[str] = "mamba2"
@@ -72,7 +73,10 @@ class Mamba2:
     conv_bias: bool = True
     norm: str = "gated"
     eps: float = 1e-5
+    least: float = 0.0
+    scales: tuple[float, ...] = (1.0,) * 5
     module: str = "mixer"
+    out_bias: bool | None = None  # unlike `bias`
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -82,7 +86,9 @@ class Mamba2:
         with b.block(self.block):
             parts = {"z_proj": wide, "x_proj": wide, "b_proj": "g n", "c_proj": "g n", "dt_proj": "g r"}
             into = {part: f"h {axes}" for part, axes in parts.items()}
-            z, *rows, dt = at.merged(x, into, "in_proj", f"{module}.in_proj", bias=self.bias)
+            found = at.merged(x, into, "in_proj", f"{module}.in_proj", bias=self.bias)
+            scaled = zip(found, self.scales, parts, strict=True)
+            z, *rows, dt = (at.scale(row, scale, f"{part}_scale") for row, scale, part in scaled)
             x, ins, outs = (
                 self._convolved(at, row, parts[f"{part}_proj"], part, i)
                 for i, (part, row) in enumerate(zip("xbc", rows, strict=True))
@@ -91,11 +97,12 @@ class Mamba2:
                 at.weight("g r", name, f"{module}.{name}") for name in ("A_log", "dt_bias", "D")
             )
             kept = at.state("g r d n", "state", {}, FP32)
-            y, _ = b.ssd_scan(x, dt, ins, outs, a_log, dt_bias, skip, kept, name="scan")
+            given = (x, dt, ins, outs, a_log, dt_bias, skip, kept)
+            y, _ = b.ssd_scan(*given, least=self.least, name="scan")
             y = self._normed(at, y, z)
-            return at.linear(
-                y, f"b t {wide}", f"{wide} h", "b t h", "out_proj", f"{module}.out_proj", bias=self.bias
-            )
+            bias = self.bias if self.out_bias is None else self.out_bias
+            stored = f"{module}.out_proj"
+            return at.linear(y, f"b t {wide}", f"{wide} h", "b t h", "out_proj", stored, bias=bias)
 
     def _convolved(self, at: Blocks, x: Value, axes: str, part: str, piece: int) -> Value:
         y = at.convolved(x, axes, f"conv_{part}", f"{self.module}.conv1d", bias=self.conv_bias, piece=piece)

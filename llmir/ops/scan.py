@@ -107,13 +107,15 @@ class SelectiveScan(Op):
 class SsdScan(Scan):
     """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
 
-    Δ is softplus(dt + dt_bias), and a is one number a head.
+    Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
     """
 
     opcode = "ssd_scan"
     rule = "b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!"
     takes = ("x", "dt", "b", "c", "a_log", "dt_bias", "skip", "state")
     aliases = MappingProxyType({1: 7})
+
+    least: float = 0.0
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """Of a chunk: c·bᵀ for each group; that by x, c by the state, x by b for each head."""
@@ -141,7 +143,7 @@ class SsdScan(Scan):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Chunk by chunk."""
         x, dt, b, c, a_log, dt_bias, skip, state = operands
-        step, y = softplus(dt + dt_bias), np.empty_like(x)
+        step, y = np.maximum(softplus(dt + dt_bias), self.least), np.empty_like(x)
         for part in self.pieces(x.shape[1]):
             start, between, end = decays(-np.exp(a_log) * step[:, part])
             new = step[:, part, :, :, None] * x[:, part]

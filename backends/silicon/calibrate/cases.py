@@ -16,7 +16,7 @@ from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines, named
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import Kernels, Points
-from llmir.errors import HardwareError
+from llmir.errors import HardwareError, InputError
 from llmir.hw import Device, Fitted
 from llmir.names import plain, spans
 
@@ -114,29 +114,26 @@ def cases(
     rows: Table,
     machines: Machines,
     known: Callable[[Device], Device] = lambda device: device,
-) -> tuple[list[Case], list[str]]:
-    """The cases of a table, and what of it cannot be used: rows that are refused, of no device, of one group.
+    tell: Callable[[str], None] = lambda problem: None,
+) -> list[Case]:
+    """The cases of a table; `tell` hears of rows that are refused, or of no device, or of one group.
 
     `known` gives a device with the calibration that families of other tables are held at.
     """
     found: list[Case] = []
     alike: dict[tuple[str, str, tuple[str, ...]], list[Case]] = {}  # an engine's kernels for one thing
-    problems: list[str] = []
-    reasons: dict[str, list[int]] = {}
     by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
-    for (why,), at in rows.alike("unfit").items():
-        if why:
-            reasons[why] = rows["line"][at].astype(int).tolist()
+    unfit = rows.alike("unfit")
+    reasons = {why: rows["line"][at].astype(int).tolist() for (why,), at in unfit.items() if why}
     rows = rows.take(rows["unfit"] == "")
     for (gpu, framework, variant, *kernel), at in rows.alike(*by).items():
         what = f"{file}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
         try:
             device = machines(gpu)
-        except HardwareError as error:
-            problems.append(f"{what}: {error}")
-            continue
-        if not named(framework):
-            problems.append(f"{what}: no framework is named")
+            if not named(framework):
+                raise InputError("no framework is named")
+        except (HardwareError, InputError) as error:
+            tell(f"{what}: {error}")
             continue
         engine = named(framework, "" if variant == "main" else variant or "".join(kernel))
         some = rows.take(at)
@@ -145,16 +142,17 @@ def cases(
             if len(set(case.groups)) < 2:
                 few = f"fewer than two groups by {', '.join(format.groups)}, too few to judge"
                 few += f" ({case.hot} rows are faster than the roofline)" if case.hot else ""
-                problems.append(f"{what}, {case.name}: {few}")
+                tell(f"{what}, {case.name}: {few}")
             elif variant:
                 found.append(replace(case, main=variant == "main"))
             else:
                 alike.setdefault((gpu, framework, families), []).append(case)
-    problems += [f"{file}: {plain(why, 200)}: rows {spans(sorted(n), 5)}" for why, n in reasons.items()]
+    for why, numbers in reasons.items():
+        tell(f"{file}: {plain(why, 200)}: rows {spans(sorted(numbers), 5)}")
     for (_, framework, _), kernels in alike.items():
         first, *others = sorted(kernels, key=lambda case: (-len(case.seconds), case.engine))
         found += [replace(first, main=True, engine=named(framework)), *others]
-    return found, problems
+    return found
 
 
 def _alike(

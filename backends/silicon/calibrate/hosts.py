@@ -13,7 +13,6 @@ import numpy as np
 from llmir import hw
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
-from llmir.backends.cost.calibration import digits
 from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
@@ -26,6 +25,7 @@ from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.hw.calibration import digits
 
 from .cases import Case
 from .clock import Clock, Term

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmir.backends.cost.calibration import digits
 from llmir.backends.cost.kernels import Host, parameters
 from llmir.backends.export import table
+from llmir.hw.calibration import digits
 
 from .refit import Refit
 

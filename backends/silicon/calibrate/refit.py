@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from llmir.backends.cost.calibration import engine_yaml, to_yaml
 from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.cost.relatives import nearness
 from llmir.backends.silicon.folds import errors
@@ -17,7 +16,7 @@ from llmir.backends.silicon.tables import Kernels
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict, Immutable
 from llmir.hw import Calibration, Device, Fitted
-from llmir.hw.calibration import rank
+from llmir.hw.calibration import engine_yaml, rank, to_yaml
 from llmir.views import Shown
 
 from .cases import Case, cases
@@ -54,10 +53,15 @@ class Refit(Immutable, Shown):
         device: str | None = None,
         whole: bool = False,
     ) -> None:
-        vars(self).update(_cases=tuple(cases), _overheads=tuple(hosts), _machines=machines)
-        vars(self).update(_device=device, _whole=whole)
-        vars(self)["kernels"] = tuple(FrozenDict(case.row) for case in cases)
-        vars(self)["hosts"] = tuple(FrozenDict(host.row) for host in hosts)
+        vars(self).update(
+            kernels=tuple(FrozenDict(case.row) for case in cases),
+            hosts=tuple(FrozenDict(host.row) for host in hosts),
+            _cases=tuple(cases),
+            _overheads=tuple(hosts),
+            _machines=machines,
+            _device=device,
+            _whole=whole,
+        )
 
     def files(self, target: str) -> dict[str, str]:
         """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
@@ -76,7 +80,7 @@ class Refit(Immutable, Shown):
         devices = list(dict.fromkeys(case.device for case in self._cases))
         (device,) = _alone(devices, target, "device", [d.name for d in devices])
         base = self._machines.base(device, self._device or device.name, target)
-        return {target: device_file(base, self._cases)}
+        return {target: f"extend: {base}\n{block(self._cases)}"}
 
 
 def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:
@@ -97,9 +101,7 @@ def fitted(
     """
     found: list[Case] = []
     for file, format, rows in sorted(tables, key=lambda table: (table[1].name, table[0])):
-        some, problems = cases(file, format, rows, machines, with_fits(found))
-        for problem in problems:
-            tell(problem)
+        some = cases(file, format, rows, machines, with_fits(found), tell)
         found += [case for case in some if wanted(format.name, case)]
     return found
 
@@ -109,7 +111,8 @@ def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
     fitted: dict[Device, Calibration] = {}
     for device in dict.fromkeys(case.device for case in found):
         if engines := calibration([case for case in found if case.device == device]):
-            fitted[device] = _ranked(engines)
+            ordered = dict(sorted(engines.items(), key=lambda engine: rank(engine[0])))
+            fitted[device] = Calibration(next(iter(ordered)), ordered)
     whole = [device for device, made in fitted.items() if not made.partial]
 
     def known(device: Device) -> Device:
@@ -152,11 +155,6 @@ def kept(found: Sequence[Case]) -> list[Case]:
     return [case for case in best.values() if pays(case)]
 
 
-def _ranked(engines: Engines) -> Calibration:
-    ordered = dict(sorted(engines.items(), key=lambda engine: rank(engine[0])))
-    return Calibration(next(iter(ordered)), ordered)
-
-
 def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
     """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
 
@@ -171,15 +169,9 @@ def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
                     own = {name: fit for name, fit in families.items() if name in KERNELS}
                     engines[engine] = own | engines[engine]
         for engine, families in sorted(engines.items()):
-            made[f"calibrations/{device.measured_as}/{engine}.yaml"] = engine_yaml(
-                dict(sorted(families.items()))
-            )
+            text = engine_yaml(dict(sorted(families.items())))
+            made[f"calibrations/{device.measured_as}/{engine}.yaml"] = text
     return made
-
-
-def device_file(extends: str, found: Sequence[Case]) -> str:
-    """A device file with these cases' calibration."""
-    return f"extend: {extends}\n{block(found)}"
 
 
 def block(found: Sequence[Case], hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmir.dtype import spelled
+
 # Of a row's `framework` the part before the dash is the engine's name.
 FRAMEWORK = "eager"
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Tensors that elementwise ops read and write; of rope without its table, which all heads share.
 STREAMED = {"add": 3, "mlp_act": 3, "rms_norm": 2, "softmax": 2, "attn_rope": 2, "copy": 2, "read": 1}
 
@@ -23,7 +24,7 @@ class Point:
     @property
     def size(self) -> int:
         """Bytes an element."""
-        return BYTES[str(self.cells["dtype"])]
+        return spelled(str(self.cells["dtype"])).bits // 8
 
     def __getitem__(self, name: str) -> int:
         return int(self.cells[name])
@@ -66,17 +67,16 @@ def product(dtype: str, m: int, n: int, k: int, turns: int) -> Point:
 def attention(dtype: str, batch: int, new: int, context: int, heads: tuple[int, int, int]) -> Point:
     """Causal attention; `heads` of queries, of keys and values, and their size."""
     sizes = dict(zip(("num_heads", "num_kv_heads", "head_dim"), heads, strict=True))
-    step = {"batch": batch, "q_len": new, "context": context, "window": 0}
+    step = {"batch": batch, "q_len": new, "context": context}
     file = "attention_decode" if new == 1 else "attention_prefill"
-    return Point(file, {"dtype": dtype, "kv_dtype": dtype, **step, **sizes})
+    return Point(file, {"dtype": dtype, "kv_dtype": dtype, **step, **sizes, "window": 0})
 
 
 def stream(op: str, dtype: str, rows: int, cols: int) -> Point:
     """An elementwise op or a norm."""
-    moved = STREAMED[op] * rows * cols * BYTES[dtype]
-    return Point(
-        "elementwise", {"op": op, "dtype": dtype, "rows": rows, "cols": cols, "bytes_moved_ideal": moved}
-    )
+    moved = STREAMED[op] * rows * cols * spelled(dtype).bits // 8
+    sizes = {"rows": rows, "cols": cols, "bytes_moved_ideal": moved}
+    return Point("elementwise", {"dtype": dtype, "op": op, **sizes})
 
 
 # Elementwise ops that show what a memory can do, and are fitted to nothing.

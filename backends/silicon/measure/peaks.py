@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from llmir.dtype import spelled
+
 from .machine import PEAKS, Point
 from .plan import Facts
 
-UNITS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
 Timed = Sequence[tuple[Point, float]]
 
@@ -18,7 +19,7 @@ def device_text(name: str, facts: Facts, processors: int, timed: Timed, *, gpu: 
 
     A CPU's fp32 products run on its vector lanes, and so they do on a GPU that is not asked for tf32.
     """
-    rates = {UNITS[d]: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes}
+    rates = {spelled(d).name: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes}
     rates = {unit: rate for unit, rate in rates.items() if rate}
     fp32 = rates.pop("fp32")
     matrix = ", ".join(f"{unit}: {_up(rate / 1e12)}" for unit, rate in rates.items())

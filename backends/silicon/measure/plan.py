@@ -9,7 +9,9 @@ from itertools import product as each
 
 import numpy as np
 
-from .machine import BYTES, PEAKS, Point, attention, product, stream
+from llmir.dtype import spelled
+
+from .machine import PEAKS, Point, attention, product, stream
 
 # (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
 WEIGHTS = (
@@ -86,7 +88,7 @@ def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -
 
 def _products(facts: Facts) -> Iterator[Point]:
     for dtype, (n, k), m in each(facts.dtypes, WEIGHTS, ROWS):
-        yield product(dtype, m, n, k, turns(facts, n * k * BYTES[dtype]))
+        yield product(dtype, m, n, k, turns(facts, n * k * spelled(dtype).bits // 8))
 
 
 def _attentions(facts: Facts) -> Iterator[Point]:
@@ -106,5 +108,5 @@ def _streams(facts: Facts) -> Iterator[Point]:
 def _bandwidth(facts: Facts) -> Iterator[Point]:
     """Copies and sums of what no cache holds."""
     for op, times in each(PEAKS, (LARGE, 2 * LARGE)):
-        rows = max(1, times * facts.cache_bytes // (1024 * BYTES[facts.dtypes[0]]))
+        rows = max(1, times * facts.cache_bytes // (1024 * spelled(facts.dtypes[0]).bits // 8))
         yield stream(op, facts.dtypes[0], rows, 1024)

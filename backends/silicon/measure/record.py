@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmir.backends.export.files import write as write_file
+from llmir.backends.export.jsonio import to_csv
 
 from .machine import Machine, Point
 
-Row = Mapping[str, str | int | float]
-COLUMNS = {
-    "gemm": ("gpu", "dtype", "m", "n", "k", "turns"),
-    "attention_prefill": (
-        *("gpu", "dtype", "kv_dtype", "batch", "q_len", "context"),
-        *("num_heads", "num_kv_heads", "head_dim", "window"),
-    ),
-    "elementwise": ("gpu", "dtype", "op", "rows", "cols", "bytes_moved_ideal"),
-    "collective": ("gpu", "op", "dtype", "num_gpus", "bytes"),
-    "steps": ("gpu", "layers", "batch", "context"),
-}
-COLUMNS["attention_decode"] = COLUMNS["attention_prefill"]
-ABOUT = ("latency_us", "framework", "kernel", "source")
 SOURCE = "llmir calibrate --run"
 
 
@@ -52,15 +38,13 @@ def write(
 ) -> list[Path]:
     """A CSV file for each kind of point, rows in order of size; the paths."""
     paths = []
-    for file in dict.fromkeys(p.file for p, _ in timed):
-        columns = COLUMNS[file]
-        about = {"gpu": gpu, "framework": framework, "kernel": kernel, "source": SOURCE}
-        rows = [{**about, **p.cells, "latency_us": f"{s * 1e6:.4g}"} for p, s in timed if p.file == file]
-        rows.sort(key=lambda row: [(str(v), 0) if isinstance(v := row[c], str) else ("", v) for c in columns])
-        text = io.StringIO()
-        out = csv.DictWriter(text, (*columns, *ABOUT), lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
+    for file in dict.fromkeys(point.file for point, _ in timed):
+        rows: list[dict[str, object]] = []
+        for point, seconds in timed:
+            if point.file == file:
+                by = {"framework": framework, "kernel": kernel, "source": SOURCE}
+                rows.append({"gpu": gpu, **point.cells, "latency_us": f"{seconds * 1e6:.4g}", **by})
+        rows.sort(key=lambda row: [(str(v), 0) if isinstance(v, str) else ("", v) for v in row.values()])
         paths.append(folder / f"{file}.csv")
-        write_file(paths[-1], text.getvalue())
+        write_file(paths[-1], to_csv(rows))
     return paths

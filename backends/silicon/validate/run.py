@@ -44,7 +44,7 @@ def validate(
     They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
     `on`, chat logs. InputError for a file that is none of these.
     """
-    build = _once(build)
+    build = cache(build)
     judged: list[Judged] = []
     problems: list[str] = []
     questions: list[str] = []
@@ -139,25 +139,6 @@ def _points(
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
         figures = float(was), float(will), float(bound), basis, float(sure), rule
         yield file.judged(i, points.kind, LATENCY, *figures)
-
-
-def _once(build: Build) -> Build:
-    """`build`, remembered, with its errors."""
-
-    @cache
-    def remembered(layout: Layout) -> Program | LlmirError:
-        try:
-            return build(layout)
-        except LlmirError as error:
-            return error
-
-    def call(layout: Layout) -> Program:
-        made = remembered(layout)
-        if isinstance(made, LlmirError):
-            raise made
-        return made
-
-    return call
 
 
 def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator[Judged]:

@@ -1,0 +1,96 @@
+"""Mamba-2 beside attention: Bamba, Falcon-H1. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder, Names
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Mamba2, Sides
+from ..parts import attention, decoder, layers, mlp
+
+_NORMS = Norms(before_mlp="pre_ff_layernorm")
+_NAMES = Names(norm="model.final_layernorm")
+
+
+def mamba2_of(config: Config, inner: int | None = None, **differences: Any) -> Mamba2:
+    """What `mamba_` fields say of Mamba-2 of `inner` channels, else mamba_expand · hidden_size."""
+    inner = inner or config.integer("mamba_expand", 2) * config.integer("hidden_size")
+    config.ignore("mamba_expand")
+    heads, groups = config.integer("mamba_n_heads", 128), config.integer("mamba_n_groups", 1)
+    if heads % groups:
+        raise config.error("mamba_n_groups", f"{groups} does not divide {heads} heads")
+    stated = config.fields.get("mamba_d_head", "auto") != "auto"
+    size = config.integer("mamba_d_head") if stated else inner // heads
+    config.ignore("mamba_d_head")
+    if heads * size != inner:
+        raise config.error("mamba_n_heads", f"{heads} of size {size} are not the {inner} channels")
+    return Mamba2(
+        heads,
+        size,
+        groups,
+        config.integer("mamba_d_state", 256),
+        config.integer("mamba_d_conv", 4),
+        config.flag("mamba_proj_bias", False),
+        config.flag("mamba_conv_bias", True),
+        eps=config.number("rms_norm_eps", 1e-5),
+        module="mamba",
+        **differences,
+    )
+
+
+@family("BambaForCausalLM", "bamba")
+def bamba(config: Config) -> Decoder:
+    """BambaForCausalLM: Mamba-2, attention in the layers of `attn_layer_indices`, half of a head turned."""
+    bias = config.flag("attention_bias", False)
+    config.ignore("partial_rotary_factor")  # the class has its own
+    attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)
+    keeps, chosen = mamba2_of(config), config.integers("attn_layer_indices")
+    wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
+    stack = (Layer(attends if i in chosen else keeps, wide, _NORMS) for i in range(layers(config)))
+    return decoder(config, "BambaForCausalLM", tuple(stack), names=_NAMES, eps_default=1e-5)
+
+
+@family("FalconH1ForCausalLM", "falcon_h1")
+def falcon_h1(config: Config) -> Decoder:
+    """FalconH1ForCausalLM: Mamba-2 and attention side by side, and multipliers between all parts."""
+    bias = config.flag("attention_bias", False)
+    attends = attention(config, positions_default=8192, kv_default=8, qkv_bias=bias, out_bias=bias)
+    # Keys are scaled before they are kept; their scores are what comes of it.
+    scale = attends.head_dim**-0.5 * _factor(config, "key_multiplier")
+    before = config.flag("mamba_norm_before_gate", True)
+    inner = config.optional_integer("mamba_d_ssm") if "mamba_d_ssm" in config else 1024
+    into = _factor(config, "ssm_in_multiplier")
+    keeps = mamba2_of(
+        config,
+        inner,
+        norm=("before" if before else "gated") if config.flag("mamba_rms_norm", False) else "",
+        scales=tuple(into * x for x in _factors(config, "ssm_multipliers", 5)),
+        out_bias=config.flag("projectors_bias", False),
+    )
+    if keeps.bias and into != 1:
+        config.unmodelled("ssm_in_multiplier", (1.0,), "biases that are not scaled")
+    out = _factor(config, "ssm_out_multiplier"), _factor(config, "attention_out_multiplier")
+    both = Sides(keeps, replace(attends, scale=scale), _factor(config, "attention_in_multiplier"), out)
+    factors = _factors(config, "mlp_multipliers", 2)
+    wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False), scales=factors)
+    return decoder(
+        config,
+        "FalconH1ForCausalLM",
+        (Layer(both, wide, _NORMS),) * layers(config),
+        names=_NAMES,
+        eps_default=1e-5,
+        embedding_scale=_factor(config, "embedding_multiplier"),
+        logits_scale=_factor(config, "lm_head_multiplier"),
+    )
+
+
+def _factor(config: Config, key: str) -> float:
+    return config.number(key, 1.0)
+
+
+def _factors(config: Config, key: str, count: int) -> tuple[float, ...]:
+    return config.numbers(key, count) if config.fields.get(key) is not None else (1.0,) * count

@@ -1,0 +1,55 @@
+"""Jamba: Mamba, and in some layers attention or experts. Absent fields as in transformers."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..decoder import Decoder, Names
+from ..family import family
+from ..layers import Layer, Norms
+from ..mixers import Mamba
+from ..mlps import Mlp, Moe, Routing
+from ..parts import attention, check_chosen, decoder, layers
+
+_NORMS = Norms(before_mlp="pre_ff_layernorm")
+_MODULE = "feed_forward"
+
+
+@family("JambaForCausalLM", "jamba")
+def jamba(config: Config) -> Decoder:
+    """JambaForCausalLM: no rotary positions; what scans take is normalized."""
+    hidden = config.integer("hidden_size")
+    stated = config.fields.get("mamba_dt_rank", "auto") != "auto"
+    config.ignore("mamba_dt_rank")
+    keeps = Mamba(
+        config.integer("mamba_expand", 2) * hidden,
+        config.integer("mamba_d_state", 16),
+        config.integer("mamba_dt_rank") if stated else -(-hidden // 16),
+        config.integer("mamba_d_conv", 4),
+        config.flag("mamba_proj_bias", False),
+        config.flag("mamba_conv_bias", True),
+        normed=True,
+        module="mamba",
+    )
+    attends = attention(config, kv_default=8, rope=None)
+    dense = Mlp(config.integer("intermediate_size"), module=_MODULE)
+    experts = Moe(
+        count=config.assumed("num_experts", 16),
+        chosen=config.assumed("num_experts_per_tok", 2),
+        intermediate=dense.intermediate,
+        routing=Routing(),
+        module=_MODULE,
+        router="router",
+    )
+    sparse = check_chosen(config, experts) if experts.count > 1 else dense
+    at = _period(config, "attn_layer", 8, 4)
+    chosen = _period(config, "expert_layer", 2, 1)
+    every = range(layers(config))
+    stack = (Layer(attends if i in at else keeps, sparse if i in chosen else dense, _NORMS) for i in every)
+    names = Names(norm="model.final_layernorm")
+    return decoder(config, "JambaForCausalLM", tuple(stack), names=names)
+
+
+def _period(config: Config, what: str, period: int, offset: int) -> range:
+    """The layers that have something, by its period and offset."""
+    step = config.integer(f"{what}_period", period)
+    return range(config.integer(f"{what}_offset", offset, minimum=0), layers(config), step)
