@@ -59,11 +59,11 @@ class Config:
             self.note(f"config names no {self._key(key)}; {default} assumed")
         return self.integer(key, default)
 
-    def fill(self, **defaults: int) -> None:
-        """The family's own sizes for fields that are absent, each with a note."""
+    def fill(self, **defaults: object) -> None:
+        """The family's own values for fields that are absent, each with a note."""
         absent = {key: value for key, value in defaults.items() if key not in self.fields}
         for key, value in absent.items():
-            self.note(f"config names no {key}; {value} assumed")
+            self.note(f"config names no {key}; {show(value)} assumed")
         self.fields = MappingProxyType({**self.fields, **absent})
 
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
@@ -237,7 +237,7 @@ class Config:
         more = f" ({len(others)} more: {', '.join(map(plain, others[:5]))})" if others else ""
         reason = "unknown, so it may act; --lenient leaves it out"
         fact = f"{show(self.fields[first])} is not modelled ({reason}){near}{more}"
-        raise self.error(plain(first), fact, UnsupportedError)
+        raise UnsupportedError(f"${self._path}.{plain(first)}: {fact}")
 
     def _refuse(self, key: str, fact: str) -> None:
         """Raise, or when lenient note, what llmir does not model."""

@@ -283,12 +283,26 @@ class OpMethods:
         """
         return self._op("gelu", (x,), name, block)
 
+    def gelu_mul(self, gate: Value, up: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """gelu(gate) · up in one pass over memory.
+
+        `*, * -> *`
+        """
+        return self._op("gelu_mul", (gate, up), name, block)
+
     def gelu_tanh(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · Φ(x), Φ by a hyperbolic tangent (arXiv:1606.08415, section 2).
 
         `* -> *`
         """
         return self._op("gelu_tanh", (x,), name, block)
+
+    def gelu_tanh_mul(self, gate: Value, up: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """gelu_tanh(gate) · up in one pass over memory.
+
+        `*, * -> *`
+        """
+        return self._op("gelu_tanh_mul", (gate, up), name, block)
 
     def group_norm(
         self,
@@ -792,6 +806,24 @@ class OpMethods:
         return self._op(
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
+
+    def temper(
+        self,
+        x: Value,
+        /,
+        *,
+        beta: float,
+        length: float,
+        shift: float = 0.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): late queries sharper (Llama 4, Ministral
+        3).
+
+        `b t! * -> b t! *`
+        """
+        return self._op("temper", (x,), name, block, beta=beta, length=length, shift=shift)
 
     def top_k(
         self,

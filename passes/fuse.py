@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from llmir.build import Builder
 from llmir.dtype import FP32
 from llmir.graph import Program, Value
+from llmir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul
 from llmir.ops.linear import merged_einsum
 from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
 from llmir.pipeline import Pass
@@ -91,27 +92,25 @@ def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
     return b.add_rms_norm(x, y, w, name=f"add_{norm.name}", **how)
 
 
-def _silu_mul(p: Any, gate: Value, up: Value) -> Any:
-    return p.mul(p.silu(gate), up, label="mul")
+def _gated(kind: type[GatedActivation]) -> tuple[Rule, Rule]:
+    """An activation and the product with what it gates, either way round."""
 
+    def act_mul(p: Any, gate: Value, up: Value) -> Any:
+        return p.mul(getattr(p, kind.of.opcode)(gate), up, label="mul")
 
-def _fused_silu_mul(b: Builder, match: Match, gate: Value, up: Value) -> Any:
-    return b.silu_mul(gate, up, block=match["mul"].op.block, name="silu_mul")
+    def mul_act(p: Any, gate: Value, up: Value) -> Any:
+        return p.mul(up, getattr(p, kind.of.opcode)(gate), label="mul")
 
+    def fused(b: Builder, match: Match, gate: Value, up: Value) -> Any:
+        return b.apply(kind(block=match["mul"].op.block), gate, up, name=kind.opcode)[0]
 
-def _mul_silu(p: Any, gate: Value, up: Value) -> Any:
-    return p.mul(up, p.silu(gate), label="mul")
+    name = kind.of.opcode.replace("_", "-")
+    return Rule(f"{name}-mul", act_mul, fused), Rule(f"mul-{name}", mul_act, fused)
 
 
 def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
-    rotated = p.rope(q, label="rope")
-    keys = p.append(k_cache, p.rope(k, label="rope_k"))
-    values = p.append(v_cache, v)
-    return p.flash_attention(rotated, keys, values, ..., label="flash")
-
-
-def _rope_append_narrow(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
-    rotated = p.quantize(p.rope(q, label="rope"), label="narrow")
+    tempered = p.temper(p.rope(q, label="rope"), label="temper", optional=True)
+    rotated = p.quantize(tempered, label="narrow", optional=True)
     keys = p.append(k_cache, p.rope(k, label="rope_k"))
     return p.flash_attention(rotated, keys, p.append(v_cache, v), ..., label="flash")
 
@@ -125,9 +124,9 @@ def _fused_rope_append(
         return None  # one kernel rotates both alike
     how = {field.name: getattr(rope, field.name) for field in fields(rope)}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
-    if "narrow" in match.labels:
-        narrow = match["narrow"]
-        rotated = b.apply(narrow.op, rotated, name=narrow.name)[0]
+    for label in ("temper", "narrow"):
+        if node := match.labels.get(label):
+            (rotated,) = b.apply(node.op, rotated, name=node.name)
     return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
 
 
@@ -169,11 +168,11 @@ RULES = (
     Rule("softmax-route", _softmax_route, _routed_by(SoftmaxTopK)),
     Rule("sigmoid-route-fp32", _sigmoid_route_fp32, _routed_by(SigmoidTopK)),
     Rule("sigmoid-route", _sigmoid_route, _routed_by(SigmoidTopK)),
-    Rule("silu-mul", _silu_mul, _fused_silu_mul),
-    Rule("mul-silu", _mul_silu, _fused_silu_mul),
+    *_gated(SiluMul),
+    *_gated(GeluMul),
+    *_gated(GeluTanhMul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
-    Rule("rope-append-narrow", _rope_append_narrow, _fused_rope_append),
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmir.dtype import FP32
 from llmir.frontends.blocks import Norm
-from llmir.frontends.decoder import Decoder
+from llmir.frontends.decoder import Decoder, Learned
 from llmir.frontends.layers import Layer, Norms, Sublayer
 from llmir.frontends.mixers import Attention, Rope
 from llmir.frontends.mlps import Mlp, Moe, Routing, apart
@@ -22,6 +22,7 @@ _NORMS = (
     Norm(1e-3, offset=1.0),
     Norm(1e-3, "layer_norm"),
     Norm(1e-3, "layer_norm", ("weight", "bias")),
+    Norm(1e-3, "layer_norm", ("weight", "bias"), offset=1.0),
     Norm(1e-3, "layer_norm", ()),
 )
 _ROUTINGS = (
@@ -48,9 +49,10 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
         qk_norm=draw(st.sampled_from(("", "head", "heads", "whole"))),
-        mask=draw(st.sampled_from(("causal", "window(3)"))),
+        mask=draw(st.sampled_from(("causal", "window(3)", "alibi(1)", "alibi(6)"))),
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
+        clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
     )
 
@@ -85,7 +87,7 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         intermediate=8,
         bias=draw(st.booleans()),
         matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
-        activation=draw(st.sampled_from(("silu", "gelu_tanh", "relu2"))),
+        activation=draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2"))),
     )
 
 
@@ -118,7 +120,7 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
         name="drawn",
         architecture="DrawnForCausalLM",
         dtype=FP32,
-        vocab=12,
+        vocab=draw(st.sampled_from((12, 13))),
         hidden=hidden,
         norm=draw(st.sampled_from(_NORMS)),
         positions=64,
@@ -126,5 +128,7 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
         layers=tuple(stack),
         embedding_scale=draw(st.sampled_from((1.0, 3.0))),
         logits_scale=draw(st.sampled_from((1.0, 0.25))),
+        learned=draw(st.sampled_from((None, Learned("wpe", 80, 2)))),
+        embedding_norm=draw(st.sampled_from(("", "embed_norm"))),
         **caps,
     )

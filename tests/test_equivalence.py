@@ -35,6 +35,13 @@ def test_passes_keep_the_meaning(config: dict[str, Any], pipeline: str) -> None:
         ("qwen3-30b-a3b", "fuse-attention,fuse,shard{tp=4, ep=4}"),
         ("qwen2.5-7b", "stages{pp=4, micro_batches=2}"),
         ("llama3.2-1b", "unroll"),
+        ("gpt3-175b", "fuse-attention,fuse,shard{tp=8},stages{pp=4}"),
+        ("gpt-j-6b", "fuse-attention,fuse,shard{tp=4}"),
+        ("starcoder-15.5b", "fuse-attention,fuse,shard{tp=8}"),
+        ("bloom-7b1", "fuse-attention,fuse,shard{tp=4, sp=1}"),
+        ("falcon-40b", "fuse-attention,fuse,shard{tp=8}"),
+        ("pythia-6.9b", "fuse-attention,fuse,dce,unroll"),
+        ("mpt-7b", "fuse-attention,fuse,shard{tp=2, dp=2}"),
     ],
 )
 def test_models_of_any_size_are_held_against_each_other(model: str, pipeline: str) -> None:

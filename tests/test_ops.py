@@ -121,6 +121,16 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * (TOKENS * 24 + 24) + 4 * TOKENS * 2,
         2 * TOKENS * 24,
     ),
+    "gelu_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 9 * 40, 4 * 40, 2 * 40),
+    "gelu_tanh_mul": ({}, ("bf16[T, 8]", "bf16[T, 8]"), 0, 9 * 40, 4 * 40, 2 * 40),
+    "temper": (
+        {"beta": 0.1, "length": 4.0},
+        ("bf16[B, T, 2, 4]",),
+        0,
+        TOKENS * 8,
+        2 * TOKENS * 8,
+        2 * TOKENS * 8,
+    ),
     "clamped_glu": (
         {"limit": 7.0, "slope": 1.702},
         ("bf16[T, 8]", "bf16[T, 8]"),

@@ -9,6 +9,7 @@ import pytest
 import llmir
 from llmir.errors import LlmirError
 
+from .older_cases import OLDER
 from .transformers_cases import CASES
 
 FOLDER = Path(__file__).parent / "ir"
@@ -49,7 +50,20 @@ TINY_MIXTRAL = TINY_LLAMA | {
     "num_experts_per_tok": 2,
     "num_hidden_layers": 1,
 }
-GOLDEN = {
+
+
+def _older(case: str) -> dict[str, object]:
+    """A layer of a family before Llama."""
+    layers = "n_layer" if "n_layer" in OLDER[case] else "num_hidden_layers"
+    return {**OLDER[case], layers: 1, "_name_or_path": f"tiny-{case}", "torch_dtype": "bfloat16"}
+
+
+GOLDEN: dict[str, tuple[dict[str, object], str]] = {
+    "tiny-bloom.fused.ir": (_older("bloom"), llmir.DEFAULT_PIPELINE),
+    "tiny-falcon.fused.ir": (_older("falcon"), llmir.DEFAULT_PIPELINE),
+    "tiny-gpt2.ir": (_older("gpt2"), ""),
+    "tiny-gptj.fused.ir": (_older("gptj"), llmir.DEFAULT_PIPELINE),
+    "tiny-opt.fused.ir": (_older("opt"), llmir.DEFAULT_PIPELINE),
     "tiny-llama.ir": (TINY_LLAMA, ""),
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),

@@ -36,6 +36,7 @@ _COHERE_2 = _model("Cohere2ForCausalLM", "cohere2", sliding_window=3, num_hidden
 _OLMO_3 = _model("Olmo3ForCausalLM", "olmo3", sliding_window=3, num_hidden_layers=5)
 _SMOLLM = _model("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=5)
 _EXAONE = _model("Exaone4ForCausalLM", "exaone4", num_hidden_layers=5)
+_MINISTRAL_3 = _model("Ministral3ForCausalLM", "ministral3", head_dim=8, max_position_embeddings=262144)
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 100.0}
 _FACTORS = {"short_factor": [1.0, 1.1], "long_factor": [1.2, 4.0]}
 
@@ -127,4 +128,19 @@ CASES: dict[str, dict[str, Any]] = {
         original_max_position_embeddings=12,
         max_position_embeddings=48,
     ),
+    "ministral, a window of 3 in some layers": _model(
+        "MinistralForCausalLM",
+        "ministral",
+        head_dim=8,
+        num_hidden_layers=4,
+        sliding_window=3,
+        layer_types=["full_attention", *["sliding_attention"] * 3],
+    ),
+    "ministral, a window of 3": _model("MinistralForCausalLM", "ministral", head_dim=8, sliding_window=3),
+    "ministral3": _MINISTRAL_3,
+    "ministral3, a window of 3, longer": {
+        **_MINISTRAL_3,
+        "sliding_window": 3,
+        "rope_parameters": {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.7},
+    },
 }

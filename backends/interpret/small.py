@@ -23,6 +23,7 @@ from llmir.verify import verify
 
 KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
+ROTATED = 4  # elements of a head that are rotated, where not all are, at most
 
 
 def small(programs: Sequence[Program]) -> list[Program]:
@@ -78,6 +79,8 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = value
         elif field.name == "mask":
             changes[field.name] = str(mask(value).short(WINDOW))
+        elif field.name == "size":  # what is rotated of a head
+            changes[field.name] = min(value, ROTATED)
         elif field.name in ("groups", "kept", "best") and op.kind == "moe":
             changes[field.name] = 1
         elif field.name == "experts":

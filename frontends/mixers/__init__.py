@@ -1,10 +1,20 @@
 """What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
 
-from .attention import Attention, Rope
+from .attention import Attention, Rope, Temper
 from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import LatentAttention
 from .mamba import Mamba, Mamba2
 from .side import Sides
 
-__all__ = ["Attention", "DeltaNet", "LatentAttention", "Mamba", "Mamba2", "Rope", "ShortConv", "Sides"]
+__all__ = [
+    "Attention",
+    "DeltaNet",
+    "LatentAttention",
+    "Mamba",
+    "Mamba2",
+    "Rope",
+    "ShortConv",
+    "Sides",
+    "Temper",
+]

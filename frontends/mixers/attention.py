@@ -28,15 +28,25 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Temper:
+    """By how much queries of late positions are sharper: as the op of that name says."""
+
+    beta: float
+    length: float
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention over the cache, eager: the scores go through memory.
 
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
-    cut to ±`clip` unless that is 0. q and k are normalized, if at all, by `qk_norm`: each `head` by one
-    weight, each of the `heads` by its own, or the `whole` projection. With a `gate`, q_proj has beside each
+    cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
+    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
+    `whole` projection; after the rotary positions if `norm_turned`. With a `gate`, q_proj has beside each
     head of q another, whose sigmoid scales the output. `module` and `matrices` are what checkpoints call it
-    and its projections to q, k, v and back, and `qk_norms` the norms, which follow the rotary positions if
-    `norm_turned`. With `sinks`, so called there, each head has a score that takes its part of the softmax.
+    and its projections to q, k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each
+    head has a score that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -53,6 +63,7 @@ class Attention:
     cap: float = 0.0
     gate: bool = False
     clip: float = 0.0
+    temper: Temper | None = None
     module: str = "self_attn"
     matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
@@ -95,6 +106,7 @@ class Attention:
             if self.norm_turned:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
                 k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
             axes = ("batch", "cached", "kv_heads", "head_dim")
             kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
             keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")

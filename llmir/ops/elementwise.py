@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf
+from typing import ClassVar
 
 import numpy as np
 
@@ -156,20 +157,45 @@ class Sigmoid(Activation):
     function = staticmethod(sigmoid)
 
 
-@dataclass(frozen=True)
-class SiluMul(Op):
-    """silu(gate) · up in one pass over memory."""
+class GatedActivation(Op):
+    """The function `of` a gate times another value, in one pass over memory."""
 
-    opcode = "silu_mul"
     kind = "elementwise"
-    activates = True
     rule = "*, * -> *"
     takes = ("gate", "up")
-    vector_flops = 5
+    activates = True
+    of: ClassVar[type[Activation]] = Activation
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
-        return (silu(operands[0]) * operands[1],)
+        return (self.of.function(operands[0]) * operands[1],)
+
+
+@dataclass(frozen=True)
+class SiluMul(GatedActivation):
+    """silu(gate) · up in one pass over memory."""
+
+    opcode = "silu_mul"
+    vector_flops = 5
+    of = Silu
+
+
+@dataclass(frozen=True)
+class GeluMul(GatedActivation):
+    """gelu(gate) · up in one pass over memory."""
+
+    opcode = "gelu_mul"
+    vector_flops = 9
+    of = Gelu
+
+
+@dataclass(frozen=True)
+class GeluTanhMul(GatedActivation):
+    """gelu_tanh(gate) · up in one pass over memory."""
+
+    opcode = "gelu_tanh_mul"
+    vector_flops = 9
+    of = GeluTanh
 
 
 @dataclass(frozen=True)

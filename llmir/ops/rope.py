@@ -144,6 +144,27 @@ class Rope(Rotary):
 
 
 @dataclass(frozen=True)
+class Temper(Op):
+    """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): late queries sharper (Llama 4, Ministral 3)."""
+
+    opcode = "temper"
+    kind = "elementwise"
+    rule = "b t! * -> b t! *"
+    vector_flops = 1
+
+    beta: float
+    length: float
+    shift: float = 0.0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        (x,) = operands
+        positions = at.cached + at.origin("t") + np.arange(x.shape[1])
+        factors = 1 + self.beta * np.log1p(np.floor((positions + self.shift) / self.length))
+        return (x * factors.reshape((-1, *(1,) * (x.ndim - 2))),)
+
+
+@dataclass(frozen=True)
 class Append(Op):
     """A cache with the new tokens' rows written at its end, in place and in the cache's element type."""
 
