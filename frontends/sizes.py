@@ -29,7 +29,7 @@ def bundled(preset: Preset) -> dict[str, Any]:
 
 
 def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
-    """A model's sizes."""
+    """A model's sizes; 0 heads where there are none, and a head's size where all parts of it have one."""
     sizes = _sizes(program)
     return {
         "name": name,

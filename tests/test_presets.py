@@ -54,6 +54,7 @@ PUBLISHED = {
     "StarCoder2-15B": 15_957_889_024,
     "StableLM-3B": 2_795_443_200,
     "MPT-7B": 6_649_286_656,
+    "DBRX-132B": 131_596_523_520,
     "Mistral-7B-v0.1": 7_241_732_096,
     "Mistral-7B-v0.2": 7_241_732_096,
     "Mistral-7B-v0.3": 7_248_023_552,
@@ -75,6 +76,11 @@ PUBLISHED = {
     "DeepSeek-V3-671B": 671_026_419_200 - 14_848,
     "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
     "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "GLM-4.5-Air": 106_852_245_504,
+    "ERNIE-4.5-21B-A3B-PT": 21_825_437_888,
+    "OLMoE-1B-7B-0924": 6_919_161_856,
     "Qwen2-0.5B": 494_032_768,
     "Qwen2-1.5B": 1_543_714_304,
     "Qwen2-7B": 7_615_616_512,
@@ -166,7 +172,7 @@ def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     sizes = [part for part in preset.name.split("-") if part.endswith("B") and part[:-1].strip("A.x")]
     if not sizes:  # the name says none
         return
-    size = sizes[0]
+    size = sizes[0] if "OLMoE" not in preset.name else sizes[-1]  # its name has the active ones first
     active, size = size.startswith("A"), size.removeprefix("A")  # Qwen1.5-MoE-A2.7B says that alone
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
     # 8x7B says how many experts a model of 7B would have for one: they share its attention.
