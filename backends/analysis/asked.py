@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmir.convert import counts, shown
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Mixed, Number
 from llmir.errors import InputError
 from llmir.graph import Program
 
@@ -53,3 +53,14 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
         fact = "one new token and more are of two phases here"
         raise InputError(f"new: a grid of {fact}; ask for each alone, or say phase=")
     return "prefill"
+
+
+def running(
+    program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
+) -> tuple[Program, str, Binding]:
+    """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
+    phases = [phase or phase_of(new) for _, new, _ in steps]
+    phase = phase or step_phase(program, [new for _, new, _ in steps])
+    runs = program.phase(phase)
+    parts = [binding(program.micro_batches, *step) for step in steps]
+    return runs, phase, Mixed(parts, phases if runs.phases else ()) if len(parts) > 1 else parts[0]

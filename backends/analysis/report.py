@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import binding, checked, other, phase_of, step_phase
+from llmir.backends.analysis.asked import checked, other, running
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
@@ -94,11 +94,7 @@ class Report(Immutable, Result):
             *(other(part) for part in items("beside", beside, "other sequences")),
         )
         vars(self)["_stated"] = phase
-        phases = [phase or phase_of(new) for _, new, _ in steps]
-        phase = phase or step_phase(program, [new for _, new, _ in steps])
-        program = program.phase(phase)
-        parts = [binding(program.micro_batches, *step) for step in steps]
-        at = Mixed(parts, phases if program.phases else ()) if len(parts) > 1 else parts[0]
+        program, phase, at = running(program, steps, phase)
         try:
             shape = at.shape
         except ValueError:
