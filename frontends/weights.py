@@ -111,6 +111,8 @@ def expected(program: Program) -> dict[str, Stored]:
         for param, tensor in _stored(at):
             place, (*experts, outs, ins) = stored(param), (1, *tensor.shape)
             laid = replace(tensor, shape=(*experts, ins, outs)[1:]) if place.turned else tensor
+            if place.flat:
+                laid = replace(laid, shape=(laid.shape[0] * laid.shape[1], *laid.shape[2:]))
             name, outs = place.tensor, -1 if place.turned else int(_stacked(at.node.op))
             found[name] = _joined(found[name], laid, outs) if place.piece else laid
     return found

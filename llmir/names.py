@@ -21,28 +21,29 @@ class Place(NamedTuple):
     """Where a weight lies in a checkpoint: the name of its tensor, and its `piece` of that, if not all.
 
     The tensor is `blocks` equal ones from the top, and in each the pieces lie one below another. `turned`
-    says that it is stored as [in, out].
+    says that it is stored as [in, out], and `flat` that the matrices of all experts are one.
     """
 
     tensor: str
     piece: int | None = None
     blocks: int = 1
     turned: bool = False
+    flat: bool = False
 
 
-_PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?", re.DOTALL)
+_PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?(\^F)?", re.DOTALL)
 
 
 def stored(param: str) -> Place:
     """The place that a parameter's name says.
 
     >>> stored("h.0.c_attn.weight[1]^T")
-    Place(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True)
+    Place(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True, flat=False)
     >>> stored("h.0.query_key_value.weight[1/32]").blocks, stored("h.0.dense.weight").piece
     (32, None)
     """
-    tensor, piece, blocks, turned = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
-    return Place(tensor, None if piece is None else int(piece), int(blocks or 1), bool(turned))
+    tensor, piece, blocks, *marks = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
+    return Place(tensor, None if piece is None else int(piece), int(blocks or 1), *map(bool, marks))
 
 
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:

@@ -1,8 +1,9 @@
 """The one registry: ops, passes, model families, cost models, exporters, commands, by kind and name.
 
 Whatever is defined puts itself here, in its own file. A name that is not here yet is looked for in the home
-of its kind, a package of llmir, and then in the plugins that are installed: what nobody asks for is not
-imported. A plugin is a module, or a file, that defines such things.
+of its kind, a package of llmir, first in the module that is called like it or like its first word, and then
+in the plugins that are installed: what nobody asks for is not imported. A plugin is a module, or a file, that
+defines such things.
 
 >>> from llmir.pipeline import PASSES
 >>> PASSES["dce"].__name__, "inline" in PASSES
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
@@ -73,11 +75,12 @@ class Kind(MutableMapping[str, T]):
         """Come back after each place that may have more: what is there, the homes, installed plugins."""
         yield
         if not self._read:
-            module = name.replace("-", "_")
-            if module.isidentifier():
-                for home in self.homes:
-                    _import_if_there(f"{home}.{module}")
-                yield
+            first = re.match("[A-Z][a-z]+", name)  # as of LlamaForCausalLM
+            for module in (name.replace("-", "_"), first[0].lower() if first else ""):
+                if module.isidentifier():
+                    for home in self.homes:
+                        _import_if_there(f"{home}.{module}")
+                    yield
             self._read_homes()
             yield
         if installed():

@@ -28,6 +28,13 @@ _NEMOTRON = _of("nemotron", "NemotronForCausalLM", {**_LONG, "hidden_size": 32},
 _MPT = _of(
     "mpt", "MptForCausalLM", {"d_model": 24, "n_heads": 4, "n_layers": 2, "vocab_size": 13, "max_seq_len": 20}
 )
+_DBRX = _of(
+    "dbrx",
+    "DbrxForCausalLM",
+    {"d_model": 24, "n_heads": 4, "n_layers": 2, "vocab_size": 13, "max_seq_len": 20},
+    attn_config={"kv_n_heads": 2, "clip_qkv": 0.7, "rope_theta": 10000.0},
+    ffn_config={"ffn_hidden_size": 20, "moe_num_experts": 5, "moe_top_k": 2},
+)
 _OLMO = _of("olmo", "OlmoForCausalLM", _LONG)
 
 OLDER: dict[str, dict[str, Any]] = {
@@ -87,5 +94,6 @@ OLDER: dict[str, dict[str, Any]] = {
     "nemotron, biases": {**_NEMOTRON, "attention_bias": True, "mlp_bias": True, "head_dim": 6},
     "mpt": _MPT,
     "mpt, 6 heads, clipped": {**_MPT, "n_heads": 6, "attn_config": {"clip_qkv": 0.7, "softmax_scale": 0.4}},
+    "dbrx": _DBRX,
     "olmo, clipped": {**_OLMO, "clip_qkv": 0.7},
 }

@@ -24,6 +24,12 @@ _OLMOE = {
     "num_experts_per_tok": 2,
 }
 
+_FLEX_OLMO = {
+    **_OLMOE,
+    "architectures": ["FlexOlmoForCausalLM"],
+    "model_type": "flex_olmo",
+    "pad_token_id": 0,
+}
 _MINIMAX_M2 = {
     **SIZES,
     "architectures": ["MiniMaxM2ForCausalLM"],
@@ -67,6 +73,7 @@ _GPT_OSS = {
 
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
+    "flex-olmo": _FLEX_OLMO,
     "olmoe, heads of fewer keys, normalized": {**_OLMOE, "num_key_value_heads": 2, "norm_topk_prob": True},
     "minimax-m2": _MINIMAX_M2,
     "minimax-m2, positions on a part": {**_MINIMAX_M2, "rotary_dim": 4},

@@ -61,6 +61,14 @@ STORED: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "transformer.h.7.ln_mlp.bias": (8192,),
         },
     ),
+    "databricks/dbrx-instruct": (
+        323,
+        {
+            "transformer.blocks.0.ffn.experts.mlp.w2": (172032, 6144),
+            "transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight": (8192, 6144),
+            "transformer.blocks.39.ffn.router.layer.weight": (16, 6144),
+        },
+    ),
     "mosaicml/mpt-7b": (194, {"transformer.blocks.31.attn.Wqkv.weight": (12288, 4096)}),
 }
 

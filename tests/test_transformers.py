@@ -79,7 +79,7 @@ class Checkpoint:
             return transformers_cases.parameter(name, (self.stacked[template], *whole))[expert][0]
 
         term, x = self.terms.get(template, ([], []))
-        tensor, piece, blocks, turned = stored(name)
+        tensor, piece, blocks, turned, _ = stored(name)
         rows = self.rows.get(stored(template).tensor, {})
         start = sum(rows[i] for i in range(piece or 0))
         if template in self.shapes and not term:

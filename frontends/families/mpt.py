@@ -1,16 +1,18 @@
-"""MPT. Defaults for absent fields are transformers' own."""
+"""MPT and DBRX. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
-from ..mlps import Mlp
+from ..mlps import Mlp, Moe, Routing
 from ..parts import attention, decoder, layer_norm, layers
 
+_NAMES = Names("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
 # Beside what is modelled; the class has the first of each, whatever the field says where it says null.
 _FIXED = {
     "attn_type": ("multihead_attention",),
@@ -33,7 +35,7 @@ def mpt(config: Config) -> Decoder:
     config.unmodelled("no_bias", (True,), "biases")
     config.unmodelled("expansion_ratio", (4,), "an MLP of another width")
     clip, scale = own.optional_number("clip_qkv", zero=True) or 0.0, own.optional_number("softmax_scale")
-    own.ignore("attn_impl", "attn_pdrop")
+    own.ignore("attn_impl", "attn_pdrop", "model_type")
     # They act in the code that the published configs name, not in the class.
     config.ignore(
         "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "verbose"
@@ -51,5 +53,37 @@ def mpt(config: Config) -> Decoder:
     mlp = Mlp(wide, module="ffn", matrices=("up_proj", "down_proj"), activation="gelu")
     stack = (Layer(mixer, mlp, Norms("norm_1", before_mlp="norm_2")),) * layers(config)
     norm = layer_norm(config, "layer_norm_epsilon", learns=("weight",))
-    names = Names("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
-    return decoder(config, "MptForCausalLM", stack, norm=norm, names=names, tied_default=True)
+    return decoder(config, "MptForCausalLM", stack, norm=norm, names=_NAMES, tied_default=True)
+
+
+@family("DbrxForCausalLM", "dbrx")
+def dbrx(config: Config) -> Decoder:
+    """DbrxForCausalLM: experts in every layer, stored one below another; clipped q, k and v."""
+    config.spelled(hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers")
+    config.spelled(max_position_embeddings="max_seq_len")
+    own, ffn = (config.nested(f"{of}_config") or Config({}, name=config.name) for of in ("attn", "ffn"))
+    for nested in own, ffn:
+        nested.ignore("attn_pdrop", "hidden_size", "model_type", "moe_jitter_eps", "moe_loss_weight")
+    act = ffn.nested("ffn_act_fn") or Config({}, name=config.name)
+    act.unmodelled("name", ("silu",), "another activation of experts")
+    ffn.unmodelled("moe_normalize_expert_weights", (1,), "weights of experts that do not add up to one")
+    groups, count = own.integer("kv_n_heads", 1), config.integer("num_attention_heads")
+    if count % groups:
+        raise own.error("kv_n_heads", f"{groups} does not divide {count} attention heads")
+    how: dict[str, Any] = {"kv_heads": groups, "clip": own.optional_number("clip_qkv") or 0.0}
+    how |= {"module": "norm_attn_norm.attn", "matrices": ("Wqkv[0]", "Wqkv[1]", "Wqkv[2]", "out_proj")}
+    experts = Moe(
+        count=ffn.integer("moe_num_experts", 4),
+        chosen=ffn.integer("moe_top_k", 1),
+        intermediate=ffn.integer("ffn_hidden_size", 3584),
+        routing=Routing(normalize=True),
+        module="ffn",
+        router="router.layer",
+        matrices=("experts.mlp.w1^F", "experts.mlp.v1^F", "experts.mlp.w2^T^F"),
+    )
+    if experts.chosen > experts.count:
+        raise ffn.error("moe_top_k", f"{experts.chosen} is more than the {experts.count} experts")
+    mixer = attention(config, theta_default=own.number("rope_theta", 10000.0), **how)
+    norms = Norms("norm_attn_norm.norm_1", before_mlp="norm_attn_norm.norm_2")
+    stack, norm = (Layer(mixer, experts, norms),) * layers(config), Norm(1e-5, "layer_norm")
+    return decoder(config, "DbrxForCausalLM", stack, norm=norm, names=_NAMES)

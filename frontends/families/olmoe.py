@@ -1,26 +1,42 @@
-"""OLMoE. Defaults for absent fields are transformers' own."""
+"""OLMoE and FlexOlmo. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer
+from ..layers import Layer, Norms
 from ..mlps import Moe, Routing
 from ..parts import attention, check_chosen, decoder, either, layers
+
+_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
+
+def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:
+    """q and k normalized over all heads; `experts` are the class's own count, choice and width."""
+    bias, (count, chosen, width) = config.flag("attention_bias", False), experts
+    routed = Moe(
+        count=either(config, "num_experts", "num_local_experts", count),
+        chosen=config.assumed("num_experts_per_tok", chosen),
+        intermediate=config.assumed("intermediate_size", width),
+        routing=Routing(normalize=config.flag("norm_topk_prob", False)),
+    )
+    mixer = attention(config, positions_default=4096, qkv_bias=bias, out_bias=bias, qk_norm="whole", **how)
+    return Layer(mixer, check_chosen(config, routed), norms)
 
 
 @family("OlmoeForCausalLM", "olmoe")
 def olmoe(config: Config) -> Decoder:
-    """OlmoeForCausalLM: q and k are normalized over all heads together."""
+    """OlmoeForCausalLM."""
     config.unmodelled("clip_qkv", (None,), "clipped q, k and v")
-    bias = config.flag("attention_bias", False)
-    experts = Moe(
-        count=either(config, "num_experts", "num_local_experts", 64),
-        chosen=config.assumed("num_experts_per_tok", 8),
-        intermediate=config.assumed("intermediate_size", 2048),
-        routing=Routing(normalize=config.flag("norm_topk_prob", False)),
-    )
-    mixer = attention(config, positions_default=4096, qkv_bias=bias, out_bias=bias, qk_norm="whole")
-    layer = Layer(mixer, check_chosen(config, experts))
+    layer = _layer(config, (64, 8, 2048), Norms())
     return decoder(config, "OlmoeForCausalLM", (layer,) * layers(config), eps_default=1e-5)
+
+
+@family("FlexOlmoForCausalLM", "flex_olmo")
+def flex_olmo(config: Config) -> Decoder:
+    """FlexOlmoForCausalLM: OLMo 2, whose MLPs are the experts."""
+    layer = _layer(config, (7, 5, 11008), _AFTER, theta_default=5e5)
+    return decoder(config, "FlexOlmoForCausalLM", (layer,) * layers(config))

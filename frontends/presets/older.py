@@ -38,6 +38,16 @@ _STARCODER2 = _Class("Starcoder2ForCausalLM", "starcoder2", _GROUPED, {**_BF16, 
 _STABLELM = _Class("StableLmForCausalLM", "stablelm", _GROUPED, _BF16)
 _NEMOTRON = _Class("NemotronForCausalLM", "nemotron", _GROUPED, _BF16)
 _MPT = _Class("MptForCausalLM", "mpt", ("n_layers", "d_model", "n_heads", "vocab_size", "max_seq_len"), _BF16)
+_DBRX = _Class(
+    "DbrxForCausalLM",
+    "dbrx",
+    ("n_layers", "d_model", "n_heads", "vocab_size", "max_seq_len"),
+    {
+        **_BF16,
+        "attn_config": {"clip_qkv": 8.0, "kv_n_heads": 8, "rope_theta": 500000.0},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    },
+)
 _UNTIED = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False}
 _LLAMA = _Class("LlamaForCausalLM", "llama", _GROUPED, {**_BF16, **_UNTIED})
 _NEW: Mapping[str, object] = {"new_decoder_architecture": True}
@@ -220,6 +230,19 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
         (
             ("MPT-7B", "mosaicml/mpt-7b", 6_649_286_656, (32, 4096, 32, 50432, 2048)),
             ("MPT-30B", "mosaicml/mpt-30b", 29_957_200_896, (48, 7168, 64, 50432, 8192)),
+        ),
+    ),
+    (
+        _DBRX,
+        (
+            (
+                "DBRX-132B",
+                "databricks/dbrx-base",
+                131_596_523_520,
+                (40, 6144, 48, 100352, 32768),
+                {},
+                ("dbrx-instruct",),
+            ),
         ),
     ),
     (

@@ -56,11 +56,11 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`; `[i]` at the end is the
-    i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal blocks,
-    and `^T` says that it is stored as [in, out] (`llmir.names.stored`). `turns` is how many
-    weights like it a benchmark multiplies by one after another, so that some may still lie in a cache; 0 is
-    as in a model, of whose step all other weights come between.
+    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`; `[i]` at the end is
+    the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
+    blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
+    (`llmir.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after another,
+    so that some may still lie in a cache; 0 is as in a model, of whose step all other weights come between.
     """
 
     opcode = "weight"
