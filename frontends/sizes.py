@@ -29,7 +29,7 @@ def bundled(preset: Preset) -> dict[str, Any]:
 
 
 def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
-    """A model's sizes."""
+    """A model's sizes; 0 heads where there are none, and a head's size where all parts of it have one."""
     sizes = _sizes(program)
     return {
         "name": name,
@@ -39,9 +39,9 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "active_parameters": program.active_parameters,
         "layers": program.facts["layers"],
         "hidden": sizes["embed"],
-        "heads": sizes["kv_heads"] * sizes["heads"],
-        "kv_heads": sizes["kv_heads"],
-        "head_dim": sizes["head_dim"],
+        "heads": sizes.get("kv_heads", 0) * sizes.get("heads", 1),
+        "kv_heads": sizes.get("kv_heads", 0),
+        "head_dim": sizes.get("head_dim", 0),
         "experts": sizes.get("expert", 0),
         "vocab": sizes["vocab"],
         "positions": program.facts.get("positions", 0),

@@ -120,3 +120,28 @@ class Mesh:
 
 
 ONE_DEVICE = Mesh()
+
+
+def mesh_of(**degrees: int) -> Mesh:
+    """Axes of prime size, so that a part of a degree can be named; the first degree outside.
+
+    >>> print(mesh_of(dp=2, tp=4))
+    mesh(dp0=2, tp0=2, tp1=2)
+    """
+    factors = {name: enumerate(prime_factors(degree)) for name, degree in degrees.items()}
+    return Mesh(tuple((f"{name}{i}", prime) for name, primes in factors.items() for i, prime in primes))
+
+
+def prime_factors(n: int) -> list[int]:
+    """In ascending order; none for 1.
+
+    >>> prime_factors(1), prime_factors(12), prime_factors(2**31 - 1)
+    ([], [2, 2, 3], [2147483647])
+    """
+    found, divisor = [], 2
+    while divisor * divisor <= n:
+        while n % divisor == 0:
+            found.append(divisor)
+            n //= divisor
+        divisor += 1
+    return [*found, n] if n > 1 else found

@@ -8,32 +8,8 @@ from math import gcd
 
 from llmir.errors import PassError
 from llmir.graph import Node, Program
-from llmir.mesh import Mesh, Parallelism
+from llmir.mesh import Mesh, Parallelism, mesh_of
 from llmir.tensor import Placement, Tensor
-
-
-def prime_factors(n: int) -> list[int]:
-    """In ascending order; none for 1."""
-    found, divisor = [], 2
-    while n > 1:
-        while n % divisor == 0:
-            found.append(divisor)
-            n //= divisor
-        divisor += 1
-    return found
-
-
-def mesh_of(dp: int, tp: int) -> Mesh:
-    """Axes of prime size, so that a part of a degree can be named: dp outside, tp inside.
-
-    >>> print(mesh_of(2, 4))
-    mesh(dp0=2, tp0=2, tp1=2)
-    """
-    return Mesh(
-        tuple(
-            (f"{name}{i}", p) for name, n in (("dp", dp), ("tp", tp)) for i, p in enumerate(prime_factors(n))
-        )
-    )
 
 
 @dataclass(frozen=True)
@@ -60,7 +36,7 @@ class Plan:
 
 def plan(program: Program, degrees: Parallelism) -> Plan:
     """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
-    mesh = mesh_of(degrees.dp, degrees.tp)
+    mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     groups = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in {1, *_heads(program)}}
     expert = _prefix(mesh, (*dp, *tp), degrees.ep)

@@ -268,16 +268,12 @@ class Report(Immutable, Result):
         return sweep(lambda at: figure(timing(at)), self.at, WHOLE)
 
     @cached_property
-    def _step(self) -> tuple[Timing, tuple[Overhead, ...]]:
-        return self.plan.step(self.at)
-
-    @property
     def _timing(self) -> Timing:
-        return self._step[0]
+        return self.plan.timing(self.at)
 
-    @property
+    @cached_property
     def _overheads(self) -> tuple[Overhead, ...]:
-        return self._step[1]
+        return self.plan.overheads(self.at)
 
     @figure
     def all_stages_s(self) -> Number:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from llmir import hw
 from llmir.convert import choice
 from llmir.errors import HardwareError, InputError
+from llmir.frozen import FrozenDict
 from llmir.hw import Device
 
 from .calibrated import Calibrated
@@ -48,7 +49,7 @@ def model(
     if cost is not None and not isinstance(cost, str):
         return own(cost, device)
     if efficiency:
-        return _efficiency(device, tuple(sorted(efficiency.items())))
+        return _efficiency(device, FrozenDict(efficiency))
     measured = cost != "ideal" and first(device) is not None
     if engine is not None and engine not in (known := engines(device)):
         hw.engine(engine, known)  # or a HardwareError
@@ -65,14 +66,8 @@ def unmeasured(device: Device) -> str:
     return f"{device.name} was not measured, nor was a GPU like it"
 
 
-@lru_cache(maxsize=256)
-def _ideal(device: Device) -> Ideal:
-    return Ideal(device)
-
-
-@lru_cache(maxsize=256)
-def _efficiency(device: Device, shares: tuple[tuple[str, float], ...]) -> Efficiency:
-    return Efficiency(device, dict(shares))
+_ideal = lru_cache(maxsize=256)(Ideal)
+_efficiency = lru_cache(maxsize=256)(Efficiency)
 
 
 @cost_model("calibrated")

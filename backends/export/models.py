@@ -34,7 +34,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     shown = table.columns(("model", *numeric), numeric)
     for r in rows:
         active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
-        heads = f"{r['heads']}/{r['kv_heads']}"
+        heads = f"{r['heads']}/{r['kv_heads']}" if r["heads"] else ""
         numbers = (str(r["layers"]), str(r["hidden"]), heads)
         caches = (r["kv_cache_bytes_per_token"], r["state_bytes_per_sequence"])
         kept = (units.bytes(n) if n else "" for n in caches)

@@ -74,7 +74,7 @@ class Binding(Immutable):
         arrays = [v.shape for v in values if isinstance(v, np.ndarray)]
         return np.broadcast_shapes(*arrays) if arrays else ()
 
-    def block(self, rows: slice) -> Binding:
+    def block(self, rows: slice | Places) -> Binding:
         """The same at some of the points: `rows` of the first axis of `shape`."""
         axes = len(self.shape)
 
@@ -170,7 +170,7 @@ class Mixed(Binding):
         """The shape that all parts broadcast to."""
         return np.broadcast_shapes(*(part.shape for part in self.parts))
 
-    def block(self, rows: slice) -> Binding:
+    def block(self, rows: slice | Places) -> Binding:
         """Each part at some of the points."""
         axes = len(self.shape)
         return Mixed(p.block(rows) if len(p.shape) == axes else p for p in self.parts)

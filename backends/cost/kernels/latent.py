@@ -139,4 +139,3 @@ def latent(row: Row) -> Call:
         causal=by.step,
     )
     return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
-

@@ -3,13 +3,12 @@
 from . import overview
 from .cases import Case, cases
 from .fit import fit
-from .hosts import TABLE, Overheads, overheads
+from .hosts import TABLE, overheads, step_shape
 from .refit import Refit, block, fitted, with_fits
 
 __all__ = [
     "TABLE",
     "Case",
-    "Overheads",
     "Refit",
     "block",
     "cases",
@@ -17,5 +16,6 @@ __all__ = [
     "fitted",
     "overheads",
     "overview",
+    "step_shape",
     "with_fits",
 ]

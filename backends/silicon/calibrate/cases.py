@@ -184,9 +184,7 @@ def _case(
     at = np.concatenate([p.rows for p in points])
     measured = rows["latency_us"] * 1e-6
     hot = np.concatenate([bound(p, device).seconds > measured[p.rows] for p in points])
-    place = np.full(len(rows), -1)
-    place[at] = np.arange(len(at))
-    made = clock([replace(p, rows=place[p.rows]) for p in points], device)
+    made = clock(points, device)
     kept = np.flatnonzero(~hot)
     terms = {term.family: term.call.families for term in made.terms if term.family not in families}
     held = {family: b.kernel for family, names in terms.items() if (b := nearest(known, names, engine))}

@@ -66,18 +66,20 @@ class Clock:
 
 
 def clock(points: Sequence[Points], device: Device) -> Clock:
-    """The calls of all rows of these points, those alike as one; `rows` of points number them."""
+    """The calls of all rows of these points, one after another; those alike as one."""
     made: dict[Any, list[Term]] = {}
+    count = 0
     for group in points:
         many = len(group.rows)
+        numbers = np.arange(count, count := count + many)
         for row, call in _calls(group):
             least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
             whole = replace(call, shape=call.shape.spread(many))
             words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
             family = own(call.families[0], device)
             key = family, call.part, type(call.shape), words
-            made.setdefault(key, []).append(Term(family, whole, least, group.rows))
-    return Clock(device, tuple(map(_joined, made.values())), sum(len(group.rows) for group in points))
+            made.setdefault(key, []).append(Term(family, whole, least, numbers))
+    return Clock(device, tuple(map(_joined, made.values())), count)
 
 
 def _joined(terms: Sequence[Term]) -> Term:

@@ -149,7 +149,7 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
         together = within = loop.fitting(one, asked.batch)[0]
 
     def step(batch: int, new: int, cached: int) -> StepShape:
-        return _step(program, device, engine, Binding(B=batch, T=new, C=cached))
+        return step_shape(program, _model(device, engine), Binding(B=batch, T=new, C=cached))
 
     return RunShape(
         decode=step(within, 1, prompt + generate // 2),
@@ -162,9 +162,9 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
     )
 
 
-def _step(program: Program, device: Device, engine: str, at: Binding) -> StepShape:
-    """Its kernels, with and without the time that each waits to begin."""
-    made = plan(program, _model(device, engine))
+def step_shape(program: Program, model: Calibrated, at: Binding) -> StepShape:
+    """The kernels of a step, with and without the time that each waits to begin."""
+    made = plan(program, model)
     waits = flows = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
         alone, together = price.in_graph(at, 1.0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.kernels import CpuHost, Host
+from llmir.backends.silicon.calibrate import step_shape
 from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.dim import Binding
 from llmir.graph import Program
@@ -121,11 +121,9 @@ def host(timed: Sequence[tuple[Point, float]], device: Device, build: Build) -> 
 
 def _terms(program: Program, device: Device, point: Point) -> tuple[float, float, float, float]:
     """Seconds of the kernels that the host waits for, and what each of its parameters is times."""
-    made = plan(program, Calibrated(device))
     at = Binding(B=point["batch"], T=1, C=point["context"])
-    busy = sum(row.repeat * price.time(at) for row, price in zip(made.rows, made.prices, strict=True))
-    kernels = sum(row.repeat for row in made.rows)
-    return float(busy) if device.cores else 0.0, 1.0, point["batch"], kernels
+    step = step_shape(program, Calibrated(device), at)
+    return float(step.busy) if device.cores else 0.0, 1.0, point["batch"], float(step.kernels)
 
 
 def _solved(terms: Any, seconds: Any) -> Any:

@@ -12,7 +12,7 @@ from llmir.backends.silicon.rows import MOST, Array, Column, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
-from llmir.mesh import Mesh
+from llmir.mesh import mesh_of
 from llmir.tensor import parse_tensor
 
 from .table import MORE, WHOSE, Kernels, columns
@@ -73,27 +73,11 @@ def collective(op: str, ranks: int, narrow: bool) -> Program:
     """The op among so many ranks, of elements of one byte or of two."""
     if op not in OPS:
         raise InputError(f"no op is a {op!r}")
-    sizes = list(factors(ranks))
-    atoms = tuple(f"tp{i}" for i in range(len(sizes)))
+    mesh = mesh_of(tp=ranks)
+    atoms = mesh.atoms("tp")
     opcode, type, options = OPS[op]
     b = Builder()
     one = "int8" if narrow else "bf16"
     x = b.input(parse_tensor(type.format(type=one, plus="+".join(atoms), at=".".join(atoms))), name="x")
     b.output(getattr(b, opcode)(x, over=atoms, name="y", **options))
-    mesh = Mesh(tuple(zip(atoms, sizes, strict=True)))
     return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
-
-
-def factors(n: int) -> list[int]:
-    """The prime factors.
-
-    >>> factors(1), factors(12), factors(2**31 - 1)
-    ([], [2, 2, 3], [2147483647])
-    """
-    found, p = [], 2
-    while p * p <= n:
-        while n % p == 0:
-            found.append(p)
-            n //= p
-        p += 1
-    return [*found, n] if n > 1 else found

@@ -13,10 +13,9 @@ from llmir.dim import Busiest, Dim, Min, Size
 from llmir.errors import InputError
 from llmir.graph import Program, Value
 from llmir.hw import Device
-from llmir.mesh import Mesh
+from llmir.mesh import ONE_DEVICE, mesh_of
 from llmir.routing import Arrived, law
 
-from .collective import factors
 from .gemm import PRODUCTS, tensor, wide_type
 from .table import MORE, WHOSE, Kernels, columns
 
@@ -113,11 +112,11 @@ def layer(
     wide = wide_type(dtype)
     tokens: Size = Dim.symbol("t")
     by = law(routing)
-    atoms = {f"ep{i}": n for i, n in enumerate(factors(ranks))}
+    mesh = mesh_of(ep=ranks)
     if isinstance(by, Arrived):
         tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
-        experts, atoms = experts // ranks, {}
-    over = tuple(atoms)
+        experts, mesh = experts // ranks, ONE_DEVICE
+    over = mesh.atoms("ep")
     each = f"{experts}@{'.'.join(over)}" if over else f"{experts}"
     of = {"top_k": top_k, "experts": experts, "to": wide, "routing": routing}
     b = Builder()
@@ -139,7 +138,7 @@ def layer(
         (y,) = _grouped(b, (y, down, expert), **of)
         y = b.combine(y, shares, over=over)
         b.output(b.all_reduce(y, over=over) if over else y)
-    return Program(f"moe {dtype}", {"main": b.graph()}, mesh=Mesh(tuple(atoms.items())))
+    return Program(f"moe {dtype}", {"main": b.graph()}, mesh=mesh)
 
 
 @lru_cache(maxsize=256)
