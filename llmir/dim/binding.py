@@ -143,16 +143,32 @@ class Mixed(Binding):
     (33, 544, 1544)
     >>> at(ceildiv(B * T, 100))
     6
+
+    `phases` may say which phase each is in.
     """
 
     parts: tuple[Binding, ...]
+    phases: tuple[str, ...]
 
-    def __init__(self, parts: Iterable[Binding]) -> None:
+    def __init__(self, parts: Iterable[Binding], phases: Iterable[str] = ()) -> None:
         super().__init__()
-        vars(self)["parts"] = tuple(parts)
+        vars(self).update(parts=tuple(parts), phases=tuple(phases))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mixed, (self.parts,)
+        return Mixed, (self.parts, self.phases)
+
+    def within(self, phase: str) -> Mixed:
+        """Those in one phase; all where nothing is said of phases."""
+        if not self.phases:
+            return self
+        if phase not in self._within:
+            pairs = zip(self.parts, self.phases, strict=True)
+            self._within[phase] = Mixed(part for part, its in pairs if its == phase)
+        return self._within[phase]
+
+    @cached_property
+    def _within(self) -> dict[str, Mixed]:
+        return {}
 
     def _product(self, monomial: Monomial) -> Number:
         first, *others = monomial
@@ -173,4 +189,5 @@ class Mixed(Binding):
     def block(self, rows: slice | Places) -> Binding:
         """Each part at some of the points."""
         axes = len(self.shape)
-        return Mixed(p.block(rows) if len(p.shape) == axes else p for p in self.parts)
+        parts = (p.block(rows) if len(p.shape) == axes else p for p in self.parts)
+        return Mixed(parts, self.phases)
