@@ -71,6 +71,18 @@ _GPT_OSS = {
     "sliding_window": 3,
 }
 
+_GLM_MOE = {
+    **SIZES,
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "head_dim": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 12,
+    "n_group": 4,
+    "topk_group": 2,
+    "partial_rotary_factor": 0.5,
+}
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
     "flex-olmo": _FLEX_OLMO,
@@ -88,4 +100,6 @@ SPARSE: dict[str, dict[str, Any]] = {
         "swiglu_limit": 0.5,
         "swiglu_alpha": 1.1,
     },
+    "glm-4.5, groups": {**_GLM_MOE, "routed_scaling_factor": 1.5},
+    "glm-4.5, q and k normalized, biases": {**_GLM_MOE, "use_qk_norm": True, "attention_bias": True},
 }

@@ -247,7 +247,7 @@ def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": "openai/gpt-oss-120b"}, "unknown model"),
+        ({"model": "nobody/has-it-7b"}, "unknown model"),
         ({"gpu": "mi100"}, "unknown device 'mi100'"),
         ({"tp": "", "pp": "", "num_gpus": 4}, "how 4 GPUs are used is not said"),
         ({"num_gpus": 8, "pp": 1, "dp": 1}, "num_gpus is 8, but tp·pp·dp is 1"),
@@ -375,3 +375,11 @@ def test_rows_are_priced_by_the_kernel_that_they_name(judge: Any) -> None:
         assert known
         assert found.predicted_s == pytest.approx(known.kernel.seconds(B200, shape))
     assert mine.predicted_s != none.predicted_s
+
+
+def test_a_model_that_is_published_in_few_bits_runs_as_it_is_stored(judge: Any) -> None:
+    """Tables have one word for all formats of four bits: gpt-oss's is mxfp4, of its experts alone."""
+    row = {"model": "openai/gpt-oss-20b", "e2e_latency_ms": 10}
+    stored, [other] = (judge(MODEL + model(**row, weight_dtype=w)).rows for w in ("fp4", "fp8"))
+    plain = judge(MODEL + model(**row, weight_dtype="")).rows
+    assert [r.predicted_s for r in stored] == [r.predicted_s for r in plain] != [other.predicted_s]

@@ -89,10 +89,9 @@ def _named(entries: tuple[str, ...], name: str) -> bool:
 def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
-        op = at.node.op
-        name = stored(op.param).tensor
-        matrix = name.endswith(".weight") and len(at.node.results[0].shape) > 1
-        if matrix and "{layer}" in name:  # a bias may have the axes of heads too
+        name = stored(at.node.op.param).tensor
+        users = at.graph.nx.out_edges(at.node.name, keys=True) if "{layer}" in name else ()
+        if any(slot in at.graph[user].op.matrices for _, user, slot in users):
             yield at, name.removesuffix(".weight")
 
 

@@ -119,6 +119,8 @@ def _layout(t: Table, i: int) -> Layout:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
     weights, activations = _type(t["weight_dtype"][i], "weights", "weight_dtype")
+    if t["stored"][i] == "own":  # the types are those of the model's config
+        weights = activations = ""
     stated = t["kv_dtype"][i]
     kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")
     if weights == "fp32":
