@@ -43,7 +43,8 @@ class Layer:
     """Norm, mixer, residual; norm, mlp, residual. Either may be missing.
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
-    it has none of its own. What is added is scaled by `residual` first.
+    it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp.
     """
 
     mixer: Sublayer | None
@@ -51,6 +52,7 @@ class Layer:
     norms: Norms = Norms()
     parallel: bool = False
     residual: float = 1.0
+    kept: tuple[float, float] | None = None
 
     @property
     def kinds(self) -> tuple[str, str]:
@@ -62,21 +64,33 @@ class Layer:
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
         start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
-        seen, norms = start, self.norms
+        seen, norms, beside = start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
-            total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
+            total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
+            if self.parallel and self.mlp:  # one sum over ranks for both
+                beside = mixed
+            else:
+                total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
         if self.mlp:
             if not (self.parallel and norms.before_mlp is None):
                 seen = self._norm(blocks, start if self.parallel else total, "post_norm", norms.before_mlp)
             mixed = self._norm(blocks, self.mlp.build(blocks, seen), "mlp_norm", norms.after_mlp)
+            if beside:
+                with b.block(self.mlp.block):
+                    mixed = b.add(beside, mixed, name="parallel_add")
+            total = self._kept(blocks, seen, 1, self.mlp.block) if self.kept else total
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
         b.output(total)
         return b.graph()
 
     def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:
         return x if param is None else blocks.norm(x, name, param)
+
+    def _kept(self, blocks: Blocks, x: Value, which: int, block: str) -> Value:
+        with blocks.b.block(block):
+            return blocks.scale(x, self.kept[which] if self.kept else 1.0, f"kept_scale_{which}")
 
     def _add(self, blocks: Blocks, x: Value, mixed: Value, block: str, name: str) -> Value:
         with blocks.b.block(block):

@@ -434,7 +434,7 @@ class OpMethods:
         *,
         chunk: int = 1,
         layers: int = 1,
-        layer: int = 0,
+        layer: int = -1,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
@@ -444,7 +444,7 @@ class OpMethods:
         Slopes are those of ALiBi, times one less than the share of layers before this one (MiniMax-01,
         arXiv:2501.08313).
 
-        `b t! g d!, b t! g d!, b t! g e, b g d e -> b t! g e, b g d e`
+        `b t! g r d!, b t! g r d!, b t! g r e, b g r d e -> b t! g r e, b g r d e`
         """
         return self._op(
             "lightning_attention", (q, k, v, state), name, block, chunk=chunk, layers=layers, layer=layer

@@ -96,6 +96,34 @@ _FALCON_H1 = {
     "mamba_d_ssm": 48,
 }
 
+_MINIMAX = {
+    **_ATTENTION,
+    "architectures": ["MiniMaxForCausalLM"],
+    "model_type": "minimax",
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 8,
+    "num_local_experts": 5,
+}
+
+_GRANITE_HYBRID = {
+    **_ATTENTION,
+    **_HEADS,
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid",
+    "hidden_size": 32,
+    "mamba_n_heads": 8,
+    "num_hidden_layers": 3,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "shared_intermediate_size": 14,
+    "num_local_experts": 5,
+    "attention_multiplier": 0.3,
+    "embedding_multiplier": 1.5,
+    "residual_multiplier": 0.8,
+    "logits_scaling": 2.0,
+    "position_embedding_type": "nope",
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba, biases, a rank of its own": {
@@ -152,6 +180,22 @@ CASES: dict[str, dict[str, Any]] = {
         "ssm_out_multiplier": 0.6,
     },
     "falcon-h1, a norm before the gate": {**_FALCON_H1, "mamba_rms_norm": True},
+    "minimax": _MINIMAX,
+    "minimax, factors, every second layer": {
+        **{key: value for key, value in _MINIMAX.items() if key != "layer_types"},
+        "full_attn_alpha_factor": 1.5,
+        "linear_attn_alpha_factor": 1.25,
+        "mlp_alpha_factor": 0.75,
+        "full_attn_beta_factor": 0.5,
+        "linear_attn_beta_factor": 0.5,
+        "mlp_beta_factor": 0.5,
+    },
+    "granite-hybrid": _GRANITE_HYBRID,
+    "granite-hybrid, positions, no experts": {
+        **_GRANITE_HYBRID,
+        "num_local_experts": 0,
+        "position_embedding_type": "rope",
+    },
     "lfm2": _LFM2,
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

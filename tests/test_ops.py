@@ -97,7 +97,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     ),
     "lightning_attention": (
         {"chunk": 4},
-        ("bf16[B, T, 2, 4]",) * 2 + ("bf16[B, T, 2, 5]", "bf16[B, 2, 4, 5]"),
+        ("bf16[B, T, 1, 2, 4]",) * 2 + ("bf16[B, T, 1, 2, 5]", "bf16[B, 1, 2, 4, 5]"),
         2 * 3 * 2 * 2 * (4 * 4 * 4 + 4 * 4 * 5 + 2 * 4 * 4 * 5),
         16 * 3 * 2 * 2 + 2 * 2 * 3 * 40,
         2 * (TOKENS * 26 + 3 * 40),

@@ -32,7 +32,8 @@ def _arrays(seed: int, tokens: int, kind: type[Scan], channels: bool) -> list[np
         return [*rows, some(G, R), some(G, R), some(G, R), some(B, G, R, D, N)]
     q, k = some(*at, D), some(*at, D) / 2
     if kind is Lightning:
-        return [q, k, some(*at, E), some(B, G, D, E)]
+        q, k = (np.stack([x, x[..., ::-1], x / 3], axis=3) for x in (q, k))
+        return [q, k, some(*at, R, E), some(B, G, R, D, E)]
     decay, beta = -np.abs(some(*at, R, *per)), 1 / (1 + np.exp(some(*at, R)))
     return [q, k, some(*at, R, E), decay, beta, some(B, G, R, D, E)]
 
@@ -43,7 +44,7 @@ SCANS: list[tuple[Scan, bool]] = [
     (GatedDelta(), True),
     (Lightning(layers=3, layer=1), False),
 ]
-OUT = [parse_tensor(f"fp32[B, T, {G}, {E}]")]
+OUT = [parse_tensor(f"fp32[B, T, {G}, {R}, {E}]")]
 
 
 @pytest.mark.parametrize(("scan", "channels"), SCANS, ids=str)
@@ -96,6 +97,6 @@ def test_what_does_not_fit() -> None:
     x, weight = parse_tensor("bf16[B, T, 8]"), parse_tensor("bf16[8, 4]")
     with pytest.raises(VerifyError, match="a state of 4 tokens for 4 taps, expected one less than taps"):
         infer(make("causal_conv"), (x, weight, parse_tensor("bf16[B, 4, 8]")))
-    q, v = parse_tensor("bf16[B, T, 2, 4]"), parse_tensor("bf16[B, T, 2, 5]")
+    q, v = parse_tensor("bf16[B, T, 1, 2, 4]"), parse_tensor("bf16[B, T, 1, 2, 5]")
     with pytest.raises(VerifyError, match="chunk: expected a positive number, got 0"):
-        infer(make("lightning_attention", chunk=0), (q, q, v, parse_tensor("bf16[B, 2, 4, 5]")))
+        infer(make("lightning_attention", chunk=0), (q, q, v, parse_tensor("bf16[B, 1, 2, 4, 5]")))

@@ -15,7 +15,11 @@ from llmir.graph import Instance, Program
 Sizes = Mapping[str, int]
 CHUNK_FIELDS = ("chunk_size", "mamba_chunk_size")
 # Modules that torch's counts put under another kind, by the paths of their parts.
-MERGED = {"NemotronHForCausalLM": {"attention_core": "ssm"}}
+MERGED = {
+    "MiniMaxForCausalLM": {"linear_attention_core": "attention_core"},
+    "KimiLinearForCausalLM": {"linear_attention_core": "attention_core"},
+    "NemotronHForCausalLM": {"attention_core": "ssm"},
+}
 
 
 def _conv(n: Sizes, new: int, first: bool, chunk: int) -> int:
@@ -44,11 +48,19 @@ def _delta(n: Sizes, new: int, first: bool, chunk: int) -> int:
     return 2 * n["g"] * n["r"] * -(-new // 64) * 64 * (scores + 3 * keys) if first else 0
 
 
+def _lightning(n: Sizes, new: int, first: bool, chunk: int) -> int:
+    """Chunks of 256 and what is left of them: scores, their mix, and to and from the state."""
+    lengths = [256] * (new // 256) + [new % 256] if first else [1]
+    scores = sum(length * length for length in lengths) * (n["d"] + n["e"]) if first else 0
+    return 2 * n["r"] * (scores + 2 * sum(lengths) * n["d"] * n["e"])
+
+
 TORCH: dict[str, Callable[[Sizes, int, bool, int], int]] = {
     "causal_conv": _conv,
     "selective_scan": _selective,
     "ssd_scan": _ssd,
     "gated_delta": _delta,
+    "lightning_attention": _lightning,
 }
 
 

@@ -297,8 +297,13 @@ _STORED = {
     },
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
-_STORED["minimax_m2"] = _STORED["mixtral"]
-_STACKED = ("gpt_oss", "granitemoe", "llama4_text")  # whose checkpoints have all experts in one tensor
+_STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
+_STORED["granitemoehybrid"] = {  # and not of the shared MLP
+    f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
+}
+_STORED["nemotron_h"] = {"model.": "backbone."}
+# Whose checkpoints have all experts in one tensor.
+_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
 
 
 def stored(name: str, model_type: str) -> str:
@@ -343,7 +348,7 @@ def main() -> None:
             kept = "past_key_values" if "past_key_values" in prefill else "cache_params"
             cache, tokens, start = {kept: prefill[kept]}, torch.tensor(NEXT), len(PROMPT[0])
             places = [{"position_ids": torch.tensor([[start + i]])} for i in range(steps(case))]
-            if fields["model_type"] != "bamba":  # whose class starts again at 0, unlike all others
+            if fields["model_type"] not in ("bamba", "minimax"):  # whose classes start again at 0
                 places = [{} for _ in places]
             decode = [model(tokens[:, i : i + 1], **cache, **place) for i, place in enumerate(places)]
         found[case] = {

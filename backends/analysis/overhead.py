@@ -37,7 +37,7 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
     """Of a micro-batch on its stage: the ops alone, in a graph, as the CPU launches them, and after it."""
     host = report.plan.host
     assert host is not None, "an engine's row is there with its host only"
-    added, whole = report.plan.step(report.at)[1][row.stage], report.stages[row.stage].time_s
+    added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
     kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
     alone = float(whole - sum(added))
     cpu = f"{host.step_us:g} µs, and {host.sequence_us:g} µs for each of {report.at(B):,} sequences"

@@ -79,31 +79,35 @@ class Plan:
 
     def timing(self, at: Binding) -> Timing:
         """What each stage takes for a micro-batch."""
-        return self.step(at)[0]
-
-    def step(self, at: Binding) -> tuple[Timing, tuple[Overhead, ...]]:
-        """That, and what the engine adds to the ops there: nothing where no engine serves."""
-        host, stages, parts = self.host, len(self.program.entries), self.program.micro_batches
-        sums = self._sums(at, host.hidden if host else 0.0)
-        alone, busy = sums[:stages], sums[stages:]
+        host, micro_batches = self.host, self.program.micro_batches
         if host is None:
-            return Timing(tuple(alone), parts), ()
-        launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
-        before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in range(stages)]
-        added = (Overhead(before[i], launched[i] - busy[i], busy[i] - alone[i]) for i in range(stages))
-        return Timing(tuple(launched[i] + before[i] for i in range(stages)), parts), tuple(added)
+            return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
+        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
+        first, *others = (host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True))
+        return Timing((first + host.beside(at(_SEQUENCES)), *others), micro_batches)
 
-    def _sums(self, at: Binding, hidden: float) -> list[Number]:
-        """Seconds of the ops of a micro-batch on each stage, each op alone; then in a graph of kernels.
+    def overheads(self, at: Binding) -> tuple[Overhead, ...]:
+        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
+        if (host := self.host) is None:
+            return ()
+        stages = range(len(self.program.entries))
+        alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
+        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
+        launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
+        before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in stages]
+        return tuple(Overhead(before[i], launched[i] - busy[i], busy[i] - alone[i]) for i in stages)
+
+    def _stages(self, at: Binding, seconds: Callable[[Price, Binding], Number]) -> tuple[Number, ...]:
+        """Seconds of the ops of a micro-batch on each stage.
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        found: list[Number] = [0.0] * (2 * len(self.program.entries))
+        found: list[Number] = [0.0] * len(self.program.entries)
         for size, prices in self._timed.items():
             points, places = at.apart(size) if size is not None and at.shape else (at, None)
-            for i, time in enumerate(sweeps(partial(_sums, prices, hidden), points)):
-                found[i] = found[i] + (time if places is None else time.take(places))
-        return found
+            for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
+                found[stage] = found[stage] + (time if places is None else time.take(places))
+        return tuple(found)
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -154,16 +158,16 @@ def plan(program: Program, model: Model) -> Plan:
     return Plan(program, model)
 
 
-def _sums(prices: dict[Price, list[int]], hidden: float, at: Binding) -> list[Number]:
-    """Seconds of some prices on each stage, alone; then in a graph, which hides that share of launches."""
-    stages = len(next(iter(prices.values())))
-    found: list[Number] = [0.0] * (2 * stages)
+def _sums(
+    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], Number], at: Binding
+) -> list[Number]:
+    """Seconds of some prices on each stage."""
+    found: list[Number] = [0.0] * len(next(iter(prices.values())))
     for price, repeats in prices.items():
-        alone, together = price.in_graph(at, hidden)
+        time = seconds(price, at)
         for stage, repeat in enumerate(repeats):
             if repeat:
-                found[stage] = found[stage] + repeat * alone
-                found[stages + stage] = found[stages + stage] + repeat * together
+                found[stage] = found[stage] + repeat * time
     return found
 
 

@@ -176,8 +176,11 @@ class Choice(Price):
         *others, last = self.prices
         found = value(last, at)
         for price in reversed(others):
-            takes, each = price.takes(at), value(price, at)
-            found = tuple(np.where(takes, new, old) for new, old in zip(each, found, strict=True))
+            takes = np.broadcast_to(price.takes(at), at.shape)
+            rows = np.flatnonzero(takes.any(axis=tuple(range(1, takes.ndim))))  # often few
+            found = tuple(np.array(np.broadcast_to(old, at.shape)) for old in found)
+            for old, new in zip(found, value(price, at.block(rows)), strict=True):
+                old[rows] = np.where(takes[rows], new, old[rows])
         return found
 
     def time(self, at: Binding) -> Number:

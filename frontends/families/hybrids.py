@@ -1,4 +1,4 @@
-"""Mamba-2 beside attention: Bamba, Falcon-H1. Defaults for absent fields are transformers' own."""
+"""Mamba-2 beside attention: Bamba, Granite 4, Falcon-H1. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
-from ..mixers import Mamba2, Sides
-from ..parts import attention, decoder, layers, mlp
+from ..mixers import Attention, Mamba2, Sides
+from ..mlps import Mlp, Moe
+from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp
+from .granite_moe import stacked
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _NAMES = Names(norm="model.final_layernorm")
 
 
-def mamba2_of(config: Config, inner: int | None = None, **differences: Any) -> Mamba2:
+def mamba2_of(
+    config: Config, inner: int | None = None, *, eps_default: float = 1e-5, **differences: Any
+) -> Mamba2:
     """What `mamba_` fields say of Mamba-2 of `inner` channels, else mamba_expand · hidden_size."""
     inner = inner or config.integer("mamba_expand", 2) * config.integer("hidden_size")
     config.ignore("mamba_expand")
@@ -36,7 +40,7 @@ def mamba2_of(config: Config, inner: int | None = None, **differences: Any) -> M
         config.integer("mamba_d_conv", 4),
         config.flag("mamba_proj_bias", False),
         config.flag("mamba_conv_bias", True),
-        eps=config.number("rms_norm_eps", 1e-5),
+        eps=config.number("rms_norm_eps", eps_default),
         module="mamba",
         **differences,
     )
@@ -52,6 +56,40 @@ def bamba(config: Config) -> Decoder:
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
     stack = (Layer(attends if i in chosen else keeps, wide, _NORMS) for i in range(layers(config)))
     return decoder(config, "BambaForCausalLM", tuple(stack), names=_NAMES, eps_default=1e-5)
+
+
+@family("GraniteMoeHybridForCausalLM", "granitemoehybrid")
+def granite_hybrid(config: Config) -> Decoder:
+    """GraniteMoeHybridForCausalLM: Granite's multipliers, a shared MLP, and maybe experts."""
+    bias, scale = config.flag("attention_bias", False), config.number("attention_multiplier", 1.0)
+    how: dict[str, Any] = {"qkv_bias": bias, "out_bias": bias, "scale": scale}
+    config.unmodelled("position_embedding_type", (None, "nope", "rope"), "other positions")
+    if config.fields.get("position_embedding_type") != "rope":
+        how["rope"] = None
+        config.ignore("rope_theta", "rope_scaling", "rope_parameters")
+    config.unmodelled("normalization_function", (None, "rmsnorm"), "another norm")
+    attends, keeps = attention(config, **how), mamba2_of(config, eps_default=1e-6)
+    count = config.optional_integer("num_local_experts", 0) if "num_local_experts" in config else 8
+    width = config.assumed("shared_intermediate_size", 1024)
+    names = ("input_linear[0]", "input_linear[1]", "output_linear")
+    wide: Mlp | Moe
+    if count:
+        shared = Mlp(width, module="shared_mlp", block="shared_experts", prefix="shared_", matrices=names)
+        wide = check_chosen(config, replace(stacked(config, count), shared=shared))
+    else:
+        wide = Mlp(width, module="shared_mlp", matrices=names, activation=activation(config))
+        config.ignore("num_experts_per_tok", "intermediate_size")
+    own: dict[str, Attention | Mamba2] = {"full_attention": attends, "attention": attends}
+    own |= {"linear_attention": keeps, "mamba": keeps}
+    residual = config.number("residual_multiplier", 1.0)
+    found = kinds(config, ("mamba",) * layers(config), *own)
+    return decoder(
+        config,
+        "GraniteMoeHybridForCausalLM",
+        tuple(Layer(own[kind], wide, residual=residual) for kind in found),
+        embedding_scale=config.number("embedding_multiplier", 1.0),
+        logits_scale=1 / config.number("logits_scaling", 1.0),
+    )
 
 
 @family("FalconH1ForCausalLM", "falcon_h1")

@@ -4,6 +4,7 @@ from .attention import Attention, Rope, Temper
 from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import LatentAttention
+from .lightning import Lightning
 from .mamba import Mamba, Mamba2
 from .side import Sides
 
@@ -11,6 +12,7 @@ __all__ = [
     "Attention",
     "DeltaNet",
     "LatentAttention",
+    "Lightning",
     "Mamba",
     "Mamba2",
     "Rope",

@@ -141,16 +141,16 @@ class Lightning(Scan):
     """
 
     opcode = "lightning_attention"
-    rule = "b t! g d!, b t! g d!, b t! g e, b g d e -> b t! g e, b g d e"
+    rule = "b t! g r d!, b t! g r d!, b t! g r e, b g r d e -> b t! g r e, b g r d e"
     takes = ("q", "k", "v", "state")
     aliases = MappingProxyType({1: 3})
 
     layers: int = 1
-    layer: int = 0
+    layer: int = -1  # the one that runs it
 
     def numbered(self, layer: int) -> Op:
-        """With the slopes of that layer."""
-        return replace(self, layer=layer)
+        """With the slopes of that layer, unless it is of one already."""
+        return replace(self, layer=layer) if self.layer < 0 else self
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """Of a chunk and head: q·kᵀ, scores by v, q by S, kᵀ·v."""
@@ -158,7 +158,7 @@ class Lightning(Scan):
             return ()
         n = self.equation(operands).sizes(operands)
         count, length = self.chunks(n["t"])
-        heads = n["b"] * count * n["g"]
+        heads = n["b"] * count * n["g"] * n["r"]
         return (
             Gemm(length, length, n["d"], heads),
             Gemm(length, n["e"], length, heads),
@@ -172,25 +172,25 @@ class Lightning(Scan):
         if self.chunk == 1:
             return 5 * results[0].elements * n["d"]
         count, length = self.chunks(n["t"])
-        return length * length * n["b"] * count * n["g"] + 2 * count * results[1].elements
+        return length * length * n["b"] * count * n["g"] * n["r"] + 2 * count * results[1].elements
 
     def slopes(self, first: int, count: int, heads: float) -> Array:
         """Those of `count` heads from the `first` on, of so many in all."""
         rates: Array = 2.0 ** (-8 / heads * (1 + first + np.arange(count)))
-        return rates * (1 - self.layer / (self.layers - 1 + 1e-5) + 1e-5)
+        return rates * (1 - max(self.layer, 0) / (self.layers - 1 + 1e-5) + 1e-5)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """Chunk by chunk."""
+        """Chunk by chunk; heads are numbered within a group, of which there is one."""
         q, k, v, state = operands
-        heads, y = Binding()(results[0].shape[2]), np.empty_like(v)
-        slopes = self.slopes(at.origin("g"), v.shape[2], heads)
+        heads, y = Binding()(results[0].shape[3]), np.empty_like(v)
+        slopes = self.slopes(at.origin("r"), v.shape[3], heads)
         for part in self.pieces(v.shape[1]):
-            steps = np.broadcast_to(-slopes, (1, len(range(*part.indices(v.shape[1]))), len(slopes)))
+            steps = np.broadcast_to(-slopes, (1, v[:, part].shape[1], len(slopes)))
             start, between, end = decays(steps)
-            seen = np.einsum("blgd,bsgd,alsg->bgls", q[:, part], k[:, part], between, optimize=True)
-            y[:, part] = np.einsum("bgls,bsge->blge", seen, v[:, part]) + np.einsum(
-                "alg,blgd,bgde->blge", start, q[:, part], state, optimize=True
+            seen = np.einsum("blgrd,bsgrd,alsr->bgrls", q[:, part], k[:, part], between, optimize=True)
+            y[:, part] = np.einsum("bgrls,bsgre->blgre", seen, v[:, part]) + np.einsum(
+                "alr,blgrd,bgrde->blgre", start, q[:, part], state, optimize=True
             )
-            added = np.einsum("asg,bsgd,bsge->bgde", end, k[:, part], v[:, part], optimize=True)
+            added = np.einsum("asr,bsgrd,bsgre->bgrde", end, k[:, part], v[:, part], optimize=True)
             state = start[0, -1, :, None, None] * state + added
         return y, state
