@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Dispatch(Op):
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
-    takes = ("x", "chosen")
+    takes: ClassVar[tuple[str, ...]] = ("x", "chosen")
     copies = MappingProxyType({0: 0, 1: 1})
 
     over: tuple[str, ...] = ()
