@@ -45,8 +45,12 @@ def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) ->
     return p.latent_attention(q, q_rope, p.dequantize(k), p.dequantize(k_rope), label="flash")
 
 
-def _latent_reads_narrow(b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
-    return b.apply(match["flash"].op, q, q_rope, k, k_rope, name=match["flash"].name)[0]
+def _rotary_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) -> Any:
+    return p.latent_attention(q, q_rope, k, p.dequantize(k_rope), v, label="flash")
+
+
+def _latent_reads_narrow(b: Builder, match: Match, *operands: Value) -> Any:
+    return b.apply(match["flash"].op, *operands, name=match["flash"].name)[0]
 
 
 def _widened(p: Any, q: Value, k: Value, v: Value) -> Any:
@@ -64,6 +68,7 @@ RULES = (
     Rule("narrow-cache", _widened, _reads_narrow),
     Rule("latent-attention", _latent, _latent_flash),
     Rule("narrow-latents", _latent_widened, _latent_reads_narrow),
+    Rule("narrow-rotary", _rotary_widened, _latent_reads_narrow),
 )
 
 

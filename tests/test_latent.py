@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import PassError, VerifyError
+from llmir.errors import InputError, PassError, VerifyError
+from llmir.frontends.weights import expected
 from llmir.graph import Program
 
 from .test_golden import CONFIGS, ORACLE
@@ -115,6 +117,28 @@ def test_an_absorbed_step_reads_each_latent_once() -> None:
     assert _decode(DEFAULT).bytes_by_role["kv_cache_read_bytes"] == 32769 * 70272
 
 
+def test_tensors_are_stored_as_in_the_released_checkpoint() -> None:
+    """Heads of q_b_proj and kv_b_proj hold their pieces one after another (huggingface.co/deepseek-ai)."""
+    program = llmir.load(_wide(CONFIGS["DeepSeek-V3"]))
+    tensors = expected(program)
+    stored = {
+        "self_attn.q_a_proj.weight": (1536, 7168),
+        "self_attn.q_a_layernorm.weight": (1536,),
+        "self_attn.q_b_proj.weight": (24576, 1536),
+        "self_attn.kv_a_proj_with_mqa.weight": (576, 7168),
+        "self_attn.kv_a_layernorm.weight": (512,),
+        "self_attn.kv_b_proj.weight": (32768, 512),
+        "self_attn.o_proj.weight": (7168, 16384),
+        "mlp.gate.weight": (256, 7168),
+        "mlp.gate.e_score_correction_bias": (256,),
+        "mlp.experts.255.down_proj.weight": (7168, 2048),
+        "mlp.shared_experts.up_proj.weight": (2048, 7168),
+    }
+    assert {name: tensors[f"model.layers.60.{name}"].shape for name in stored} == stored
+    moe, layers = 58 * (256 * 3 + 3 + 2), 61 * 9
+    assert len(tensors) == moe + layers + 3 * 3 + 3
+
+
 def test_a_phase_that_needs_no_weights_of_its_own_takes_no_memory() -> None:
     assert _decode(DEFAULT).weight_bytes == _decode(NAIVE).weight_bytes == 2 * 671_026_404_352 + 14848 * 4
 
@@ -195,6 +219,35 @@ def test_steps_run_in_their_phase_and_what_is_asked_for_goes_first() -> None:
     one = llmir.analyze(program, "h100-sxm", new=1, context=9, phase="prefill")
     assert any(op.name == "layer.kv_b_proj" for op in one.ops)
     assert one.flops == llmir.analyze(llmir.run(_tiny(), NAIVE), "h100-sxm", new=1, context=9).flops
+
+
+def test_a_step_of_both_phases_does_the_work_of_each() -> None:
+    """Weights that both read are read once, rows of shared products are summed, attention is apart."""
+    program = llmir.run(llmir.load("DeepSeek-V3"), [DEFAULT, "shard{tp=8}"])
+    decode, chunk = {"batch": 32, "new": 1, "context": 4096}, {"batch": 1, "new": 512, "context": 1024}
+    both = llmir.analyze(program, "h200", **decode, beside=[chunk])
+    one, other = (llmir.analyze(program, "h200", **step) for step in (decode, chunk))
+    for figure in ("flops", "matmul_flops", "kv_cache_bytes", "write_bytes"):
+        assert getattr(both, figure) == getattr(one, figure) + getattr(other, figure)
+    assert both.weight_bytes == one.weight_bytes == other.weight_bytes
+    assert max(one.time_s, other.time_s) < both.time_s < one.time_s + other.time_s
+    assert max(one.ideal_time_s, other.ideal_time_s) < both.ideal_time_s
+    held = [step.activation_peak_bytes for step in (one, other, both)]
+    assert max(held[:2]) < held[2] <= sum(held[:2])
+    times = {op.name: op.time_s for op in both.ops}
+    assert times["moe_layer.q_to_latent"] == next(
+        op.time_s for op in one.ops if op.name.endswith("q_to_latent")
+    )
+    assert times["moe_layer.kv_b_proj"] == next(
+        op.time_s for op in other.ops if op.name == "moe_layer.kv_b_proj"
+    )
+    assert {"moe_layer.latent_attention", "moe_layer.latent_attention (decode)"} <= times.keys()
+    assert len(times) == len({*(op.name for op in one.ops), *(op.name for op in other.ops)}) + 2
+    assert pickle.loads(pickle.dumps(both)).time_s == both.time_s
+    grid = llmir.analyze(program, "h200", batch=[16, 32], new=1, context=4096, beside=[chunk])
+    assert grid.time_s[1] == pytest.approx(both.time_s)
+    with pytest.raises(InputError, match="one new token and more are of two phases"):
+        llmir.analyze(program, "h200", new=[1, 2])
 
 
 def test_a_phase_changes_nothing_of_a_model_without_latents() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmir.convert import counts, shown
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Mixed, Number
 from llmir.errors import InputError
 from llmir.graph import Program
 
@@ -35,15 +35,32 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
     return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
 
 
+def phase_of(new: Number) -> str:
+    """The phase of sequences with so many new tokens, or `mixed` of a grid of one and more."""
+    ones = np.asarray(new) == 1
+    return "decode" if ones.all() else "mixed" if ones.any() else "prefill"
+
+
 def step_phase(program: Program, new: Sequence[Number]) -> str:
     """The phase of a step of so many new tokens: decode of one of each sequence, else prefill.
 
-    `InputError` for a grid of both, and for both in one step, where they are of two phases.
+    `InputError` for a grid of both where they are of two phases.
     """
-    ones = [np.asarray(n) == 1 for n in new]
-    if all(one.all() for one in ones):
+    phases = {phase_of(n) for n in new}
+    if phases == {"decode"}:
         return "decode"
-    if program.phases and any(one.any() for one in ones):
+    if program.phases and "mixed" in phases:
         fact = "one new token and more are of two phases here"
-        raise InputError(f"new: {fact}; ask for each alone, or say phase=")
+        raise InputError(f"new: a grid of {fact}; ask for each alone, or say phase=")
     return "prefill"
+
+
+def running(
+    program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
+) -> tuple[Program, str, Binding]:
+    """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
+    phases = [phase or phase_of(new) for _, new, _ in steps]
+    phase = phase or step_phase(program, [new for _, new, _ in steps])
+    runs = program.phase(phase)
+    parts = [binding(program.micro_batches, *step) for step in steps]
+    return runs, phase, Mixed(parts, phases if runs.phases else ()) if len(parts) > 1 else parts[0]

@@ -12,11 +12,12 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import binding, checked, other, step_phase
+from llmir.backends.analysis.asked import checked, other, running
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
+from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
 from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
@@ -74,6 +75,7 @@ class Report(Immutable, Result):
     shape: tuple[int, ...]
     phase: str
     plan: Plan
+    _stated: str
 
     def __init__(
         self,
@@ -91,10 +93,8 @@ class Report(Immutable, Result):
             checked(batch, new, context),
             *(other(part) for part in items("beside", beside, "other sequences")),
         )
-        phase = phase or step_phase(program, [new for _, new, _ in steps])
-        program = program.phase(phase)
-        parts = [binding(program.micro_batches, *step) for step in steps]
-        at = Mixed(parts) if len(parts) > 1 else parts[0]
+        vars(self)["_stated"] = phase
+        program, phase, at = running(program, steps, phase)
         try:
             shape = at.shape
         except ValueError:
@@ -106,12 +106,17 @@ class Report(Immutable, Result):
             LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
         vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
-        vars(self)["plan"] = plan(program, model or cost.model(device))
+        vars(self)["plan"] = self._plan(model or cost.model(device))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {name: getattr(self, name) for name in ("program", "device", "phase", *STEP)}
+        named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
+        named["phase"] = self._stated
         beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
         return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
+
+    def _plan(self, model: Model) -> Plan:
+        both = isinstance(self.at, Mixed) and len(set(self.at.phases)) > 1
+        return (together if both else plan)(self.program, model)
 
     def _total(self, size: Size) -> Number:
         return sweep(lambda at: at(size), self.at)
@@ -134,7 +139,7 @@ class Report(Immutable, Result):
     @figure
     def ideal_time_s(self) -> Number:
         """Seconds by the roofline: a lower bound."""
-        ideal = plan(self.program, cost.model(self.device, "ideal"))
+        ideal = self._plan(cost.model(self.device, "ideal"))
         return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at, WHOLE)
 
     @figure

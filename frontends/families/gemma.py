@@ -77,6 +77,7 @@ def _windows(
 def gemma2(config: Config) -> Decoder:
     """Gemma2ForCausalLM: a window in every second layer, soft caps."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
+    config.unmodelled("sliding_window_size", (None, config.fields.get("sliding_window")), "another window")
     return _windows(config, "Gemma2ForCausalLM", 2, (50.0, 30.0), None, positions_default=8192)
 
 

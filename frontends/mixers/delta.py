@@ -64,9 +64,7 @@ class DeltaNet:
 
     def _convolved(self, at: Blocks, x: Value, part: str, piece: int) -> Value:
         name = f"conv_{part}"
-        y = at.convolved(
-            x, _AXES[part], name, f"{self.module}.conv1d", bias=False, piece=piece, block=_CORE
-        )
+        y = at.convolved(x, _AXES[part], name, f"{self.module}.conv1d", bias=False, piece=piece, block=_CORE)
         with at.b.block(_CORE):
             result: Value = at.b.silu(y, name=f"silu_{part}")
             return result

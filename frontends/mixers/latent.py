@@ -14,6 +14,7 @@ from .attention import Rope
 
 _NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
 _MODULE = "self_attn."
+_PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by their last axis
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,10 @@ def _product(
     inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""
     terms = [*weights, *(outs if bias else ())]
     kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
+    pieces = [(_PIECES[out.split()[-1]], i) for i, out in enumerate(outs)] * 2
     held = [
-        at.weight(
-            t, f"{name}_{i % len(weights)}.{kind}", f"{_MODULE}{module}.{kind}[{i % len(weights)}{inside}]"
-        )
-        for i, (t, kind) in enumerate(zip(terms, kinds, strict=True))
+        at.weight(t, f"{name}_{what}.{kind}", f"{_MODULE}{module}.{kind}[{i}{inside}]")
+        for t, kind, (what, i) in zip(terms, kinds, pieces, strict=False)
     ]
     results = ", ".join(" ".join((*axes, out)) for out in outs)
     found: tuple[Value, ...] = at.b.linear(

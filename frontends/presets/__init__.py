@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from llmir.frontends.presets import deepseek, llama, mistral, older, others, phi, qwen, sparse
+from llmir.frontends.presets import (
+    allenai,
+    cohere,
+    deepseek,
+    gemma,
+    llama,
+    mistral,
+    older,
+    others,
+    phi,
+    qwen,
+    sparse,
+)
 from llmir.frontends.presets.preset import Preset
 from llmir.frozen import FrozenDict
 from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, older)
+_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 

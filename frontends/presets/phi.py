@@ -6,7 +6,7 @@ the checkpoints on huggingface.co/microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from llmir.frontends.presets.preset import Preset
 
@@ -115,21 +115,45 @@ _LONG = (
     64.52999877929688,
     64.83999633789062,
 )
+# Of the pairs that Phi-4-mini turns, which are three quarters of a head.
+_MINI = (
+    *(1.0, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897),
+    *(1.956131817, 2.187582649, 2.446418898, 2.735880826, 3.059592084, 3.421605075),
+    *(3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424, 6.693110555),
+    *(7.485043894, 8.370679318, 9.36110372, 10.4687158, 11.70738129, 13.09260651),
+    *(14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418),
+    *(28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6),
+    *(32.61, 32.64, 32.66, 32.7, 32.71, 32.93),
+    *(32.97, 33.28, 33.49, 33.5, 44.16, 47.77),
+)
 _ROWS = {  # parameters, then the columns
     "Phi-3-mini-3.8B-4k": (3_821_079_552, 32, 3072, 32, 32, 8192, 32064, 4096, 1e4, 2047),
     "Phi-3-medium-14B-4k": (13_960_238_080, 40, 5120, 40, 10, 17920, 32064, 4096, 1e4, 2047),
     "Phi-3.5-mini-3.8B": (3_821_079_552, 32, 3072, 32, 32, 8192, 32064, 131072, 1e4, 262144),
     "Phi-4-14B": (14_659_507_200, 40, 5120, 40, 10, 17920, 100352, 16384, 250000.0, None),
+    "Phi-4-mini-3.8B": (3_836_021_760, 32, 3072, 24, 8, 8192, 200064, 131072, 1e4, 262144),
 }
 _REPOSITORIES = {
     "Phi-3-mini-3.8B-4k": "Phi-3-mini-4k-instruct",
     "Phi-3-medium-14B-4k": "Phi-3-medium-4k-instruct",
     "Phi-3.5-mini-3.8B": "Phi-3.5-mini-instruct",
     "Phi-4-14B": "phi-4",
+    "Phi-4-mini-3.8B": "Phi-4-mini-instruct",
 }
-_STRETCHED = {
-    "original_max_position_embeddings": 4096,
-    "rope_scaling": {"type": "longrope", "short_factor": list(_SHORT), "long_factor": list(_LONG)},
+
+
+def _stretched(short: Iterable[float], long: Iterable[float]) -> dict[str, object]:
+    scaling = {"type": "longrope", "short_factor": list(short), "long_factor": list(long)}
+    return {"original_max_position_embeddings": 4096, "rope_scaling": scaling}
+
+
+_OWN: Mapping[str, Mapping[str, object]] = {
+    "Phi-3.5-mini-3.8B": _stretched(_SHORT, _LONG),
+    "Phi-4-mini-3.8B": {
+        **_stretched([1.0] * len(_MINI), _MINI),
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+    },
 }
 _EVERY: Mapping[str, object] = {
     "architectures": ["Phi3ForCausalLM"],
@@ -145,8 +169,7 @@ _EVERY: Mapping[str, object] = {
 def presets() -> Iterator[Preset]:
     """Every bundled Phi, by age and size."""
     for name, (parameters, *values) in _ROWS.items():
-        stretched = _STRETCHED if name.startswith("Phi-3.5") else {}
-        config = {**_EVERY, **dict(zip(_COLUMNS, values, strict=True)), **stretched}
+        config = {**_EVERY, **dict(zip(_COLUMNS, values, strict=True)), **_OWN.get(name, {})}
         repository = _REPOSITORIES[name]
         aliases = (repository.removesuffix("-instruct"),) if repository.endswith("instruct") else ()
         yield Preset(name, f"microsoft/{repository}", config, parameters, aliases)

@@ -202,6 +202,40 @@ class Busiest(Atom):
         return self.law.busiest(self.ranks, self.chosen, value(self.tokens), self.experts)
 
 
+@dataclass(frozen=True, eq=False)
+class OfPhase(Atom):
+    """A size of those sequences of a step alone that are in one phase."""
+
+    phase: ClassVar[str]
+
+    a: Size
+
+    def folded(self) -> Size | None:
+        """A number is of no sequences."""
+        return self.a if isinstance(self.a, int) else None
+
+    def at(self, value: Values) -> Number:
+        """Of the sequences that the binding says are in it; of all where it says nothing."""
+        within = getattr(value, "within", None)
+        return within(self.phase)(self.a) if within else value(self.a)
+
+
+@dataclass(frozen=True, eq=False)
+class OfPrefill(OfPhase):
+    """Of the sequences that are read."""
+
+    name = "of_prefill"
+    phase = "prefill"
+
+
+@dataclass(frozen=True, eq=False)
+class OfDecode(OfPhase):
+    """Of the sequences that go on by a token."""
+
+    name = "of_decode"
+    phase = "decode"
+
+
 def minimum(a: Number, b: Number) -> Number:
     """The smaller of two values, element by element if one is an array."""
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)

@@ -93,9 +93,10 @@ class Binding(Immutable):
 
         None where they are few: then it is at all points, of as many axes as it has.
 
+        >>> from llmir.dim import B, T
         >>> at, places = Binding(B=np.arange(9999) % 3, T=2).apart(B * T)
-        >>> at(B * T), places
-        (array([0., 2., 4.]), array([0, 1, 2, ..., 0, 1, 2]))
+        >>> at(B * T), places[:5]
+        (array([0., 2., 4.]), array([0, 1, 2, 0, 1]))
         """
         if size not in self._places:
             values, places = self(size), None
@@ -143,16 +144,32 @@ class Mixed(Binding):
     (33, 544, 1544)
     >>> at(ceildiv(B * T, 100))
     6
+
+    `phases` may say which phase each is in.
     """
 
     parts: tuple[Binding, ...]
+    phases: tuple[str, ...]
 
-    def __init__(self, parts: Iterable[Binding]) -> None:
+    def __init__(self, parts: Iterable[Binding], phases: Iterable[str] = ()) -> None:
         super().__init__()
-        vars(self)["parts"] = tuple(parts)
+        vars(self).update(parts=tuple(parts), phases=tuple(phases))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mixed, (self.parts,)
+        return Mixed, (self.parts, self.phases)
+
+    def within(self, phase: str) -> Mixed:
+        """Those in one phase; all where nothing is said of phases."""
+        if not self.phases:
+            return self
+        if phase not in self._within:
+            pairs = zip(self.parts, self.phases, strict=True)
+            self._within[phase] = Mixed(part for part, its in pairs if its == phase)
+        return self._within[phase]
+
+    @cached_property
+    def _within(self) -> dict[str, Mixed]:
+        return {}
 
     def _product(self, monomial: Monomial) -> Number:
         first, *others = monomial
@@ -173,4 +190,5 @@ class Mixed(Binding):
     def block(self, rows: slice | Places) -> Binding:
         """Each part at some of the points."""
         axes = len(self.shape)
-        return Mixed(p.block(rows) if len(p.shape) == axes else p for p in self.parts)
+        parts = (p.block(rows) if len(p.shape) == axes else p for p in self.parts)
+        return Mixed(parts, self.phases)
