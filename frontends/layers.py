@@ -64,16 +64,22 @@ class Layer:
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
         start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
-        seen, norms = start, self.norms
+        seen, norms, beside = start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
-            total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
+            if self.parallel and self.mlp:  # one sum over ranks for both
+                beside = mixed
+            else:
+                total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
         if self.mlp:
             if not (self.parallel and norms.before_mlp is None):
                 seen = self._norm(blocks, start if self.parallel else total, "post_norm", norms.before_mlp)
             mixed = self._norm(blocks, self.mlp.build(blocks, seen), "mlp_norm", norms.after_mlp)
+            if beside:
+                with b.block(self.mlp.block):
+                    mixed = b.add(beside, mixed, name="parallel_add")
             total = self._kept(blocks, seen, 1, self.mlp.block) if self.kept else total
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
         b.output(total)

@@ -156,3 +156,10 @@ def test_caches_hold_each_group_of_falcon_once() -> None:
     """40B: 60 layers, 8 groups of keys and values of 64 elements; 7B has one."""
     assert llmir.load("falcon-40b").kv_cache_bytes_per_token == 2 * 60 * 8 * 64 * 2
     assert llmir.load("falcon-7b").kv_cache_bytes_per_token == 2 * 32 * 64 * 2
+
+
+@pytest.mark.parametrize("name", ["gpt-j-6b", "falcon-40b", "pythia-6.9b", "phi-2"])
+def test_attention_and_mlp_side_by_side_are_summed_over_ranks_once(name: str) -> None:
+    """As GPT-J's authors and Megatron do: half the collectives of layers one after the other."""
+    program = llmir.run(llmir.load(name), "fuse-attention,fuse,shard{tp=4}")
+    assert [n.op.opcode for n in program["layer"].nodes if n.op.kind == "collective"] == ["all_reduce"]

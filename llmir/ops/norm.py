@@ -39,7 +39,8 @@ def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
     learned = max((len(t.shape) for t in operands[inputs:]), default=over)
     if not over <= learned <= rank:
         raise VerifyError(f"a norm over {over} axes has weights of {learned}, and rows of {rank}")
-    axes = [f"h{i}!" if i < over else f"h{i}" for i in range(rank)][::-1]
+    names = ["h", *(f"h{i}" for i in range(1, rank))]
+    axes = [f"{name}!" if i < over else name for i, name in enumerate(names)][::-1]
     rows, weight = " ".join(axes), " ".join(axes[rank - learned :])
     terms = [rows] * inputs + [weight] * (len(operands) - inputs)
     return equation(f"{', '.join(terms)} -> {', '.join([rows] * inputs)}")
