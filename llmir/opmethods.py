@@ -794,6 +794,18 @@ class OpMethods:
             scale=scale,
         )
 
+    def sparse_mixer(
+        self, x: Value, /, *, jitter: float, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+
+        The weight of each is a softmax over the candidates left that are within 2·jitter of the largest,
+        to the larger of its own score and that one.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op("sparse_mixer", (x,), name, block, jitter=jitter)
+
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
 

@@ -310,6 +310,7 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
 _STORED["nemotron_h"] = {"model.": "backbone."}
+_STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
 _STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
 
