@@ -100,8 +100,8 @@ class Moe:
 
     `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
     gate, up and down of the experts. With a `clamp`, of limit and slope, the product of gate and up is
-    gpt-oss's. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
-    one, called `shared_gate`.
+    gpt-oss's; with `scaled_inputs` weights scale what goes to experts, not what they give. All tokens go
+    through the `shared` one, whose output is scaled by a gate if checkpoints have one, called `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -119,6 +119,7 @@ class Moe:
     biases: tuple[str, str, str] | None = None
     activation: str = "silu"
     clamp: tuple[float, float] | None = None
+    scaled_inputs: bool = False
     shared: Mlp | None = None
     shared_gate: str = ""
 
@@ -143,10 +144,12 @@ class Moe:
             logits = at.linear(x, "b t h", "h x", "b t x", "gate", name, **how)
             weights, chosen = self.routing.build(at, logits, self.chosen)
         with b.block(self.block):
-            rows, chosen = b.dispatch(x, chosen)
+            if self.scaled_inputs:
+                rows, chosen = b.scaled_dispatch(x, chosen, weights)
+            else:
+                rows, chosen = b.dispatch(x, chosen)
             down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
-            combined: Value = b.combine(down, weights)
-            return combined
+            return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
 
     def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
         """Gate and up of the rows, multiplied."""

@@ -636,6 +636,27 @@ class OpMethods:
         """
         return self._op("scale", (x,), name, block, factor=factor)
 
+    def scaled_dispatch(
+        self,
+        x: Value,
+        chosen: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        experts: int = 0,
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there.
+
+        `b t h, b t k, b t k -> (b t k) h, (b t k)`
+        """
+        return self._op(
+            "scaled_dispatch", (x, chosen, weights), name, block, over=over, experts=experts, routing=routing
+        )
+
     def selective_scan(
         self,
         x: Value,
@@ -806,6 +827,22 @@ class OpMethods:
         return self._op(
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
+
+    def sum_experts(
+        self,
+        rows: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """`combine` of rows that were weighted before they went to experts: weights say where tokens lie.
+
+        `(b t k) h, b t k -> b t h`
+        """
+        return self._op("sum_experts", (rows, weights), name, block, over=over)
 
     def temper(
         self,

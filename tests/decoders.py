@@ -48,7 +48,7 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         rope=draw(st.sampled_from((None, *_ROPES))),
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
-        qk_norm=draw(st.sampled_from(("", "head", "heads", "whole"))),
+        qk_norm=draw(st.sampled_from(("", "head", "heads", "whole", "bare"))),
         mask=draw(st.sampled_from(("causal", "window(3)", "alibi(1)", "alibi(6)"))),
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
@@ -73,6 +73,7 @@ def experts(draw: st.DrawFn) -> Moe:
         biases=("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None,
         activation=draw(st.sampled_from(("silu", "gelu"))),
         clamp=draw(st.sampled_from((None, (0.5, 1.2)))),
+        scaled_inputs=draw(st.booleans()),
         shared=shared,
         shared_gate="shared_gate" if shared and draw(st.booleans()) else "",
     )

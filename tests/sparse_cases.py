@@ -83,6 +83,19 @@ _GLM_MOE = {
     "topk_group": 2,
     "partial_rotary_factor": 0.5,
 }
+_LLAMA_4 = {
+    **SIZES,
+    "architectures": ["Llama4ForCausalLM"],
+    "model_type": "llama4_text",
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "intermediate_size_mlp": 18,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 1,
+    "no_rope_layer_interval": 2,
+    "attention_chunk_size": 3,
+    "pad_token_id": 0,
+}
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
     "flex-olmo": _FLEX_OLMO,
@@ -102,4 +115,16 @@ SPARSE: dict[str, dict[str, Any]] = {
     },
     "glm-4.5, groups": {**_GLM_MOE, "routed_scaling_factor": 1.5},
     "glm-4.5, q and k normalized, biases": {**_GLM_MOE, "use_qk_norm": True, "attention_bias": True},
+    "llama-4, a window of 3 tokens as chunks": {**_LLAMA_4, "floor_scale": 2, "attn_scale": 0.5},
+    "llama-4, experts in every second layer, two a token": {
+        **_LLAMA_4,
+        "rope_parameters": {
+            **{"rope_type": "llama3", "rope_theta": 100.0, "factor": 16.0},
+            **{"low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 16},
+        },
+        "interleave_moe_layer_step": 2,
+        "num_experts_per_tok": 2,
+        "use_qk_norm": False,
+        "attn_temperature_tuning": False,
+    },
 }

@@ -39,7 +39,8 @@ def test_each_op_is_a_method_with_its_operands_attributes_and_docstring(opcode: 
 @pytest.mark.parametrize("opcode", [name for name in OWN if OPS[name].rule])
 def test_an_op_names_as_many_operands_as_its_equation_has(opcode: str) -> None:
     kind = OPS[opcode]
-    assert len(kind.takes) == len(equation(kind.rule.replace("*", "")).operands)
+    needed = [name for name in kind.takes if not name.startswith("*")]
+    assert len(needed) == len(equation(kind.rule.replace("*", "")).operands)
 
 
 def test_an_op_of_a_class_that_no_script_knew_is_a_method_too() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from llmir.passes import DEFAULT_PIPELINE
+
 from .commands import TINY, Ran, Run, environment, runner
 from .test_plugins import installed, restored
 
@@ -36,9 +38,9 @@ import numpy as np
 from llmir.op import Op
 
 @dataclass(frozen=True)
-class Gelu(Op):
+class PhiGate(Op):
     '''x · Φ(x).'''
-    opcode = "gelu"
+    opcode = "phi_gate"
     kind = "elementwise"
     rule = "* -> *"
     vector_flops = 8
@@ -46,10 +48,10 @@ class Gelu(Op):
         x = operands[0]
         return (x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),)
 """
-IR = """program "gelu"
+IR = """program "phi_gate"
 graph @main {
   %x = input() : bf16[B, T, 64]
-  %y = gelu(%x) : bf16[B, T, 64]
+  %y = phi_gate(%x) : bf16[B, T, 64]
   return %y
 }
 """
@@ -140,18 +142,18 @@ def test_a_pass_of_a_plugin_has_its_name_and_options(run: Run, tmp_path: Path) -
     listed = json.loads(run("passes", "--plugin", "mine.py", "--format", "json").out)["passes"]
     assert next(p for p in listed if p["name"] == "renamed")["summary"] == "Gives the program another name."
     compared = run("diff", "tiny.json", "--pass", "renamed", "--plugin", "mine.py", *STEP, "--format", "json")
-    assert json.loads(compared.out)["after"]["pipeline"] == "fuse-attention,fuse,dce,renamed"
+    assert json.loads(compared.out)["after"]["pipeline"] == f"{DEFAULT_PIPELINE},renamed"
 
 
 def test_an_op_of_a_plugin_is_read_priced_and_listed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OP, "utf-8")
-    (tmp_path / "gelu.ir").write_text(IR, "utf-8")
-    ran = run("analyze", "--plugin", "mine.py", "gelu.ir", *STEP, "--cost", "ideal", "--format", "json")
+    (tmp_path / "phi_gate.ir").write_text(IR, "utf-8")
+    ran = run("analyze", "--plugin", "mine.py", "phi_gate.ir", *STEP, "--cost", "ideal", "--format", "json")
     assert ran.code == 0
     (op,) = json.loads(ran.out)["phases"]["prefill"]["ops"]
     assert (op["name"], op["flops"], op["read_bytes"]) == ("y", 8 * 8 * 64, 2 * 8 * 64)
-    assert "x · Φ(x)." in run("ops", "gelu", "--plugin", "mine.py").out
-    assert "gelu" in run("ops").out
+    assert "x · Φ(x)." in run("ops", "phi_gate", "--plugin", "mine.py").out
+    assert "phi_gate" in run("ops").out
 
 
 def test_a_family_of_a_plugin_reads_configs(run: Run, tmp_path: Path) -> None:

@@ -256,8 +256,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         TINY,
-        {"rope_scaling": {**ROPE, "rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
-        "$.rope_scaling.high_freq_factor: expected more than low_freq_factor, 4.0, got 4.0",
+        {"rope_scaling": {**ROPE, "rope_type": "llama3", "low_freq_factor": 4.5, "high_freq_factor": 4.0}},
+        "$.rope_scaling.high_freq_factor: expected at least low_freq_factor, 4.5, got 4.0",
     ),
     (TINY, {"rope_scaling": ROPE, "rope_theta": 1.0}, "$.rope_theta: yarn needs more than 1, got 1.0"),
     (

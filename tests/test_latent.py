@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.errors import InputError, PassError, VerifyError
+from llmir.frontends.weights import expected
 from llmir.graph import Program
 
 from .test_golden import CONFIGS, ORACLE
@@ -114,6 +115,28 @@ def test_one_token_at_32k_takes_67_tflop_naive_and_two_thirds_of_one_absorbed() 
 
 def test_an_absorbed_step_reads_each_latent_once() -> None:
     assert _decode(DEFAULT).bytes_by_role["kv_cache_read_bytes"] == 32769 * 70272
+
+
+def test_tensors_are_stored_as_in_the_released_checkpoint() -> None:
+    """Heads of q_b_proj and kv_b_proj hold their pieces one after another (huggingface.co/deepseek-ai)."""
+    program = llmir.load(_wide(CONFIGS["DeepSeek-V3"]))
+    tensors = expected(program)
+    stored = {
+        "self_attn.q_a_proj.weight": (1536, 7168),
+        "self_attn.q_a_layernorm.weight": (1536,),
+        "self_attn.q_b_proj.weight": (24576, 1536),
+        "self_attn.kv_a_proj_with_mqa.weight": (576, 7168),
+        "self_attn.kv_a_layernorm.weight": (512,),
+        "self_attn.kv_b_proj.weight": (32768, 512),
+        "self_attn.o_proj.weight": (7168, 16384),
+        "mlp.gate.weight": (256, 7168),
+        "mlp.gate.e_score_correction_bias": (256,),
+        "mlp.experts.255.down_proj.weight": (7168, 2048),
+        "mlp.shared_experts.up_proj.weight": (2048, 7168),
+    }
+    assert {name: tensors[f"model.layers.60.{name}"].shape for name in stored} == stored
+    moe, layers = 58 * (256 * 3 + 3 + 2), 61 * 9
+    assert len(tensors) == moe + layers + 3 * 3 + 3
 
 
 def test_a_phase_that_needs_no_weights_of_its_own_takes_no_memory() -> None:

@@ -207,7 +207,8 @@ def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     if not sizes:  # the name says none
         return
     size = sizes[0] if "OLMoE" not in preset.name else sizes[-1]  # its name has the active ones first
-    active, size = size.startswith("A"), size.removeprefix("A")  # Qwen1.5-MoE-A2.7B says that alone
+    # Qwen1.5-MoE-A2.7B says that alone, and Llama 4 beside how many experts there are.
+    active, size = size.startswith("A") or preset.name.endswith("E"), size.removeprefix("A")
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
     # 8x7B says how many experts a model of 7B would have for one: they share its attention.
     billions = math.prod(map(float, size[:-1].split("x")))

@@ -72,6 +72,7 @@ _DEEPSEEK_3 = {
     "n_group": 4,
     "topk_group": 2,
 }
+_GLM_LITE = {**_DEEPSEEK, "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite"}
 _MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
@@ -254,6 +255,13 @@ CASES: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
     },
     "deepseek-v3, halves rotated": {**_DEEPSEEK_3, "rope_interleave": False, "q_lora_rank": None},
+    "glm4-moe-lite": _GLM_LITE,
+    "glm4-moe-lite, groups, layers by type": {
+        **_GLM_LITE,
+        "n_group": 4,
+        "topk_group": 2,
+        "mlp_layer_types": ["sparse", "dense"],
+    },
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},

@@ -30,12 +30,12 @@ def model(program: Program, row: Mapping[str, Any]) -> Rows:
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    numeric = ("params", "active", "layers", "hidden", "heads", "KV/token", "state")
+    numeric = ("params", "active", "layers", "heads", "KV/token", "state")
     shown = table.columns(("model", *numeric), numeric)
     for r in rows:
         active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
         heads = f"{r['heads']}/{r['kv_heads']}" if r["heads"] else ""
-        numbers = (str(r["layers"]), str(r["hidden"]), heads)
+        numbers = (str(r["layers"]), heads)
         caches = (r["kv_cache_bytes_per_token"], r["state_bytes_per_sequence"])
         kept = (units.bytes(n) if n else "" for n in caches)
         table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, *kept))

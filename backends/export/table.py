@@ -156,6 +156,27 @@ def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Tabl
     return table
 
 
+def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> list[RenderableType]:
+    """Tables alike in width, each of lines that share all keys (their first cells) but the last two."""
+    from rich.text import Text
+
+    shared = max(keys - 2, 0)
+    parts: list[RenderableType] = []
+    headings = headings[shared:]
+    cells = [headings, *(line[shared:] for line in lines)]
+    widths = [
+        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
+    ]
+    for title, some in groupby(lines, key=lambda line: line[:shared]):
+        shown = columns(headings, headings[keys - shared :], headings[: keys - shared])
+        for column, width in zip(shown.columns, widths, strict=True):
+            column.min_width = width
+        for line in some:
+            add(shown, line[shared : shared + len(headings)])
+        parts += ["", *([Text(", ".join(title), style="bold")] if shared else []), shown]
+    return parts
+
+
 @printed(of=Workload)
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""

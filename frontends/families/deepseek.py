@@ -31,6 +31,19 @@ def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias:
     return check_chosen(config, found)
 
 
+def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
+    """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
+    return Routing(
+        score="sigmoid",
+        normalize=config.flag("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", scale),
+        groups=config.integer("n_group", groups),
+        kept=config.integer("topk_group", kept),
+        best=2,
+        correction="mlp.gate.e_score_correction_bias",
+    )
+
+
 def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
     """The first layers dense, then those of experts; without experts where all are dense."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
@@ -60,15 +73,7 @@ def deepseek_v3(config: Config) -> Decoder:
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     drafts(config)
-    routing = Routing(
-        score="sigmoid",
-        normalize=config.flag("norm_topk_prob", True),
-        scale=config.number("routed_scaling_factor", 2.5),
-        groups=config.integer("n_group", 8),
-        kept=config.integer("topk_group", 4),
-        best=2,
-        correction="mlp.gate.e_score_correction_bias",
-    )
+    routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
     dense = Mlp(config.assumed("intermediate_size", 18432))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
+from ..latents import latent
 from ..layers import Layer
-from ..mlps import Mlp, Routing
+from ..mlps import Mlp
 from ..parts import attention, decoder, drafts, layers
-from .deepseek import experts
+from .deepseek import by_groups, experts
 
 _EXPERTS = {
     "n_routed_experts": 128,
@@ -22,15 +23,7 @@ _EXPERTS = {
 def glm_moe(config: Config) -> Decoder:
     """Glm4MoeForCausalLM: DeepSeek V3's experts after attention with positions on half of a head."""
     drafts(config)
-    routing = Routing(
-        score="sigmoid",
-        normalize=config.flag("norm_topk_prob", True),
-        scale=config.number("routed_scaling_factor", 1.0),
-        groups=config.integer("n_group", 1),
-        kept=config.integer("topk_group", 1),
-        best=2,
-        correction="mlp.gate.e_score_correction_bias",
-    )
+    routing = by_groups(config, groups=1, kept=1, scale=1.0)
     mixer = attention(
         config,
         positions_default=131072,
@@ -44,3 +37,22 @@ def glm_moe(config: Config) -> Decoder:
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     stack = tuple(Layer(mixer, dense if i < first else sparse) for i in range(layers(config)))
     return decoder(config, "Glm4MoeForCausalLM", stack, eps_default=1e-5)
+
+
+_LITE = {**_EXPERTS, "n_routed_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1536}
+
+
+@family("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
+def glm_moe_lite(config: Config) -> Decoder:
+    """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: those experts after DeepSeek's latent attention."""
+    drafts(config)
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
+    sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
+    dense, count = Mlp(config.assumed("intermediate_size", 10240)), layers(config)
+    kinds = config.texts("mlp_layer_types") or ("dense", *("sparse",) * (count - 1))
+    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
+        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
+    config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
+    stack = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)

@@ -18,9 +18,9 @@ def describe(kind: type[Op]) -> dict[str, Any]:
     """What there is to know of an op, as `llmir ops` lists it.
 
     >>> from llmir.op import OPS
-    >>> described = describe(OPS["rms_norm"])
+    >>> described = describe(OPS["add_rms_norm"])
     >>> described["takes"], described["equation"], described["flops"]
-    ('x, weight', '* h!, h! -> * h!', '4 an element')
+    ('x, y, weight', '* h!, * h!, h! -> * h!, * h!', '5 an element')
     """
     attributes = [
         {"name": f.name, "type": str(f.type)} | ({} if f.default is MISSING else {"default": f.default})

@@ -39,10 +39,17 @@ def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
     learned = max((len(t.shape) for t in operands[inputs:]), default=over)
     if not over <= learned <= rank:
         raise VerifyError(f"a norm over {over} axes has weights of {learned}, and rows of {rank}")
-    axes = [f"h{i}!" if i < over else f"h{i}" for i in range(rank)][::-1]
+    names = ["h", *(f"h{i}" for i in range(1, rank))]
+    axes = [f"{name}!" if i < over else name for i, name in enumerate(names)][::-1]
     rows, weight = " ".join(axes), " ".join(axes[rank - learned :])
     terms = [rows] * inputs + [weight] * (len(operands) - inputs)
     return equation(f"{', '.join(terms)} -> {', '.join([rows] * inputs)}")
+
+
+def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a weight of that shape, those axes together, and those before them."""
+    heads = shape[: len(shape) - over]
+    return (*((prod(heads),) if heads else ()), prod(shape[len(shape) - over :]))
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,8 @@ class RmsNorm(Op):
         return (2 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Over several axes, with those together."""
-        return (prod(shape),) if self.over > 1 else shape
+        """The axes that it is over together, and those before them: heads."""
+        return _stored(self.over, shape)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
@@ -121,6 +128,10 @@ class LayerNorm(Op):
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """5 an element, and 1 for each of weight and bias."""
         return (4 + len(operands)) * results[0].elements
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes that it is over together, and those before them: heads."""
+        return _stored(self.over, shape)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""

@@ -62,23 +62,19 @@ class Case:
         groups = [self.groups[i] for i in some]
         return replace(self, seconds=self.seconds[some], groups=groups, clock=self.clock.take(some))
 
-    def fit(self) -> Mapping[str, Kernel]:
-        """The kernels nearest to the rows."""
+    @cached_property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Those nearest to the rows."""
         kinds = {family: KERNELS[family] for family in self.families}
         of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
         return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=of.prior, loss=of.loss)
-
-    @cached_property
-    def kernels(self) -> Mapping[str, Kernel]:
-        """Those of all rows."""
-        return self.fit()
 
     @cached_property
     def errors(self) -> Errors:
         """Errors of each row by a fit that saw none of its group."""
         found = np.empty(len(self.seconds))
         for seen, judged in group_folds(self.groups):
-            found[judged] = self.take(judged).predicted(self.take(seen).fit())
+            found[judged] = self.take(judged).predicted(self.take(seen).kernels)
         return errors(found, self.seconds)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir import hw
 from llmir.backends.analysis.plan import plan
-from llmir.backends.cost import Calibrated
+from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
@@ -148,8 +148,10 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
         one = IDEAL.workload(program, device, engine, 1, prompt, generate)
         together = within = loop.fitting(one, asked.batch)[0]
 
+    model = _model(device, engine)
+
     def step(batch: int, new: int, cached: int) -> StepShape:
-        return step_shape(program, _model(device, engine), Binding(B=batch, T=new, C=cached))
+        return step_shape(program, model, Binding(B=batch, T=new, C=cached))
 
     return RunShape(
         decode=step(within, 1, prompt + generate // 2),
@@ -162,7 +164,7 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
     )
 
 
-def step_shape(program: Program, model: Calibrated, at: Binding) -> StepShape:
+def step_shape(program: Program, model: Model, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin."""
     made = plan(program, model)
     waits = flows = 0.0

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -127,33 +126,13 @@ def shown(found: Validation, by: Sequence[str] = BY) -> Any:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{scope(found)}, cost model {found.cost_model}")]
-    parts += _sections([*by, *HEADINGS[:-1]], group_lines(found, by), len(by))
+    parts += table.sections([*by, *HEADINGS[:-1]], group_lines(found, by), len(by))
     for headings, rows in more(found):
         below = table.columns(headings, headings[-1:], headings[1:-1])
         for row in rows:
             table.add(below, row)
         parts += ["", below]
     return Group(*parts)
-
-
-def _sections(headings: list[str], lines: list[list[str]], keys: int) -> list[Any]:
-    """Tables of groups, alike in width, under what they share: all keys but the last two."""
-    from rich.text import Text
-
-    shared, parts = max(keys - 2, 0), []
-    headings = headings[shared:]
-    cells = [headings, *(line[shared:] for line in lines)]
-    widths = [
-        max(map(len, column)) for column in zip(*(line[: len(headings)] for line in cells), strict=True)
-    ]
-    for title, some in groupby(lines, key=lambda line: line[:shared]):
-        shown = table.columns(headings, headings[keys - shared :], headings[: keys - shared])
-        for column, width in zip(shown.columns, widths, strict=True):
-            column.min_width = width
-        for line in some:
-            table.add(shown, line[shared : shared + len(headings)])
-        parts += ["", *([Text(", ".join(title), style="bold")] if shared else []), shown]
-    return parts
 
 
 def pictures(found: Validation, folder: Path) -> list[Path]:
