@@ -102,9 +102,10 @@ class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
     `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
-    gate, up and down of the experts. With a `clamp`, of limit and slope, the product of gate and up is
-    gpt-oss's; with `scaled_inputs` weights scale what goes to experts, not what they give. All tokens go
-    through the `shared` one, whose output is scaled by a gate if checkpoints have one, called `shared_gate`.
+    gate, up and down of the experts, or up and down alone. With a `clamp`, of limit and slope, the product of
+    gate and up is gpt-oss's; with `scaled_inputs` weights scale what goes to experts, not what they give. All
+    tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have one, called
+    `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -118,8 +119,8 @@ class Moe:
     router: str = "gate"
     router_bias: bool = False
     router_dtype: DType | None = None
-    matrices: tuple[str, str, str] = apart()
-    biases: tuple[str, str, str] | None = None
+    matrices: tuple[str, ...] = apart()
+    biases: tuple[str, ...] | None = None
     activation: str = "silu"
     clamp: tuple[float, float] | None = None
     scaled_inputs: bool = False
@@ -155,24 +156,27 @@ class Moe:
             return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
 
     def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
-        """Gate and up of the rows, multiplied."""
-        b, gate = at.b, self._project(at, rows, chosen, 0)
+        """Gate and up of the rows, multiplied; or up alone, activated."""
+        b, gated = at.b, len(self.matrices) == 3
+        gate = self._project(at, rows, chosen, 0 if gated else 1)
         if self.clamp:
             up, (limit, slope) = self._project(at, rows, chosen, 1), self.clamp
             clamped: Value = b.clamped_glu(gate, up, limit=limit, slope=slope, name="clamped_glu")
             return clamped
-        acted = getattr(b, self.activation)(gate, name=self.activation)
+        acted: Value = getattr(b, self.activation)(gate, name=self.activation)
+        if not gated:
+            return acted
         product: Value = b.mul(acted, self._project(at, rows, chosen, 1), name="gate_mul")
         return product
 
     def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
         """Rows times the gate, up or down of their experts."""
         name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
-        param = f"{self.module}.{self.matrices[which]}"
+        param = f"{self.module}.{self.matrices[which - 3]}"
         operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
         terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]
         if self.biases:
-            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which]}"))
+            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which - 3]}"))
             terms.append(f"[e] {outs}")
         how: dict[str, Any] = {"top_k": self.chosen, "experts": self.count, "name": name}
         result: Value = at.b.grouped_linear(*operands, einsum=f"{', '.join(terms)} -> s {outs}", **how)
