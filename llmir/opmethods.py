@@ -352,6 +352,25 @@ class OpMethods:
             routing=routing,
         )
 
+    def index_scores(
+        self,
+        q: Value,
+        k: Value,
+        weights: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Σ over heads of weight · relu(q · kᵀ) · scale, of keys that all heads share, in fp32.
+
+        Of the products 2·m·n·k, and 1 a head and pair for relu.
+
+        `b t i y, b c y, b t i -> b t c`
+        """
+        return self._op("index_scores", (q, k, weights), name, block, scale=scale)
+
     def l2_norm(self, x: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None) -> Value:
         """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale).
 
@@ -635,6 +654,17 @@ class OpMethods:
         `* -> *`
         """
         return self._op("scale", (x,), name, block, factor=factor)
+
+    def select_keys(
+        self, scores: Value, index: Value, /, *, k: int, mask: str, name: str = "", block: str | None = None
+    ) -> Value:
+        """Scores with −∞ where a key is not among the `k` of highest index that a query sees by `mask`.
+
+        1 FLOP (a comparison) for each candidate, and 1 for each score.
+
+        `b g t! c!, b t! c! -> b g t! c!`
+        """
+        return self._op("select_keys", (scores, index), name, block, k=k, mask=mask)
 
     def selective_scan(
         self,
