@@ -656,15 +656,23 @@ class OpMethods:
         return self._op("scale", (x,), name, block, factor=factor)
 
     def select_keys(
-        self, scores: Value, index: Value, /, *, k: int, mask: str, name: str = "", block: str | None = None
+        self,
+        scores: Value,
+        index: Value,
+        /,
+        *,
+        top_k: int,
+        mask: str,
+        name: str = "",
+        block: str | None = None,
     ) -> Value:
-        """Scores with −∞ where a key is not among the `k` of highest index that a query sees by `mask`.
+        """Scores with −∞ where a key is not among the `top_k` of highest index that a query sees by `mask`.
 
         1 FLOP (a comparison) for each candidate, and 1 for each score.
 
         `b g t! c!, b t! c! -> b g t! c!`
         """
-        return self._op("select_keys", (scores, index), name, block, k=k, mask=mask)
+        return self._op("select_keys", (scores, index), name, block, top_k=top_k, mask=mask)
 
     def selective_scan(
         self,
@@ -801,6 +809,33 @@ class OpMethods:
             kept=kept,
             best=best,
             scale=scale,
+        )
+
+    def sparse_latent_attention(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        *v_and_index: Value,
+        mask: str,
+        scale: float = 1.0,
+        top_k: int,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+
+        The index is the last operand; its largest are found inside, by a comparison for each candidate.
+        """
+        return self._op(
+            "sparse_latent_attention",
+            (q, q_rope, k, k_rope, *v_and_index),
+            name,
+            block,
+            mask=mask,
+            scale=scale,
+            top_k=top_k,
         )
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:

@@ -89,7 +89,7 @@ class LatentAttention:
             scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
             masked = b.attention_mask(scores, mask="causal", name="mask")
             if self.indexer and index:
-                masked = b.select_keys(masked, index, k=self.indexer.keys, mask="causal", name="select")
+                masked = b.select_keys(masked, index, top_k=self.indexer.keys, mask="causal", name="select")
             probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
             mixed = b.latent_mix(at.cast(probabilities, at.dtype), v, name="mix")
         with b.block("attention"):

@@ -26,7 +26,8 @@ def chosen(index: Array, k: int, mask: str, at: Place) -> Array:
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
-    return found
+    seen: Array = found & np.isfinite(ranked)  # of few keys, not all that are chosen are seen
+    return seen
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class IndexScores(Op):
 
 @dataclass(frozen=True)
 class SelectKeys(Op):
-    """Scores with −∞ where a key is not among the `k` of highest index that a query sees by `mask`.
+    """Scores with −∞ where a key is not among the `top_k` of highest index that a query sees by `mask`.
 
     1 FLOP (a comparison) for each candidate, and 1 for each score.
     """
@@ -79,13 +80,13 @@ class SelectKeys(Op):
     rule = "b g t! c!, b t! c! -> b g t! c!"
     takes = ("scores", "index")
 
-    k: int
+    top_k: int
     mask: str
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Those of the scores; `VerifyError` for fewer keys than one."""
-        if self.k < 1:
-            raise VerifyError(f"select_keys: cannot select {self.k} keys")
+        if self.top_k < 1:
+            raise VerifyError(f"select_keys: cannot select {self.top_k} keys")
         return super().types(operands)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
@@ -95,4 +96,4 @@ class SelectKeys(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """−∞ elsewhere."""
         scores, index = operands
-        return (np.where(chosen(index, self.k, self.mask, at)[:, None], scores, -np.inf),)
+        return (np.where(chosen(index, self.top_k, self.mask, at)[:, None], scores, -np.inf),)
