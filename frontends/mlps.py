@@ -64,7 +64,7 @@ class Routing:
     With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter; either is in fp32.
+    if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does.
     """
 
     score: str = "softmax"
@@ -75,10 +75,13 @@ class Routing:
     best: int = 1
     correction: str = ""
     learned: bool = False
+    jitter: float = 0.0
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
         """The weights of the experts that each token takes, and which they are."""
         b = blocks.b
+        if self.jitter:
+            return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
         scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
@@ -99,9 +102,10 @@ class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
     `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
-    gate, up and down of the experts. With a `clamp`, of limit and slope, the product of gate and up is
-    gpt-oss's. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
-    one, called `shared_gate`.
+    gate, up and down of the experts, or up and down alone. With a `clamp`, of limit and slope, the product of
+    gate and up is gpt-oss's; with `scaled_inputs` weights scale what goes to experts, not what they give. All
+    tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have one, called
+    `shared_gate`.
     """
 
     kind: ClassVar[str] = "moe"
@@ -115,10 +119,11 @@ class Moe:
     router: str = "gate"
     router_bias: bool = False
     router_dtype: DType | None = None
-    matrices: tuple[str, str, str] = apart()
-    biases: tuple[str, str, str] | None = None
+    matrices: tuple[str, ...] = apart()
+    biases: tuple[str, ...] | None = None
     activation: str = "silu"
     clamp: tuple[float, float] | None = None
+    scaled_inputs: bool = False
     shared: Mlp | None = None
     shared_gate: str = ""
 
@@ -143,30 +148,35 @@ class Moe:
             logits = at.linear(x, "b t h", "h x", "b t x", "gate", name, **how)
             weights, chosen = self.routing.build(at, logits, self.chosen)
         with b.block(self.block):
-            rows, chosen = b.dispatch(x, chosen)
+            if self.scaled_inputs:
+                rows, chosen = b.scaled_dispatch(x, chosen, weights)
+            else:
+                rows, chosen = b.dispatch(x, chosen)
             down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
-            combined: Value = b.combine(down, weights)
-            return combined
+            return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
 
     def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
-        """Gate and up of the rows, multiplied."""
-        b, gate = at.b, self._project(at, rows, chosen, 0)
+        """Gate and up of the rows, multiplied; or up alone, activated."""
+        b, gated = at.b, len(self.matrices) == 3
+        gate = self._project(at, rows, chosen, 0 if gated else 1)
         if self.clamp:
             up, (limit, slope) = self._project(at, rows, chosen, 1), self.clamp
             clamped: Value = b.clamped_glu(gate, up, limit=limit, slope=slope, name="clamped_glu")
             return clamped
-        acted = getattr(b, self.activation)(gate, name=self.activation)
+        acted: Value = getattr(b, self.activation)(gate, name=self.activation)
+        if not gated:
+            return acted
         product: Value = b.mul(acted, self._project(at, rows, chosen, 1), name="gate_mul")
         return product
 
     def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
         """Rows times the gate, up or down of their experts."""
         name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
-        param = f"{self.module}.{self.matrices[which]}"
+        param = f"{self.module}.{self.matrices[which - 3]}"
         operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
         terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]
         if self.biases:
-            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which]}"))
+            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which - 3]}"))
             terms.append(f"[e] {outs}")
         how: dict[str, Any] = {"top_k": self.chosen, "experts": self.count, "name": name}
         result: Value = at.b.grouped_linear(*operands, einsum=f"{', '.join(terms)} -> s {outs}", **how)

@@ -179,8 +179,8 @@ def _dynamic(stated: _Stated) -> tuple[float, ...]:
 
 def _llama3(stated: _Stated) -> tuple[float, ...]:
     low, high = (stated.inner.number(f"{end}_freq_factor") for end in ("low", "high"))
-    if low >= high:
-        fact = f"expected more than low_freq_factor, {show(low)}, got {show(high)}"
+    if low > high:
+        fact = f"expected at least low_freq_factor, {show(low)}, got {show(high)}"
         raise stated.inner.error("high_freq_factor", fact)
     return (stated.inner.number("factor"), low, high, stated.trained)
 

@@ -655,6 +655,27 @@ class OpMethods:
         """
         return self._op("scale", (x,), name, block, factor=factor)
 
+    def scaled_dispatch(
+        self,
+        x: Value,
+        chosen: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        experts: int = 0,
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there.
+
+        `b t h, b t k, b t k -> (b t k) h, (b t k)`
+        """
+        return self._op(
+            "scaled_dispatch", (x, chosen, weights), name, block, over=over, experts=experts, routing=routing
+        )
+
     def select_keys(
         self,
         scores: Value,
@@ -838,6 +859,18 @@ class OpMethods:
             top_k=top_k,
         )
 
+    def sparse_mixer(
+        self, x: Value, /, *, jitter: float, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+
+        The weight of each is a softmax over the candidates left that are within 2·jitter of the largest,
+        to the larger of its own score and that one.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op("sparse_mixer", (x,), name, block, jitter=jitter)
+
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
 
@@ -871,6 +904,22 @@ class OpMethods:
         return self._op(
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
+
+    def sum_experts(
+        self,
+        rows: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """`combine` of rows that were weighted before they went to experts: weights say where tokens lie.
+
+        `(b t k) h, b t k -> b t h`
+        """
+        return self._op("sum_experts", (rows, weights), name, block, over=over)
 
     def temper(
         self,

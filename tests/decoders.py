@@ -13,7 +13,16 @@ from llmir.dtype import FP32
 from llmir.frontends.blocks import Norm
 from llmir.frontends.decoder import Decoder, Learned
 from llmir.frontends.layers import Layer, Norms, Sublayer
-from llmir.frontends.mixers import Attention, Rope
+from llmir.frontends.mixers import (
+    Attention,
+    DeltaNet,
+    Lightning,
+    Mamba,
+    Mamba2,
+    Rope,
+    ShortConv,
+    Sides,
+)
 from llmir.frontends.mlps import Mlp, Moe, Routing, apart
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
@@ -28,6 +37,7 @@ _NORMS = (
 _ROUTINGS = (
     Routing(),
     Routing(normalize=True),
+    Routing(jitter=0.1),
     Routing("sigmoid", normalize=True, scale=2.0, correction="correction"),
     Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True),
 )
@@ -39,8 +49,31 @@ _PLACES = (
 
 
 @st.composite
+def keepers(draw: st.DrawFn) -> Sublayer:
+    """Mixers that keep states of fixed size."""
+    flag, taps = draw(st.booleans()), draw(st.integers(2, 4))
+    mamba2 = Mamba2(
+        *(4, 3, draw(st.sampled_from((1, 2, 4))), 5, taps, flag),
+        norm=draw(st.sampled_from(("gated", "before", ""))),
+        least=draw(st.sampled_from((0.0, 0.5))),
+        scales=draw(st.sampled_from(((1.0,) * 5, (0.5, 2.0, 1.0, 0.7, 1.5)))),
+    )
+    stacks = (("qkvz", 2, "qkvz"), ("ba", 2, "ba")), tuple((part, 1, part) for part in "qkvzba")
+    delta = DeltaNet(
+        *(2, 4, 3, 5, taps, 1e-3),
+        projections=draw(st.sampled_from(stacks)),
+        negative=flag,
+    )
+    sides = Sides(mamba2, Attention(4, 2, 6, None), 0.5, (2.0, 0.7))
+    others = (Mamba(8, 5, 3, taps, flag, normed=flag), Lightning(4, 3, 9), ShortConv(8, taps, flag))
+    return draw(st.sampled_from((mamba2, delta, sides, *others)))
+
+
+@st.composite
 def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
     """What mixes tokens."""
+    if draw(st.booleans()):
+        return draw(keepers())
     return Attention(
         heads=4,
         kv_heads=2,
@@ -48,12 +81,13 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         rope=draw(st.sampled_from((None, *_ROPES))),
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
-        qk_norm=draw(st.sampled_from(("", "head", "heads", "whole"))),
+        qk_norm=draw(st.sampled_from(("", "head", "heads", "whole", "bare"))),
         mask=draw(st.sampled_from(("causal", "window(3)", "alibi(1)", "alibi(6)"))),
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
+        gate=draw(st.booleans()),
     )
 
 
@@ -73,6 +107,7 @@ def experts(draw: st.DrawFn) -> Moe:
         biases=("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None,
         activation=draw(st.sampled_from(("silu", "gelu"))),
         clamp=draw(st.sampled_from((None, (0.5, 1.2)))),
+        scaled_inputs=draw(st.booleans()),
         shared=shared,
         shared_gate="shared_gate" if shared and draw(st.booleans()) else "",
     )

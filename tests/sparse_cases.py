@@ -83,6 +83,27 @@ _GLM_MOE = {
     "topk_group": 2,
     "partial_rotary_factor": 0.5,
 }
+_LLAMA_4 = {
+    **SIZES,
+    "architectures": ["Llama4ForCausalLM"],
+    "model_type": "llama4_text",
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "intermediate_size_mlp": 18,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 1,
+    "no_rope_layer_interval": 2,
+    "attention_chunk_size": 3,
+    "pad_token_id": 0,
+}
+_PHI_MOE = {
+    **SIZES,
+    "architectures": ["PhimoeForCausalLM"],
+    "model_type": "phimoe",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "router_jitter_noise": 0.3,
+}
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
     "flex-olmo": _FLEX_OLMO,
@@ -102,4 +123,27 @@ SPARSE: dict[str, dict[str, Any]] = {
     },
     "glm-4.5, groups": {**_GLM_MOE, "routed_scaling_factor": 1.5},
     "glm-4.5, q and k normalized, biases": {**_GLM_MOE, "use_qk_norm": True, "attention_bias": True},
+    "llama-4, a window of 3 tokens as chunks": {**_LLAMA_4, "floor_scale": 2, "attn_scale": 0.5},
+    "llama-4, experts in every second layer, two a token": {
+        **_LLAMA_4,
+        "rope_parameters": {
+            **{"rope_type": "llama3", "rope_theta": 100.0, "factor": 16.0},
+            **{"low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 16},
+        },
+        "interleave_moe_layer_step": 2,
+        "num_experts_per_tok": 2,
+        "use_qk_norm": False,
+        "attn_temperature_tuning": False,
+    },
+    "phi-3.5-moe, biases": {**_PHI_MOE, "attention_bias": True, "lm_head_bias": True},
+    "phi-3.5-moe, longrope, a window of 3": {
+        **_PHI_MOE,
+        "sliding_window": 3,
+        "max_position_embeddings": 48,
+        "rope_scaling": {
+            **{"type": "longrope", "short_mscale": 1.3, "long_mscale": 1.3},
+            **{"short_factor": [1.0, 1.1, 1.3], "long_factor": [1.2, 2.5, 4.0]},
+            "original_max_position_embeddings": 24,  # beyond which the class takes short factors still
+        },
+    },
 }

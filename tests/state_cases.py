@@ -124,6 +124,22 @@ _GRANITE_HYBRID = {
     "position_embedding_type": "nope",
 }
 
+_NEMOTRON_H = {
+    **{key: value for key, value in _ATTENTION.items() if key != "num_hidden_layers"},
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-*EM",
+    "head_dim": 8,
+    "ssm_state_size": 5,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "chunk_size": 4,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 12,
+    "moe_shared_expert_intermediate_size": 14,
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba, biases, a rank of its own": {
@@ -195,6 +211,16 @@ CASES: dict[str, dict[str, Any]] = {
         **_GRANITE_HYBRID,
         "num_local_experts": 0,
         "position_embedding_type": "rope",
+    },
+    "nemotron-h": _NEMOTRON_H,
+    "nemotron-h, biases, groups of experts": {
+        **{key: value for key, value in _NEMOTRON_H.items() if key != "hybrid_override_pattern"},
+        "layers_block_type": ["linear_attention", "moe", "full_attention"],
+        "use_bias": True,
+        "routed_scaling_factor": 1.5,
+        "n_group": 3,
+        "topk_group": 2,
+        "mlp_hidden_act": "silu",
     },
     "lfm2": _LFM2,
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},

@@ -216,6 +216,23 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * 2 * TOKENS * 8 + 4 * TOKENS * 2,
         2 * TOKENS * 8,
     ),
+    "sparse_mixer": ({"jitter": 0.1}, ("fp32[B, T, 8]",), 0, 22 * TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
+    "scaled_dispatch": (
+        {},
+        ("bf16[B, T, 8]", "int32[B, T, 2]", "fp32[B, T, 2]"),
+        0,
+        2 * TOKENS * 8,
+        2 * TOKENS * 8 + (4 + 4) * TOKENS * 2,
+        2 * TOKENS * 16 + 4 * TOKENS * 2,
+    ),
+    "sum_experts": (
+        {},
+        ("bf16[2*B*T, 8]", "fp32[B, T, 2]"),
+        0,
+        2 * TOKENS * 8,
+        2 * 2 * TOKENS * 8,
+        2 * TOKENS * 8,
+    ),
     "quantize": (
         {"to": "fp8_e4m3_c.mmk"},
         ("bf16[B, T, 8]",),

@@ -85,6 +85,10 @@ PUBLISHED = {
     "StableLM-3B": 2_795_443_200,
     "MPT-7B": 6_649_286_656,
     "DBRX-132B": 131_596_523_520,
+    "InternLM2-7B": 7_737_708_544,
+    "InternLM2-20B": 19_861_149_696,
+    "Baichuan2-7B": 7_505_973_248,
+    "Baichuan2-13B": 13_896_668_160,
     "Mistral-7B-v0.1": 7_241_732_096,
     "Mistral-7B-v0.2": 7_241_732_096,
     "Mistral-7B-v0.3": 7_248_023_552,
@@ -203,7 +207,8 @@ def test_the_name_agrees_with_the_total(preset: Preset) -> None:
     if not sizes:  # the name says none
         return
     size = sizes[0] if "OLMoE" not in preset.name else sizes[-1]  # its name has the active ones first
-    active, size = size.startswith("A"), size.removeprefix("A")  # Qwen1.5-MoE-A2.7B says that alone
+    # Qwen1.5-MoE-A2.7B says that alone, and Llama 4 beside how many experts there are.
+    active, size = size.startswith("A") or preset.name.endswith("E"), size.removeprefix("A")
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
     # 8x7B says how many experts a model of 7B would have for one: they share its attention.
     billions = math.prod(map(float, size[:-1].split("x")))

@@ -11,6 +11,7 @@ from llmir.errors import LlmirError
 
 from .older_cases import OLDER
 from .transformers_cases import CASES
+from .wide_cases import CASES as WIDE
 
 FOLDER = Path(__file__).parent / "ir"
 
@@ -58,7 +59,20 @@ def _older(case: str) -> dict[str, object]:
     return {**OLDER[case], layers: 1, "_name_or_path": f"tiny-{case}", "torch_dtype": "bfloat16"}
 
 
+def _wide(case: str, layers: int = 1) -> dict[str, object]:
+    """Layers of a family with norms, windows or scales of its own."""
+    own = {"num_hidden_layers": layers, "_name_or_path": f"tiny-{case.partition(',')[0]}"}
+    return {**WIDE[case], **own, "torch_dtype": "bfloat16"}
+
+
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
+    "tiny-arcee.fused.ir": (_wide("arcee"), llmir.DEFAULT_PIPELINE),
+    "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma2.ir": (_wide("gemma2, caps that bite"), ""),
+    "tiny-gemma3.fused.ir": (_wide("gemma3, a window of 3", 7), llmir.DEFAULT_PIPELINE),
+    "tiny-granite.ir": (_wide("granite"), ""),
+    "tiny-ministral3.fused.ir": (_wide("ministral3"), llmir.DEFAULT_PIPELINE),
+    "tiny-olmo2.fused.ir": (_wide("olmo2"), llmir.DEFAULT_PIPELINE),
     "tiny-bloom.fused.ir": (_older("bloom"), llmir.DEFAULT_PIPELINE),
     "tiny-falcon.fused.ir": (_older("falcon"), llmir.DEFAULT_PIPELINE),
     "tiny-gpt2.ir": (_older("gpt2"), ""),

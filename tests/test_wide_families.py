@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import llmir
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.families.gemma import _rounded
+from llmir.frontends.weights import expected
 
 from .test_golden import CONFIGS
 from .wide_cases import CASES
@@ -134,3 +136,32 @@ def test_the_language_model_of_gemma_3_is_read_with_its_class_defaults() -> None
     # What its checkpoint has beside that: SigLIP's tower, and a projection with its norm.
     assert 4_300_079_472 - program.parameters == 416_866_032 + 1152 * 2560 + 1152
     assert [note for note in program.notes if "num_attention_heads; 8 assumed" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "due"),
+    {
+        # What transformers' classes save of the real models, by shape and number of layers.
+        "OLMo-2-7B": {"self_attn.q_norm": ((4096,), 32), "post_feedforward_layernorm": ((4096,), 32)},
+        "Command-R-Plus": {"self_attn.q_norm": ((96, 128), 64), "self_attn.k_norm": ((8, 128), 64)},
+        "Gemma-2-2B": {"pre_feedforward_layernorm": ((2304,), 26), "self_attn.q_proj": ((2048, 2304), 26)},
+        "Arcee": {"mlp.up_proj": ((18432, 2560), 32), "mlp.down_proj": ((2560, 18432), 32)},
+        "Phi-4-mini": {"self_attn.qkv_proj": ((5120, 3072), 32), "mlp.gate_up_proj": ((16384, 3072), 32)},
+    }.items(),
+)
+def test_checkpoints_hold_what_transformers_saves(
+    name: str, due: dict[str, tuple[tuple[int, ...], int]]
+) -> None:
+    found = expected(llmir.load(CONFIGS.get(name, name)))
+    for module, (shape, layers) in due.items():
+        shapes = [found[f"model.layers.{i}.{module}.weight"].shape for i in range(layers)]
+        assert shapes == [shape] * layers
+        assert f"model.layers.{layers}.{module}.weight" not in found
+
+
+def test_a_picture_says_how_periods_repeat(tmp_path: Path) -> None:
+    job = llmir.workload(llmir.load("gemma-3-27b"), "h100-sxm", batch=1, prompt=64, generate=2)
+    llmir.draw(job, tmp_path / "gemma.dot", level="overview", phase="decode")
+    text = (tmp_path / "gemma.dot").read_text("utf-8")
+    assert all(f"{words}<" in text for words in ("sliding_layer × 50 = 10 × 5", "full_layer × 10 = 10 × 1"))
+    assert "sliding_layer × 2<" in text

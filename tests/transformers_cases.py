@@ -326,6 +326,7 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
 _STORED["nemotron_h"] = {"model.": "backbone."}
+_STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
 _STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
 
@@ -352,9 +353,9 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
-                stacked = name.endswith(("experts.gate_up_proj", "experts.down_proj"))  # gate above up
-                if stacked and fields["model_type"] not in _STACKED:
-                    kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+                *_, parent, last = name.split(".")
+                if parent == "experts" and fields["model_type"] not in _STACKED:
+                    kinds = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)  # gate above up
                     for e, rows in enumerate(tensor):
                         stem = name.rpartition(".")[0] + f".{e}."
                         parts = rows.chunk(len(kinds))

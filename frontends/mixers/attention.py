@@ -43,10 +43,10 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection; after the rotary positions if `norm_turned`. With a `gate`, q_proj has beside each
-    head of q another, whose sigmoid scales the output. `module` and `matrices` are what checkpoints call it
-    and its projections to q, k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each
-    head has a score that takes its part of the softmax.
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. With a
+    `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
+    are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
+    `sinks`, so called there, each head has a score that takes its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -131,6 +131,10 @@ class Attention:
         """q or k of these axes, normed if they are."""
         if not self.qk_norm:
             return x
+        if self.qk_norm == "bare":
+            with at.b.block("norm"):
+                bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
+                return bare
         whole = axes.replace("g", "G").replace("r", "R")
         learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
             self.qk_norm

@@ -1,4 +1,4 @@
-"""Mixtures of experts: gpt-oss, MiniMax-M2, GLM-4.5 to 4.7, ERNIE 4.5, Granite 3, OLMoE.
+"""Mixtures of experts: gpt-oss, MiniMax-M2, Llama 4, GLM-4.5 to 4.7, ERNIE 4.5, Granite 3, OLMoE.
 
 Shapes: the reports (arXiv:2508.10925, 2508.06471, 2409.02060, ERNIE 4.5's, and the model cards of MiniMax-M2
 and Granite 3.0) and the released configs. Totals of gpt-oss, GLM-4.5-Air, ERNIE 21B and OLMoE are what the
@@ -99,6 +99,24 @@ _GRANITE = _class(
 )
 _OLMOE = _class(*("OlmoeForCausalLM", "olmoe"), num_experts=64, num_experts_per_tok=8, norm_topk_prob=False)
 
+_LLAMA_4 = _class(
+    *("Llama4ForCausalLM", "llama4_text"),
+    head_dim=128,
+    num_experts_per_tok=1,
+    intermediate_size_mlp=16384,
+    attention_chunk_size=8192,
+    rope_theta=500000.0,
+    rms_norm_eps=1e-5,
+)
+_SCOUT: _Config = {
+    **{"num_local_experts": 16, "interleave_moe_layer_step": 1, "use_qk_norm": True},
+    "rope_scaling": {
+        **{"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+        "original_max_position_embeddings": 8192,
+    },
+}
+_MAVERICK: _Config = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "use_qk_norm": False}
+
 # id; parameters, then the columns; what its class has in common, and its own
 _ALL: tuple[tuple[str, tuple[int, ...], _Config, _Config], ...] = (
     (
@@ -139,9 +157,21 @@ _ALL: tuple[tuple[str, tuple[int, ...], _Config, _Config], ...] = (
         (3_298_793_472, 32, 1536, 24, 8, 512, 49155, 4096),
         *(_GRANITE, {"num_local_experts": 40, "logits_scaling": 6.0}),
     ),
+    (
+        "meta-llama/Llama-4-Scout-17B-16E",
+        (107_769_861_120, 48, 5120, 40, 8, 8192, 202048, 262144),
+        *(_LLAMA_4, _SCOUT),
+    ),
+    (
+        "meta-llama/Llama-4-Maverick-17B-128E",
+        (400_711_848_960, 48, 5120, 40, 8, 8192, 202048, 1048576),
+        *(_LLAMA_4, _MAVERICK),
+    ),
     ("allenai/OLMoE-1B-7B-0924", (6_919_161_856, 16, 2048, 16, 16, 1024, 50304, 4096), *(_OLMOE, {})),
 )
 _ALIASES = {
+    "Llama-4-Scout-17B-16E": ("Llama-4-Scout",),
+    "Llama-4-Maverick-17B-128E": ("Llama-4-Maverick",),
     "MiniMax-M2": ("MiniMax-M2.1", "MiniMax-M2.5"),
     "GLM-4.6": ("GLM-4.7",),
     "OLMoE-1B-7B-0924": ("OLMoE-1B-7B", "OLMoE-1B-7B-0125"),

@@ -209,6 +209,7 @@ class ClampedGlu(Op):
     kind = "elementwise"
     rule = "*, * -> *"
     takes = ("gate", "up")
+    activates = True
     vector_flops = 11
 
     limit: float

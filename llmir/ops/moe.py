@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Dispatch(Op):
     opcode = "dispatch"
     kind = "moe"
     rule = "b t h, b t k -> (b t k) h, (b t k)"
-    takes = ("x", "chosen")
+    takes: ClassVar[tuple[str, ...]] = ("x", "chosen")
     copies = MappingProxyType({0: 0, 1: 1})
 
     over: tuple[str, ...] = ()
@@ -66,6 +67,22 @@ class Dispatch(Op):
         x, chosen = operands
         rows = np.repeat(x, chosen.shape[-1], axis=1)
         return rows.reshape(chosen.size, x.shape[-1]), chosen.reshape(chosen.size)
+
+
+@dataclass(frozen=True)
+class ScaledDispatch(Dispatch):
+    """`dispatch` of rows that are scaled by the token's weight for their expert, before they go there."""
+
+    opcode = "scaled_dispatch"
+    rule = "b t h, b t k, b t k -> (b t k) h, (b t k)"
+    takes = ("x", "chosen", "weights")
+    copies = MappingProxyType({1: 1})
+    vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Rows in the order of tokens."""
+        rows, chosen = super().evaluate(operands[:2], results, at)
+        return rows * operands[2].reshape(-1, 1), chosen
 
 
 @dataclass(frozen=True)
@@ -235,3 +252,23 @@ class Combine(Op):
         """As in its name."""
         rows, weights = operands
         return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, rows.shape[-1]), weights),)
+
+
+@dataclass(frozen=True)
+class SumExperts(Combine):
+    """`combine` of rows that were weighted before they went to experts: weights say where tokens lie."""
+
+    opcode = "sum_experts"
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """1 a routed element."""
+        return operands[0].elements
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The rows alone."""
+        return (operands[0].bytes, 0)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        rows, weights = operands
+        return (rows.reshape(*weights.shape, rows.shape[-1]).sum(axis=2),)

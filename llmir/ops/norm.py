@@ -46,6 +46,12 @@ def _over(operands: Sequence[Tensor], over: int, inputs: int = 1) -> Equation:
     return equation(f"{', '.join(terms)} -> {', '.join([rows] * inputs)}")
 
 
+def _stored(over: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a weight of that shape, those axes together, and those before them."""
+    heads = shape[: len(shape) - over]
+    return (*((prod(heads),) if heads else ()), prod(shape[len(shape) - over :]))
+
+
 @dataclass(frozen=True)
 class RmsNorm(Op):
     """x / rms(x) · (w + offset) over the last `over` axes; 4 FLOPs an element (square, sum, scale, weight).
@@ -70,8 +76,8 @@ class RmsNorm(Op):
         return (2 + len(operands)) * results[0].elements
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Over several axes, with those together."""
-        return (prod(shape),) if self.over > 1 else shape
+        """The axes that it is over together, and those before them: heads."""
+        return _stored(self.over, shape)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
@@ -122,6 +128,10 @@ class LayerNorm(Op):
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """5 an element, and 1 for each of weight and bias."""
         return (4 + len(operands)) * results[0].elements
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes that it is over together, and those before them: heads."""
+        return _stored(self.over, shape)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""

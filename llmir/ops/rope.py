@@ -109,7 +109,7 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
 def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
     """Long wavelengths slowed by `factor`, short ones kept, those between blended."""
     turns = trained * unscaled / (2 * math.pi)
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    kept = np.clip((turns - low) / max(high - low, 1e-30), 0.0, 1.0)  # alike in Llama 4: a step
     result: Array = unscaled * (kept + (1 - kept) / factor)
     return result
 

@@ -166,21 +166,21 @@ def grouped(row: Row) -> Call | None:
     return Call(_families(x.dtype, w.dtype), shape)
 
 
-@prices("dispatch")
+@prices("dispatch", "scaled_dispatch")
 def dispatch(row: Row) -> Call:
     """Rows gathered by expert."""
     x, rows = row.operands[0], row.shape
     return _part(row, "dispatch", RoutedShape(_tokens(x), rows.shape[0], x.shape[-1], bits=bits(x.dtype)))
 
 
-@prices("combine")
+@prices("combine", "sum_experts")
 def combine(row: Row) -> Call:
     """Each token's rows added up."""
     rows, y = row.operands[0], row.shape
     return _part(row, "combine", RoutedShape(_tokens(y), rows.shape[0], y.shape[-1], bits=bits(y.dtype)))
 
 
-@prices("silu_mul", block="routed_experts")
+@prices("silu_mul", "clamped_glu", block="routed_experts")
 def activation(row: Row) -> Call:
     """Between grouped products."""
     rows, width = row.shape.shape

@@ -65,7 +65,8 @@ class Box:
 class Section:
     """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
 
-    `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them.
+    `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them;
+    `nest` is how often each repeat around it runs, outermost first.
     """
 
     prefix: str
@@ -73,6 +74,7 @@ class Section:
     folded: tuple[str, ...]
     micro_batches: int = 1
     stages: int = 1
+    nest: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
@@ -90,14 +92,15 @@ class Section:
         words = self.prefix.split(".")
         if len(self.folded) > 1 and words[-1].isdigit():
             words.pop()
-        name = " ".join(words)
+        name = words[-1] if len(self.nest) > 1 else " ".join(words)
         return name if "layer" in name else f"{name} layer"
 
     @property
     def count(self) -> str:
         """How often a micro-batch runs it, and on how many stages."""
         stages = f" on {self.stages} stages" if self.stages > 1 else ""
-        return f"× {self.times // self.micro_batches}{stages}"
+        nest = f" = {' × '.join(map(str, self.nest))}" if len(self.nest) > 1 else ""
+        return f"× {self.times // self.micro_batches}{nest}{stages}"
 
     @property
     def total_s(self) -> float:
@@ -231,7 +234,20 @@ def _note(report: Report, rows: Sequence[OpCost]) -> str:
 def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
     stage, _, inside = path.partition(".")
     prefix = path if len(program.entries) == 1 or stage not in program.entries else inside
-    return Section(prefix, _grouped(boxes) if prefix else boxes, (path,), program.micro_batches)
+    nest = _nest(program, path) if prefix else ()
+    return Section(prefix, _grouped(boxes) if prefix else boxes, (path,), program.micro_batches, nest=nest)
+
+
+def _nest(program: Program, path: str) -> tuple[int, ...]:
+    """How often each repeat on a path runs; nothing for a path that numbers iterations or names a stage."""
+    graph, times = program[program.entries[0]], []
+    for name in path.split("."):
+        loop = graph.loops.get(name)
+        if loop is None:
+            return ()
+        times.append(loop.times)
+        graph = program[loop.body]
+    return tuple(times)
 
 
 def _grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
