@@ -35,7 +35,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
-        config.note("config names code of its own in auto_map; the class of transformers is what is modelled")
+        config.note("config names code of its own in auto_map, which is not run; its class is modelled")
     program, stored = quantization.scheme(config, lambda apart: decoder.program(logits, apart))
     facts = {**program.facts, "quantization": stored} if stored else program.facts
     return program.replace(facts=facts, notes=tuple(config.notes))

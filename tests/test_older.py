@@ -163,3 +163,51 @@ def test_attention_and_mlp_side_by_side_are_summed_over_ranks_once(name: str) ->
     """As GPT-J's authors and Megatron do: half the collectives of layers one after the other."""
     program = llmir.run(llmir.load(name), "fuse-attention,fuse,shard{tp=4}")
     assert [n.op.opcode for n in program["layer"].nodes if n.op.kind == "collective"] == ["all_reduce"]
+
+
+TINY: dict[str, object] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 20,
+    "vocab_size": 13,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_each_layer_of_decilm_has_its_own_heads_of_keys_and_values() -> None:
+    config = {**TINY, "architectures": ["DeciLMForCausalLM"], "num_key_value_heads_per_layer": [4, 2, 1]}
+    program = llmir.load(config)
+    assert program.kv_cache_bytes_per_token == 2 * 2 * 6 * (4 + 2 + 1)
+    whole = llmir.load({**TINY, "architectures": ["LlamaForCausalLM"]})
+    assert whole.parameters - program.parameters == 2 * 24 * 6 * (0 + 2 + 3)
+    assert llmir.equivalent(program, llmir.run(program, "fuse-attention,fuse,unroll"))
+    for groups, says in (([4, 2], "2 numbers for 3 layers"), ([4, 3, 1], "3 does not divide 4")):
+        with pytest.raises(ConfigError, match=says):
+            llmir.load({**config, "num_key_value_heads_per_layer": groups})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "like"),
+    [("AquilaModel", "LlamaForCausalLM"), ("XverseForCausalLM", "LlamaForCausalLM")],
+)
+def test_a_class_of_llamas_shape_is_llama(architecture: str, like: str) -> None:
+    own, other = (llmir.load({**TINY, "architectures": [name]}) for name in (architecture, like))
+    assert own.graphs == other.graphs
+
+
+def test_what_is_stored_of_own_code_is_by_its_names() -> None:
+    found = expected(llmir.load("internlm2-7b"))
+    assert len(found) == 32 * 7 + 3
+    assert found["model.layers.0.attention.wqkv.weight"].shape == (6144, 4096)
+    assert found["output.weight"].shape == found["model.tok_embeddings.weight"].shape == (92544, 4096)
+    assert expected(llmir.load("baichuan2-13b"))["model.layers.39.self_attn.W_pack.weight"].shape == (
+        15360,
+        5120,
+    )
+
+
+@pytest.mark.parametrize(("name", "mask"), [("baichuan2-7b", "causal"), ("baichuan2-13b", "alibi(1)")])
+def test_baichuan_has_alibi_where_it_is_wide(name: str, mask: str) -> None:
+    [masked] = [n.op for n in llmir.load(name)["layer"].nodes if n.op.opcode == "attention_mask"]
+    assert getattr(masked, "mask", "") == mask

@@ -25,6 +25,7 @@ _FIXED = {
 
 
 @family("MptForCausalLM", "mpt")
+@family("MPTForCausalLM", "mpt")
 def mpt(config: Config) -> Decoder:
     """MptForCausalLM: ALiBi, no biases; q, k and v are one tensor, and may be clipped."""
     config.spelled(hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers")

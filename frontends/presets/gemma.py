@@ -64,6 +64,7 @@ def presets() -> Iterator[Preset]:
                 own |= _STRETCHED if own["sliding_window"] == 1024 else {"max_position_embeddings": 32768}
             config = {"architectures": [architecture], "model_type": kind, **_EVERY, **shared, **own}
             aliases = [f"{name}-it"]
+            aliases += [name.replace("-", "-1.1-") + "-it"] if kind == "gemma" else []
             aliases += [f"{name}-text"] if "rope_scaling" in own else []
             end = "-pt" if "rope_scaling" in own or name == "Gemma-3-1B" else ""
             yield Preset(name, f"google/{name.lower()}{end}", config, parameters or 0, tuple(aliases))

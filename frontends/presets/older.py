@@ -49,6 +49,11 @@ _DBRX = _Class(
     },
 )
 _UNTIED = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False}
+_AQUILA = _Class("AquilaModel", "aquila", _GROUPED, {**_BF16, **_UNTIED})
+_LONG = {"rope_theta": 1e6, "bias": False, "rms_norm_eps": 1e-5, "tie_word_embeddings": False}
+_INTERNLM2 = _Class("InternLM2ForCausalLM", "internlm2", _GROUPED, {**_BF16, **_LONG})
+_WIDE = (*_SIZES, "intermediate_size")
+_BAICHUAN = _Class("BaichuanForCausalLM", "baichuan", _WIDE, {**_BF16, "rms_norm_eps": 1e-6})
 _LLAMA = _Class("LlamaForCausalLM", "llama", _GROUPED, {**_BF16, **_UNTIED})
 _NEW: Mapping[str, object] = {"new_decoder_architecture": True}
 _RW: Mapping[str, object] = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
@@ -246,9 +251,54 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
         ),
     ),
     (
+        _AQUILA,
+        (("Aquila-7B", "BAAI/Aquila-7B", 7_295_537_152, (32, 4096, 32, 100008, 2048, 11008, 32)),),
+    ),
+    (
+        _INTERNLM2,
+        (
+            (
+                "InternLM2-7B",
+                "internlm/internlm2-7b",
+                7_737_708_544,
+                (32, 4096, 32, 92544, 32768, 14336, 8),
+                {},
+                ("internlm2-chat-7b",),
+            ),
+            (
+                "InternLM2-20B",
+                "internlm/internlm2-20b",
+                19_861_149_696,
+                (48, 6144, 48, 92544, 32768, 16384, 8),
+                {},
+                ("internlm2-chat-20b",),
+            ),
+        ),
+    ),
+    (
+        _BAICHUAN,
+        (
+            (
+                "Baichuan2-7B",
+                "baichuan-inc/Baichuan2-7B-Base",
+                7_505_973_248,
+                (32, 4096, 32, 125696, 4096, 11008),
+                {},
+                ("Baichuan2-7B-Chat",),
+            ),
+            (
+                "Baichuan2-13B",
+                "baichuan-inc/Baichuan2-13B-Base",
+                13_896_668_160,
+                (40, 5120, 40, 125696, 4096, 13696),
+                {},
+                ("Baichuan2-13B-Chat",),
+            ),
+        ),
+    ),
+    (
         _LLAMA,
         (
-            ("Aquila-7B", "BAAI/Aquila-7B", 7_295_537_152, (32, 4096, 32, 100008, 2048, 11008, 32)),
             # Its layers have 4, 2 or 1 heads of keys and values; vLLM holds 4 in all (its decilm.py).
             ("DeciLM-7B-4KV", "", 7_107_514_368, (32, 4096, 32, 32000, 8192, 14336, 4)),
         ),
