@@ -64,7 +64,7 @@ class Routing:
     With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter; either is in fp32.
+    if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does.
     """
 
     score: str = "softmax"
@@ -75,10 +75,13 @@ class Routing:
     best: int = 1
     correction: str = ""
     learned: bool = False
+    jitter: float = 0.0
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
         """The weights of the experts that each token takes, and which they are."""
         b = blocks.b
+        if self.jitter:
+            return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
         scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []

@@ -39,7 +39,8 @@ class Mask:
     bias_flops: ClassVar[int] = 0  # per pair, of what it adds to scores
 
     def __init_subclass__(cls) -> None:
-        MASKS[cls.word] = cls
+        if cls.word:
+            MASKS[cls.word] = cls
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -143,6 +144,23 @@ class Window(Mask):
         """No later key, and none further back than the window."""
         found: Array = (key <= query) & (key > query - self.width)
         return found
+
+
+class Selected(Window):
+    """As many keys as of a window, up to a query's own, but chosen by what is in them: all are kept.
+
+    No positions say which; an op that has it is told.
+    """
+
+    word = ""  # of no mask's text
+
+    def kept(self, c: Size) -> Size:
+        """Any may be chosen."""
+        return c
+
+    def keys(self, t: Size, c: Size) -> Size:
+        """So many for each query, at most, and no more than there are."""
+        return Min.of(c + t, t * self.width)
 
 
 @dataclass(frozen=True)

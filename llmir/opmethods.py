@@ -352,6 +352,25 @@ class OpMethods:
             routing=routing,
         )
 
+    def index_scores(
+        self,
+        q: Value,
+        k: Value,
+        weights: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Σ over heads of weight · relu(q · kᵀ) · scale, of keys that all heads share, in fp32.
+
+        Of the products 2·m·n·k, and 1 a head and pair for relu.
+
+        `b t i y, b c y, b t i -> b t c`
+        """
+        return self._op("index_scores", (q, k, weights), name, block, scale=scale)
+
     def l2_norm(self, x: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None) -> Value:
         """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale).
 
@@ -657,6 +676,25 @@ class OpMethods:
             "scaled_dispatch", (x, chosen, weights), name, block, over=over, experts=experts, routing=routing
         )
 
+    def select_keys(
+        self,
+        scores: Value,
+        index: Value,
+        /,
+        *,
+        top_k: int,
+        mask: str,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Scores with −∞ where a key is not among the `top_k` of highest index that a query sees by `mask`.
+
+        1 FLOP (a comparison) for each candidate, and 1 for each score.
+
+        `b g t! c!, b t! c! -> b g t! c!`
+        """
+        return self._op("select_keys", (scores, index), name, block, top_k=top_k, mask=mask)
+
     def selective_scan(
         self,
         x: Value,
@@ -793,6 +831,45 @@ class OpMethods:
             best=best,
             scale=scale,
         )
+
+    def sparse_latent_attention(
+        self,
+        q: Value,
+        q_rope: Value,
+        k: Value,
+        k_rope: Value,
+        *v_and_index: Value,
+        mask: str,
+        scale: float = 1.0,
+        top_k: int,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+
+        The index is the last operand; its largest are found inside, by a comparison for each candidate.
+        """
+        return self._op(
+            "sparse_latent_attention",
+            (q, q_rope, k, k_rope, *v_and_index),
+            name,
+            block,
+            mask=mask,
+            scale=scale,
+            top_k=top_k,
+        )
+
+    def sparse_mixer(
+        self, x: Value, /, *, jitter: float, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+
+        The weight of each is a softmax over the candidates left that are within 2·jitter of the largest,
+        to the larger of its own score and that one.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op("sparse_mixer", (x,), name, block, jitter=jitter)
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.

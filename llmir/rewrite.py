@@ -15,10 +15,10 @@ first operand stands there then. A pattern may return several values.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from .build import Builder
@@ -28,6 +28,7 @@ from .ops import OPS
 from .tensor import Tensor
 
 Place = tuple[int, ...]
+_WAYS = 32  # to meet a pattern from one op, that are tried: a value may have any number of users
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,10 +210,17 @@ def _index(root: _Pattern | _Result) -> int:
 def _matches(draft: _Draft, rule: Rule, node: Node) -> Iterator[Match]:
     first, *others = rule.roots
     start = _value_match(draft, first, Value(node.name, _index(first)), Match())
-    partial = [start] if start else []
-    for root in others:
-        partial = [m for p in partial for m in _other_root(draft, root, p)][:1]
-    yield from partial
+    if start:
+        yield from islice(_ways(draft, others, start), _WAYS)
+
+
+def _ways(draft: _Draft, roots: Sequence[_Pattern | _Result], match: Match) -> Iterator[Match]:
+    """The ways to meet further roots, one after the other."""
+    if not roots:
+        yield match
+        return
+    for met in _other_root(draft, roots[0], match):
+        yield from _ways(draft, roots[1:], met)
 
 
 def _other_root(draft: _Draft, root: _Pattern | _Result, match: Match) -> Iterator[Match]:

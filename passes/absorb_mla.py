@@ -47,7 +47,15 @@ def _fused(of: Latents) -> Callable[..., Any]:
 
 
 def _absorbed(
-    b: Builder, match: Match, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value
+    b: Builder,
+    match: Match,
+    latents: Value,
+    w_k: Value,
+    w_v: Value,
+    q: Value,
+    q_rope: Value,
+    k_rope: Value,
+    *index: Value,
 ) -> Any:
     """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
     expand: Any = match["expand"]
@@ -59,11 +67,13 @@ def _absorbed(
     q = b.linear(q, w_k, einsum="b t g u, l g u -> b t g l", name="q_to_latent", **own)
     if "flash" in match.labels:
         flash = match["flash"]
-        (mixed,) = b.apply(flash.op, q, q_rope, latents, k_rope, name=flash.name)
+        (mixed,) = b.apply(flash.op, q, q_rope, latents, k_rope, *index, name=flash.name)
     else:
         scores, softmax = match["scores"], match["softmax"]
         (x,) = b.apply(scores.op, q, q_rope, latents, k_rope, name=scores.name)
         (x,) = b.apply(match["mask"].op, x, name=match["mask"].name)
+        if index:
+            (x,) = b.apply(match["select"].op, x, *index, name=match["select"].name)
         x = _cast(b, x, softmax.results[0].dtype, softmax.op.block)
         (x,) = b.apply(softmax.op, x, name=softmax.name)
         x = _cast(b, x, dtype, softmax.op.block)
@@ -88,9 +98,31 @@ def _widened(b: Builder, weight: Value, to: Any) -> Value:
     return b.apply(replace(op, type=type.to(to)), name=f"{node.name}.wide")[0]
 
 
+def _sparse_eager(of: Latents) -> Callable[..., Any]:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value, index: Value
+    ) -> Any:
+        k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
+        scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
+        selected = p.select_keys(scores, index, label="select")
+        return p.latent_mix(p.softmax(selected, label="softmax"), v, label="mix")
+
+    return pattern
+
+
+def _sparse_fused(of: Latents) -> Callable[..., Any]:
+    def pattern(
+        p: Any, latents: Value, w_k: Value, w_v: Value, q: Value, q_rope: Value, k_rope: Value, index: Value
+    ) -> Any:
+        k, v = p.linear(of(p, latents), w_k, w_v, label="expand", results=2)
+        return p.sparse_latent_attention(q, q_rope, k, k_rope, v, index, label="flash")
+
+    return pattern
+
+
 RULES = tuple(
     Rule(f"absorb-{form.__name__}{of.__name__}", form(of), _absorbed)
-    for form in (_eager, _fused)
+    for form in (_eager, _fused, _sparse_eager, _sparse_fused)
     for of in (_narrowed, _plain)
 )
 

@@ -41,6 +41,22 @@ def _latent_flash(
     return b.latent_attention(q, q_rope, k, k_rope, *(() if absorbed else (v,)), **how)
 
 
+def _sparse(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value, index: Value) -> Any:
+    scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
+    return p.latent_mix(p.softmax(p.select_keys(scores, index, label="select")), v, label="mix")
+
+
+def _sparse_flash(
+    b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value, index: Value
+) -> Any:
+    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
+    if ops["select"].mask != ops["mask"].mask:
+        return None
+    how: Any = {"mask": ops["mask"].mask, "scale": ops["scores"].scale, "top_k": ops["select"].top_k}
+    operands = (q, q_rope, k, k_rope, *(() if v == k else (v,)), index)
+    return b.sparse_latent_attention(*operands, block=ops["mix"].block, name="latent_attention", **how)
+
+
 def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
     return p.latent_attention(q, q_rope, p.dequantize(k), p.dequantize(k_rope), label="flash")
 
@@ -67,6 +83,7 @@ RULES = (
     Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
     Rule("latent-attention", _latent, _latent_flash),
+    Rule("sparse-latent-attention", _sparse, _sparse_flash),
     Rule("narrow-latents", _latent_widened, _latent_reads_narrow),
     Rule("narrow-rotary", _rotary_widened, _latent_reads_narrow),
 )

@@ -37,6 +37,7 @@ _NORMS = (
 _ROUTINGS = (
     Routing(),
     Routing(normalize=True),
+    Routing(jitter=0.1),
     Routing("sigmoid", normalize=True, scale=2.0, correction="correction"),
     Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True),
 )

@@ -96,6 +96,14 @@ _LLAMA_4 = {
     "attention_chunk_size": 3,
     "pad_token_id": 0,
 }
+_PHI_MOE = {
+    **SIZES,
+    "architectures": ["PhimoeForCausalLM"],
+    "model_type": "phimoe",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "router_jitter_noise": 0.3,
+}
 SPARSE: dict[str, dict[str, Any]] = {
     "olmoe": _OLMOE,
     "flex-olmo": _FLEX_OLMO,
@@ -126,5 +134,16 @@ SPARSE: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "use_qk_norm": False,
         "attn_temperature_tuning": False,
+    },
+    "phi-3.5-moe, biases": {**_PHI_MOE, "attention_bias": True, "lm_head_bias": True},
+    "phi-3.5-moe, longrope, a window of 3": {
+        **_PHI_MOE,
+        "sliding_window": 3,
+        "max_position_embeddings": 48,
+        "rope_scaling": {
+            **{"type": "longrope", "short_mscale": 1.3, "long_mscale": 1.3},
+            **{"short_factor": [1.0, 1.1, 1.3], "long_factor": [1.2, 2.5, 4.0]},
+            "original_max_position_embeddings": 24,  # beyond which the class takes short factors still
+        },
     },
 }

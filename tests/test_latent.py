@@ -23,16 +23,17 @@ NAIVE = "fuse-attention,fuse,dce"
 
 @st.composite
 def latent_models(draw: st.DrawFn) -> dict[str, Any]:
-    """A small DeepSeek V3 or MiniCPM3 whose heads four ranks can share."""
-    deepseek = draw(st.booleans())
+    """A small MiniCPM3, or DeepSeek V3 or V3.2, whose heads four ranks can share."""
+    architecture = draw(st.sampled_from(("MiniCPM3", "DeepseekV3", "DeepseekV32")))
+    deepseek, sparse = architecture != "MiniCPM3", architecture == "DeepseekV32"
     config: dict[str, Any] = {
-        "architectures": ["DeepseekV3ForCausalLM" if deepseek else "MiniCPM3ForCausalLM"],
+        "architectures": [f"{architecture}ForCausalLM"],
         "hidden_size": draw(st.integers(4, 20)),
         "num_hidden_layers": draw(st.integers(1, 3)),
         "num_attention_heads": draw(st.sampled_from((4, 8))),
         "intermediate_size": 4 * draw(st.integers(1, 3)),
         "vocab_size": 4 * draw(st.integers(1, 4)),
-        "q_lora_rank": draw(st.none() | st.integers(1, 9)),
+        "q_lora_rank": draw(st.integers(1, 9) if sparse else st.none() | st.integers(1, 9)),
         "kv_lora_rank": draw(st.integers(1, 9)),
         "qk_nope_head_dim": draw(st.integers(1, 7)),
         "qk_rope_head_dim": 2 * draw(st.integers(1, 3)),
@@ -50,6 +51,9 @@ def latent_models(draw: st.DrawFn) -> dict[str, Any]:
             "n_group": 4,
             "topk_group": draw(st.integers(2, 4)),
         }
+    if sparse:
+        config |= {"index_topk": draw(st.integers(1, 8)), "index_n_heads": draw(st.integers(1, 3))}
+        config |= {"index_head_dim": config["qk_rope_head_dim"] + draw(st.integers(0, 3))}
     return config
 
 
@@ -111,6 +115,12 @@ def test_one_token_at_32k_takes_67_tflop_naive_and_two_thirds_of_one_absorbed() 
     both = 2 * latent * heads * (nope + value) + 2 * keys * heads * (2 * latent + rotary)
     assert absorbed.matmul_flops == naive.matmul_flops + layers * (both - expanded - core)
     assert round(absorbed.matmul_flops / 1e12, 2) == 0.63
+
+
+def test_a_sparse_step_reads_the_keys_that_it_chooses_and_all_of_the_index() -> None:
+    step = _decode(DEFAULT, "DeepSeek-V3.2")
+    assert step.bytes_by_role["kv_cache_read_bytes"] == 2 * 61 * (2048 * 576 + 32769 * 128)
+    assert step.kv_cache_bytes == 32769 * 85888
 
 
 def test_an_absorbed_step_reads_each_latent_once() -> None:

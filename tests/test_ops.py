@@ -216,6 +216,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * 2 * TOKENS * 8 + 4 * TOKENS * 2,
         2 * TOKENS * 8,
     ),
+    "sparse_mixer": ({"jitter": 0.1}, ("fp32[B, T, 8]",), 0, 22 * TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
     "scaled_dispatch": (
         {},
         ("bf16[B, T, 8]", "int32[B, T, 2]", "fp32[B, T, 2]"),
@@ -294,7 +295,7 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     assert len(done.reads) == len(operands)
     # A causal kernel skips part of its products; every other op does all of them.
     gemms = sum(AT(2 * g.batch * g.m * g.n * g.k) for g in done.gemms)
-    part = opcode in ("flash_attention", "latent_attention")
+    part = opcode in ("flash_attention", "latent_attention", "sparse_latent_attention")
     assert gemms >= AT(done.matrix) if part else gemms == AT(done.matrix)
 
 

@@ -73,6 +73,16 @@ _DEEPSEEK_3 = {
     "topk_group": 2,
 }
 _GLM_LITE = {**_DEEPSEEK, "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite"}
+_DEEPSEEK_32 = {
+    **_DEEPSEEK,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "n_group": 4,
+    "topk_group": 2,
+    "index_topk": 64,
+    "index_n_heads": 4,
+    "index_head_dim": 8,
+}
 _MINICPM_3 = {**_LATENT, "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3"}
 _MIXTRAL = {
     **_SIZES,
@@ -262,6 +272,12 @@ CASES: dict[str, dict[str, Any]] = {
         "topk_group": 2,
         "mlp_layer_types": ["sparse", "dense"],
     },
+    "deepseek-v3.2": _DEEPSEEK_32,
+    "deepseek-v3.2, chosen keys, a window of few": {
+        **_yarn(_DEEPSEEK_32, mscale=1.0, mscale_all_dim=1.0),
+        "index_topk": 3,
+        "mlp_layer_types": ["sparse", "dense"],
+    },
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
@@ -310,6 +326,7 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
 _STORED["nemotron_h"] = {"model.": "backbone."}
+_STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
 _STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
 from ..layers import Layer
-from ..mixers import LatentAttention
+from ..mixers import Indexer, LatentAttention
 from ..mlps import Mlp, Moe, Routing
 from ..parts import check_chosen, decoder, drafts, layers
 
@@ -79,3 +81,28 @@ def deepseek_v3(config: Config) -> Decoder:
     dense = Mlp(config.assumed("intermediate_size", 18432))
     sparse = experts(config, routing, _V3)
     return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3))
+
+
+@family("DeepseekV32ForCausalLM", "deepseek_v32")
+def deepseek_v32(config: Config) -> Decoder:
+    """DeepseekV32ForCausalLM: V3 whose queries see the keys that an indexer chooses for them."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    drafts(config)
+    count = layers(config)
+    config.every("layer_types", *("indexed_attention",) * count)
+    keys = config.assumed("index_topk", 2048)
+    indexer = Indexer(config.assumed("index_n_heads", 64), config.assumed("index_head_dim", 128), keys)
+    config.integer("q_lora_rank", 1536)  # of the indexer's queries too, so there is no null
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
+    mixer = replace(mixer, indexer=indexer)
+    sparse, dense = (
+        experts(config, by_groups(config, 8, 4, 2.5), _V3),
+        Mlp(config.assumed("intermediate_size", 18432)),
+    )
+    first = config.integer("first_k_dense_replace", 3, minimum=0)
+    kinds = config.texts("mlp_layer_types") or ("dense",) * min(first, count) + ("sparse",) * (count - first)
+    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
+        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
+    stacked = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    return decoder(config, "DeepseekV32ForCausalLM", stacked)

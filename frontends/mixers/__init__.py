@@ -3,7 +3,7 @@
 from .attention import Attention, Rope, Temper
 from .conv import ShortConv
 from .delta import DeltaNet
-from .latent import LatentAttention
+from .latent import Indexer, LatentAttention
 from .lightning import Lightning
 from .mamba import Mamba, Mamba2
 from .side import Sides
@@ -11,6 +11,7 @@ from .side import Sides
 __all__ = [
     "Attention",
     "DeltaNet",
+    "Indexer",
     "LatentAttention",
     "Lightning",
     "Mamba",

@@ -13,8 +13,34 @@ from ..blocks import Blocks, Norm
 from .attention import Rope
 
 _NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
+_INDEX_NORM = Norm(1e-6, "layer_norm", ("weight", "bias"))
 _MODULE = "self_attn."
 _PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by their last axis
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own."""
+
+    heads: int
+    size: int
+    keys: int
+
+    def build(self, blocks: Blocks, x: Value, rows: Value, rope: Rope, rotary: int) -> Value:
+        """The scores of all keys, of hidden states and of the queries' latent; halves are rotated."""
+        b, at, module = blocks.b, blocks.sized(i=self.heads, y=self.size), f"{_MODULE}indexer."
+        how = {**vars(rope), "size": rotary, "interleaved": False}
+        with b.block("indexer"):
+            q = at.linear(rows, "b t q", "q i y", "b t i y", "index_q", f"{module}wq_b")
+            k = at.linear(x, "b t h", "h y", "b t y", "index_k", f"{module}wk")
+            k = _INDEX_NORM.build(at, k, "index_norm", f"{module}k_norm", "y", 1)
+            k = b.rope(k, name="rope_index_k", **how)
+            keys = _appended(at, k, self.size, "index")
+            weights = at.linear(x, "b t h", "h i", "b t i", "index_weights", f"{module}weights_proj")
+            q = b.rope(q, name="rope_index_q", **how)
+            scale = (self.size * self.heads) ** -0.5
+            scores: Value = b.index_scores(q, keys, weights, scale=scale, name="index_scores")
+            return scores
 
 
 @dataclass(frozen=True)
@@ -38,6 +64,7 @@ class LatentAttention:
     rope: Rope
     scale: float
     bias: bool = False
+    indexer: Indexer | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -46,7 +73,8 @@ class LatentAttention:
         at = blocks.sized(**sizes, q=self.q_latent or 1)
         norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
         with b.block("attention"):
-            q, q_rope = self._queries(at, norms, x)
+            rows = self._rows(at, norms, x)
+            q, q_rope = self._queries(at, rows)
             latent, k_rope = _product(
                 at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias
             )
@@ -56,21 +84,29 @@ class LatentAttention:
             latents = _appended(at, latent, self.latent, "latent")
             rotary = _appended(at, k_rope, self.rotary, "k_rope")
             k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")
+        index = self.indexer.build(at, x, rows, self.rope, self.rotary) if self.indexer else None
         with b.block("attention_core"):
             scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
             masked = b.attention_mask(scores, mask="causal", name="mask")
+            if self.indexer and index:
+                masked = b.select_keys(masked, index, top_k=self.indexer.keys, mask="causal", name="select")
             probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
             mixed = b.latent_mix(at.cast(probabilities, at.dtype), v, name="mix")
         with b.block("attention"):
             bias: dict[str, Any] = {"bias": self.bias}
             return at.linear(mixed, "b t g m", "g m h", "b t h", "o_proj", f"{_MODULE}o_proj", **bias)
 
-    def _queries(self, at: Blocks, norms: Blocks, x: Value) -> tuple[Value, ...]:
+    def _rows(self, at: Blocks, norms: Blocks, x: Value) -> Value:
+        """What queries are made of: their latent, or the hidden states."""
+        if not self.q_latent:
+            return x
+        rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
+        return norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
+
+    def _queries(self, at: Blocks, rows: Value) -> tuple[Value, ...]:
         """The parts without position and with."""
         if not self.q_latent:
-            return _product(at, x, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
-        rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
-        rows = norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
+            return _product(at, rows, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
         return _product(at, rows, "b t q", ("q g u", "q g p"), "q_b_proj", "q_b_proj")
 
 

@@ -11,17 +11,18 @@ without position (absorbed: the latent), `p` the rotary part, `e` head size of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 
 from ..dim import Binding, Size, ceildiv
 from ..equation import Equation, equation
-from ..masks import mask
+from ..masks import Mask, Selected, mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 from .attention import masked
+from .indexer import chosen
 from .norm import softmax
 
 
@@ -107,23 +108,32 @@ class LatentAttention(Op):
 
     def remark(self, operands: Sequence[Tensor]) -> str:
         """The form, and the mask where it is not what all decoders have."""
-        form = "absorbed" if len(operands) == 4 else "naive"
+        form = "absorbed" if len(self.core(operands)) == 4 else "naive"
         return form if self.mask == "causal" else f"{form}, {self.mask}"
+
+    @property
+    def pattern(self) -> Mask:
+        """The mask whose pairs and keys count."""
+        return mask(self.mask)
+
+    def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Queries, keys and values: all operands."""
+        return operands
 
     def _pairs(self, n: Mapping[str, Size]) -> Size:
         """Twice the pairs of one head."""
-        return mask(self.mask).pairs(n["t"], n["c"] - n["t"])
+        return self.pattern.pairs(n["t"], n["c"] - n["t"])
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """Naive with values, absorbed without."""
-        if len(operands) == 4:
+        if len(self.core(operands)) == 4:
             return equation("b t g d, b t g p, b c! d, b c! p -> b t g d")
         return equation("b t g d, b t g p, b c! g d, b c! p, b c! g e -> b t g e")
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """The two products of eager code; `matrix` counts the part that is done."""
         n = self.equation(operands).sizes(operands)
-        absorbed = len(operands) == 4
+        absorbed = len(self.core(operands)) == 4
         batch, rows = (n["b"], n["g"] * n["t"]) if absorbed else (n["b"] * n["g"], n["t"])
         key, value = n["d"] + n["p"], n["d"] if absorbed else n["e"]
         return (Gemm(rows, n["c"], key, batch), Gemm(rows, value, n["c"], batch))
@@ -141,8 +151,9 @@ class LatentAttention(Op):
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees; latents once."""
         n = self.equation(operands).sizes(operands)
-        seen = mask(self.mask).keys(n["t"], n["c"] - n["t"])
-        return tuple(x.bytes if i < 2 else x.resized(1, seen).bytes for i, x in enumerate(operands))
+        seen = self.pattern.keys(n["t"], n["c"] - n["t"])
+        held = self.core(operands)[2:]
+        return (*(x.bytes for x in operands[:2]), *(x.resized(1, seen).bytes for x in held))
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As eager code does it."""
@@ -150,5 +161,57 @@ class LatentAttention(Op):
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
         scores = masked(scores, self.mask, {"g": Binding()(results[0].shape[2])}, at)
         v = values[0] if values else k
-        axes = "bcge" if values else "bce"
-        return (np.einsum(f"bgtc,{axes}->btge", softmax(scores), v, optimize=True),)
+        return (_mixed(softmax(scores), v),)
+
+
+def _mixed(probabilities: Array, v: Array) -> Array:
+    """probabilities · v, of each head or of all."""
+    axes = "bcge" if v.ndim == 4 else "bce"
+    result: Array = np.einsum(f"bgtc,{axes}->btge", probabilities, v, optimize=True)
+    return result
+
+
+@dataclass(frozen=True)
+class SparseLatentAttention(LatentAttention):
+    """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+
+    The index is the last operand; its largest are found inside, by a comparison for each candidate.
+    """
+
+    opcode = "sparse_latent_attention"
+    kind = "attention"
+    takes = ("q", "q_rope", "k", "k_rope", "*v_and_index")
+
+    top_k: int = field(kw_only=True)
+
+    @property
+    def pattern(self) -> Mask:
+        """As many pairs as of a window, of keys that may lie anywhere."""
+        return Selected(self.top_k)
+
+    def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """All but the index."""
+        return operands[:-1]
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """The form, and how many keys a query sees."""
+        return f"{super().remark(operands)}, {self.top_k} keys a query"
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """With the index."""
+        return equation(super().equation(operands).text.replace(" ->", ", b t c! ->"))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The softmax, and 1 for each candidate."""
+        return super().vector(operands, results) + operands[-1].elements
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Of keys and values as many as are chosen at most; the index whole."""
+        return (*super().reads(operands, results), operands[-1].bytes)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As eager code does it."""
+        q, q_rope, k, k_rope, *values, index = operands
+        scores = latent_scores(q, q_rope, k, k_rope) * self.scale
+        seen = chosen(index, self.top_k, self.mask, at)[:, None]
+        return (_mixed(softmax(np.where(seen, scores, -np.inf)), values[0] if values else k),)

@@ -122,3 +122,47 @@ class SigmoidTopK(SoftmaxTopK):
     def score(self, x: Array) -> Array:
         """Of each candidate by itself."""
         return sigmoid(x)
+
+
+@dataclass(frozen=True)
+class SparseMixer(Op):
+    """Two experts, one after the other, as Phi-3.5-MoE chooses (arXiv:2409.12136, at inference).
+
+    The weight of each is a softmax over the candidates left that are within 2·jitter of the largest, to the
+    larger of its own score and that one.
+    """
+
+    opcode = "sparse_mixer"
+    kind = "moe"
+    rule = "b t e! -> b t k, b t k"
+
+    jitter: float
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """Two, of as many or more."""
+        candidates = operands[0].shape[-1]
+        if isinstance(candidates, int) and candidates < 2:
+            raise VerifyError(f"sparse_mixer: cannot choose 2 of {candidates}")
+        return {"k": 2}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Values as they come, and 32-bit indices."""
+        return (operands[0].dtype, INT32)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """22 a candidate: twice a maximum, a size and the larger, a difference's share, a test, a softmax."""
+        return 22 * operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The largest, and the largest of the others."""
+        (scores,) = operands
+        left, weights, chosen = scores, [], []
+        for _ in range(2):
+            best = left.argmax(axis=-1)[..., None]
+            top = np.take_along_axis(left, best, axis=-1)
+            far = (top - scores) / np.maximum(np.abs(scores), top) > 2 * self.jitter
+            near = softmax(np.where(far, -np.inf, left))
+            weights.append(np.take_along_axis(near, best, axis=-1))
+            chosen.append(best)
+            left = np.where(np.arange(scores.shape[-1]) == best, -np.inf, left)
+        return np.concatenate(weights, axis=-1), np.concatenate(chosen, axis=-1)

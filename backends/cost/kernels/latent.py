@@ -9,13 +9,13 @@ a second kernel combines.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Binding, Number
 from llmir.hw import Device
-from llmir.masks import mask
 
 from .attention import AttentionShape, seen
 from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
@@ -30,7 +30,7 @@ PIECE_KEYS = 256  # in a piece at least, as of other attention
 class LatentShape(Shape):
     """`new` tokens of each of `batch` sequences after `cached` ones: `heads` over latents and a rotary key.
 
-    Bits an element of q, of the cache, of the output.
+    A query sees `window` keys at most. Bits an element of q, of the cache, of the output.
     """
 
     batch: Number
@@ -39,10 +39,16 @@ class LatentShape(Shape):
     heads: Number
     latent: Number
     rotary: Number
+    window: Number = np.inf
     q_bits: float = 16
     kv_bits: float = 16
     out_bits: float = 16
     dtype: str = "bf16"
+
+    @property
+    def keys(self) -> Number:
+        """Keys that a query sees at most."""
+        return np.minimum(self.cached + self.new, self.window)
 
     @property
     def rows_bytes(self) -> Number:
@@ -53,7 +59,8 @@ class LatentShape(Shape):
     @property
     def cache_bytes(self) -> Number:
         """Bytes of latents and rotary keys."""
-        return self.batch * (self.cached + self.new) * (self.latent + self.rotary) * self.kv_bits / 8
+        seen = np.minimum(self.cached + self.new, self.new * self.window)
+        return self.batch * seen * (self.latent + self.rotary) * self.kv_bits / 8
 
 
 @families("mla_absorbed", "mla_absorbed_kv8")
@@ -82,9 +89,11 @@ class Absorbed(Kernel):
         positions = np.maximum(self.tile_rows / together, 1)
         tiles, across = np.ceil(shape.new / positions), np.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
-        walked = np.maximum(seen(tiles, before, np.inf, step), tiles * step)  # tiles of scores, for all rows
+        walked = np.maximum(
+            seen(tiles, before, shape.window / TILE_KEYS, step), tiles * step
+        )  # tiles of scores, for all rows
         blocks = shape.batch * across * tiles
-        keys = shape.cached + shape.new
+        keys = shape.keys
         possible = np.clip(keys / PIECE_KEYS, 1, self.pieces)
         pieces = np.clip(1 / (share * blocks), 1, possible)
 
@@ -107,35 +116,24 @@ class Absorbed(Kernel):
 families("mla_naive", "mla_naive_kv8")(Prefill)
 
 
-@prices("latent_attention")
+@prices("latent_attention", "sparse_latent_attention")
 def latent(row: Row) -> Call:
     """Without values of its own it is absorbed. Naive, each head has its own keys and values.
 
     Naive the heads of queries and of values differ in size; the kernel is told their mean.
     """
-    q, q_rope, k, k_rope, *values = row.operands
-    by = mask(getattr(row.node.op, "mask", "causal"))
+    op: Any = row.node.op
+    q, q_rope, k, k_rope, *values = op.core(row.operands)
+    by = op.pattern
     cached, narrow = k.shape[1] - q.shape[1] * by.step, k_rope.dtype.bits <= 8
     batch, new, heads, head = q.shape
     rotary = q_rope.shape[-1]
-    out = row.shape.dtype.bits
+    own = {"q_bits": q.dtype.bits, "kv_bits": bits(k.dtype), "out_bits": row.shape.dtype.bits}
+    common: dict[str, Any] = {**own, "dtype": row.work.dtype.name, "window": by.most}
+    common |= {"batch": batch, "new": new, "cached": cached}
     if not values:
-        shape = LatentShape(
-            batch, new, cached, heads, head, rotary, q.dtype.bits, bits(k.dtype), out, row.work.dtype.name
-        )
+        shape = LatentShape(heads=heads, latent=head, rotary=rotary, **common)
         return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
-    given = AttentionShape(
-        batch=batch,
-        new=new,
-        cached=cached,
-        kv_heads=heads,
-        group=1,
-        head=Binding()(head + rotary + values[0].shape[-1]) / 2,
-        q_bits=q.dtype.bits,
-        kv_bits=bits(k.dtype),
-        out_bits=out,
-        dtype=row.work.dtype.name,
-        window=by.most,
-        causal=by.step,
-    )
+    mean = Binding()(head + rotary + values[0].shape[-1]) / 2
+    given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)

@@ -16,7 +16,6 @@ DTYPE = "bfloat16"
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 SIZES = tuple(4096 * 4**n for n in range(10))  # bytes, to 1 GiB
 CALLS = 20
-KERNELS = {"nccl": "NCCL"}  # the name that `collective.csv` has for it
 
 
 def collectives(

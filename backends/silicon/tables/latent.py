@@ -11,6 +11,7 @@ from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.backends.silicon.sources import known
 from llmir.build import Builder
 from llmir.errors import InputError
+from llmir.frozen import FrozenDict
 from llmir.graph import Program, Value
 
 from .table import MORE, WHOSE, Kernels, columns
@@ -64,6 +65,7 @@ class Latent(Kernels):
     words = (*WHOSE, "dtype", "phase", "scope")
     more = ("kv_dtype", *MORE)
     key = ("dtype", "kv_dtype", "scope", "timed")
+    symbols = FrozenDict(b="batch", g="num_heads", c="context")
     groups = ("num_heads", "context")
     finer = ("batch",)
     variants = True
@@ -80,10 +82,8 @@ class Latent(Kernels):
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Of a product, tokens and heads."""
-        return {"b": rows["batch"], "g": rows["num_heads"], "c": rows["context"], "t": self._new(rows)}
-
-    def _new(self, rows: Table) -> Array:
-        return np.where(rows["phase"] == "bmm", rows["batch"], rows["q_len"])
+        new = np.where(rows["phase"] == "bmm", rows["batch"], rows["q_len"])
+        return {**super().sizes(rows), "t": new}
 
     def kinds(self, rows: Table) -> Array:
         """By phase, and what the whole block is of."""
