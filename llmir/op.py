@@ -212,6 +212,11 @@ class Op:
         """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
         return ""
 
+    @property
+    def chunked(self) -> Op | None:
+        """A scan of several tokens at once, as kernels take them; None of any other op."""
+        return None
+
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in a checkpoint of a weight that it takes there and that it has in `shape`."""
         return shape

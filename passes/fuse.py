@@ -15,6 +15,7 @@ from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule
 
+from . import scans
 from .fuse_attention import rewrite_graphs
 
 
@@ -173,12 +174,16 @@ RULES = (
     *_gated(GeluTanhMul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
+    *scans.RULES,
 )
 
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """qkv and gate/up merging, add+norm, silu·mul, routing, rope+cache write (after fuse-attention)."""
+    """qkv and gate/up merging, add+norm, silu·mul, routing, rope+cache write (after fuse-attention), scans.
+
+    Convolutions end in silu, and scans take tokens in chunks of as many as kernels do.
+    """
 
     name: ClassVar[str] = "fuse"
 

@@ -14,6 +14,17 @@ from llmir.frontends.presets import PRESETS, Preset, find, names
 
 # Totals as the checkpoints on huggingface.co state them.
 PUBLISHED = {
+    "Mamba-130M": 129_135_360,
+    "Mamba-370M": 371_516_416,
+    "Mamba-790M": 793_204_224,
+    "Mamba-1.4B": 1_372_178_432,
+    "Mamba-2.8B": 2_768_345_600,
+    "Mamba-Codestral-7B": 7_285_403_648,
+    "LFM2-350M": 354_483_968,
+    "LFM2-700M": 742_489_344,
+    "LFM2-1.2B": 1_170_340_608,
+    "Qwen3-Next-80B-A3B": 79_674_391_296,
+    "Jamba-v0.1": 51_570_323_328,
     "Llama-7B": 6_738_415_616,
     "Llama-13B": 13_015_864_320,
     "Llama-30B": 32_528_943_616,
@@ -279,4 +290,5 @@ def test_heads_divide_and_types_are_those_of_the_release(preset: Preset) -> None
 
 @every_preset
 def test_a_preset_is_read_without_a_note(preset: Preset) -> None:
-    assert llmir.load(preset.config).notes == ()
+    alone = ("the language model alone is modelled, without vision_config",)
+    assert llmir.load(preset.config).notes == (alone if "vision_config" in preset.config else ())

@@ -10,6 +10,7 @@ import llmir
 from llmir.errors import LlmirError
 
 from .older_cases import OLDER
+from .sparse_cases import SPARSE
 from .transformers_cases import CASES
 from .wide_cases import CASES as WIDE
 
@@ -65,6 +66,12 @@ def _wide(case: str, layers: int = 1) -> dict[str, object]:
     return {**WIDE[case], **own, "torch_dtype": "bfloat16"}
 
 
+def _sparse(case: str, layers: int = 1) -> dict[str, object]:
+    """Layers of a family with experts."""
+    own = {"num_hidden_layers": layers, "_name_or_path": f"tiny-{case.partition(',')[0]}"}
+    return {**SPARSE[case], **own, "torch_dtype": "bfloat16"}
+
+
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-arcee.fused.ir": (_wide("arcee"), llmir.DEFAULT_PIPELINE),
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
@@ -78,6 +85,14 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-gpt2.ir": (_older("gpt2"), ""),
     "tiny-gptj.fused.ir": (_older("gptj"), llmir.DEFAULT_PIPELINE),
     "tiny-opt.fused.ir": (_older("opt"), llmir.DEFAULT_PIPELINE),
+    "tiny-ernie-4.5-moe.fused.ir": (_sparse("ernie-4.5-moe", 2), llmir.DEFAULT_PIPELINE),
+    "tiny-glm-4.5.fused.ir": (_sparse("glm-4.5, groups", 2), llmir.DEFAULT_PIPELINE),
+    "tiny-gpt-oss.ir": (_sparse("gpt-oss, a window of 3 in the first layer"), ""),
+    "tiny-granite-moe.fused.ir": (_sparse("granite-moe"), llmir.DEFAULT_PIPELINE),
+    "tiny-llama-4.fused.ir": (_sparse("llama-4, a window of 3 tokens as chunks", 2), llmir.DEFAULT_PIPELINE),
+    "tiny-minimax-m2.fused.ir": (_sparse("minimax-m2"), llmir.DEFAULT_PIPELINE),
+    "tiny-olmoe.fused.ir": (_sparse("olmoe"), llmir.DEFAULT_PIPELINE),
+    "tiny-phi-3.5-moe.ir": (_sparse("phi-3.5-moe, biases"), ""),
     "tiny-llama.ir": (TINY_LLAMA, ""),
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),

@@ -9,7 +9,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mlps import Moe, Routing
-from ..parts import attention, check_chosen, decoder, layers, window
+from ..parts import attention, check_chosen, decoder, kinds, layers, window
 from ..rope import rope
 
 _YARN = {
@@ -44,11 +44,11 @@ def gpt_oss(config: Config) -> Decoder:
         sinks="sinks",
         rope=rope(config, config.integer("head_dim", 64), 131072, 150000.0, inner=_stretched(config)),
     )
-    kinds = config.texts("layer_types") or ("sliding_attention", "full_attention") * count
+    usual = (("sliding_attention", "full_attention") * count)[:count]
     slides = replace(whole, mask=window(config, 128))
     stack = tuple(
         Layer(slides if kind == "sliding_attention" else whole, check_chosen(config, experts))
-        for kind in kinds[:count]
+        for kind in kinds(config, usual, "sliding_attention", "full_attention")
     )
     return decoder(config, "GptOssForCausalLM", stack, eps_default=1e-5)
 

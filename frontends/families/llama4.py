@@ -12,7 +12,7 @@ from ..layers import Layer
 from ..mixers import Attention
 from ..mixers.attention import Temper
 from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, interleaved, layers
+from ..parts import attention, check_chosen, decoder, interleaved, kinds, layers
 
 _MODULE = "feed_forward"
 _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.down_proj^T")
@@ -67,9 +67,11 @@ def _mixers(config: Config, count: int) -> list[Attention]:
     tempered = Temper(config.number("attn_scale", 0.1), config.number("floor_scale", 8192), 1.0)
     sharp = tempered if config.fields.get("attn_temperature_tuning", True) else None
     bare = replace(turned, rope=None, qk_norm="", temper=sharp)
-    places = config.integers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(count)]
-    kinds = config.texts("layer_types") or ["chunked_attention" if n else "full_attention" for n in places]
-    length = config.integer("attention_chunk_size", 8192)
-    masks = [f"chunk({length})" if kind == "chunked_attention" else "causal" for kind in kinds]
-    pairs = zip(places[:count], masks, strict=False)
-    return [replace(turned if place else bare, mask=mask) for place, mask in pairs]
+    places = config.integers("no_rope_layers", [int((i + 1) % every != 0) for i in range(count)])
+    if len(places) < count:
+        raise config.error("no_rope_layers", f"{len(places)} places for {count} layers")
+    places, (chunked, full) = places[:count], ("chunked_attention", "full_attention")
+    found = kinds(config, [chunked if place else full for place in places], chunked, full)
+    masks = {chunked: f"chunk({config.integer('attention_chunk_size', 8192)})", full: "causal"}
+    pairs = zip(places, found, strict=True)
+    return [replace(turned if place else bare, mask=masks[kind]) for place, kind in pairs]

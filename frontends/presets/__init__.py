@@ -14,6 +14,7 @@ from llmir.frontends.presets import (
     phi,
     qwen,
     sparse,
+    state,
 )
 from llmir.frontends.presets.preset import Preset
 from llmir.frozen import FrozenDict
@@ -21,7 +22,7 @@ from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older)
+_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 

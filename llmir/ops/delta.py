@@ -77,6 +77,7 @@ class GatedDelta(Scan):
     opcode = "gated_delta"
     takes = ("q", "k", "v", "decay", "beta", "state")
     aliases = MappingProxyType({1: 5})
+    usual = 64  # of chunk_gated_delta_rule and chunk_kda in fla-org/flash-linear-attention
 
     scale: float = 1.0
 
@@ -144,6 +145,7 @@ class Lightning(Scan):
     rule = "b t! g r d!, b t! g r d!, b t! g r e, b g r d e -> b t! g r e, b g r d e"
     takes = ("q", "k", "v", "state")
     aliases = MappingProxyType({1: 3})
+    usual = 256  # block_size of MiniMax-01
 
     layers: int = 1
     layer: int = -1  # the one that runs it

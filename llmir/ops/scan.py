@@ -7,9 +7,10 @@ Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head siz
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class Scan(Op):
     """
 
     kind = "scan"
+    usual: ClassVar[int] = 1  # the chunk that kernels take
 
     chunk: int = 1
 
@@ -42,6 +44,11 @@ class Scan(Op):
         if self.chunk < 1:
             raise VerifyError(f"{self.opcode}: chunk: expected a positive number, got {self.chunk}")
         return super().types(operands)
+
+    @property
+    def chunked(self) -> Op | None:
+        """With the usual chunk."""
+        return replace(self, chunk=self.usual) if self.chunk == 1 else None
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """Those of x and of the state."""
@@ -114,6 +121,7 @@ class SsdScan(Scan):
     rule = "b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!"
     takes = ("x", "dt", "b", "c", "a_log", "dt_bias", "skip", "state")
     aliases = MappingProxyType({1: 7})
+    usual = 256  # chunk_size of state-spaces/mamba and of most configs
 
     least: float = 0.0
 
