@@ -26,7 +26,11 @@ class Stack:
         self, layers: Sequence[tuple[Layer, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
     ) -> None:
         numbers: dict[tuple[Layer, Hashable], int] = {}
-        self._pattern = tuple(numbers.setdefault(layer, len(numbers)) for layer in layers)
+        known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
+        for layer, apart in layers:
+            if (id(layer), apart) not in known:
+                known[id(layer), apart] = numbers.setdefault((layer, apart), len(numbers))
+        self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
         self._given = stem, hidden, dtype, normal

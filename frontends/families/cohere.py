@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,13 +31,14 @@ def _attention(config: Config, **how: Any) -> Attention:
     return interleaved(attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias, **how))
 
 
-def _cohere(config: Config, architecture: str, mixers: tuple[Attention, ...]) -> Decoder:
-    """Both sublayers see one LayerNorm of the layer's input; logits are scaled."""
+def _cohere(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
+    """Both sublayers see one LayerNorm of the layer's input; logits are scaled. `own` says which mixer."""
     feed = mlp(config)
+    kinds = [Layer(mixer, feed, Norms(before_mlp=None), parallel=True) for mixer in mixers]
     return decoder(
         config,
         architecture,
-        tuple(Layer(mixer, feed, Norms(before_mlp=None), parallel=True) for mixer in mixers),
+        tuple(kinds[kind] for kind in own),
         tied_default=True,
         norm=Norm(config.number("layer_norm_eps", 1e-5), "layer_norm"),
         logits_scale=config.number("logit_scale", 0.0625),
@@ -48,7 +50,7 @@ def cohere(config: Config) -> Decoder:
     """CohereForCausalLM: with `use_qk_norm`, each head of q and k has a norm of its own."""
     norm = "heads" if config.flag("use_qk_norm", False) else ""
     mixer = _attention(config, theta_default=5e5, qk_norm=norm)
-    return _cohere(config, "CohereForCausalLM", (mixer,) * layers(config))
+    return _cohere(config, "CohereForCausalLM", (mixer,), [0] * layers(config))
 
 
 @family("Cohere2ForCausalLM", "cohere2")
@@ -59,5 +61,4 @@ def cohere2(config: Config) -> Decoder:
         config.unmodelled(key, (None, value), "another kind of layers")
     mixer = _attention(config)
     sliding, full = replace(mixer, mask=window(config, 4096)), replace(mixer, rope=None)
-    own = slides(config, all_but_every(every))
-    return _cohere(config, "Cohere2ForCausalLM", tuple(sliding if slide else full for slide in own))
+    return _cohere(config, "Cohere2ForCausalLM", (full, sliding), slides(config, all_but_every(every)))

@@ -74,8 +74,8 @@ def _windows(
     sliding = replace(full, mask=window(config, 4096), rope=local or full.rope)
     config.ignore("hidden_act")  # these classes read `hidden_activation`
     feed = mlp(config, activation=activation(config, "hidden_activation", _TANH))
-    own = slides(config, all_but_every(every))
-    stack = tuple(Layer(sliding if slide else full, feed, norms) for slide in own)
+    kinds = Layer(full, feed, norms), Layer(sliding, feed, norms)
+    stack = tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
     return _gemma(config, architecture, stack, logits_cap=logits)
 
 

@@ -30,7 +30,8 @@ def ministral(config: Config) -> Decoder:
     full = attention(config, positions_default=_POSITIONS, kv_default=_KV_HEADS)
     sliding = replace(full, mask=window(config, 4096))
     feed, own = mlp(config), slides(config, lambda layer: sliding.mask != full.mask)
-    stack = tuple(Layer(sliding if slide else full, feed) for slide in own)
+    kinds = Layer(full, feed), Layer(sliding, feed)
+    stack = tuple(kinds[slide] for slide in own)
     return decoder(config, "MinistralForCausalLM", stack)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,17 +33,17 @@ def _attention(config: Config, **how: Any) -> Attention:
     return attention(config, qkv_bias=bias, out_bias=bias, qk_norm="whole", **how)
 
 
-def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...]) -> Decoder:
-    """What sublayers give is normed, and what they see is not."""
+def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
+    """What sublayers give is normed, and what they see is not; `own` says each layer's mixer."""
     feed = mlp(config)
-    stack = tuple(Layer(mixer, feed, _AFTER) for mixer in mixers)
-    return decoder(config, architecture, stack, eps_default=1e-5)
+    kinds = [Layer(mixer, feed, _AFTER) for mixer in mixers]
+    return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)
 
 
 @family("Olmo2ForCausalLM", "olmo2")
 def olmo2(config: Config) -> Decoder:
     """Olmo2ForCausalLM."""
-    return _olmo(config, "Olmo2ForCausalLM", (_attention(config),) * layers(config))
+    return _olmo(config, "Olmo2ForCausalLM", (_attention(config),), [0] * layers(config))
 
 
 @family("Olmo3ForCausalLM", "olmo3")
@@ -52,5 +53,4 @@ def olmo3(config: Config) -> Decoder:
     local, whole = ropes(config, size, 2048, 5e5, 5e5)
     full = _attention(config, rope=whole)
     sliding = replace(full, rope=local, mask=window(config, 4096))
-    own = slides(config, all_but_every(4))
-    return _olmo(config, "Olmo3ForCausalLM", tuple(sliding if slide else full for slide in own))
+    return _olmo(config, "Olmo3ForCausalLM", (full, sliding), slides(config, all_but_every(4)))

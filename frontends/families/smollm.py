@@ -26,9 +26,11 @@ def smollm3(config: Config) -> Decoder:
         raise config.error("no_rope_layers", f"{len(turned)} numbers for {layers(config)} layers")
     own = slides(config, lambda layer: mask != "causal" and not turned[layer])
     feed = mlp(config, bias=config.flag("mlp_bias", False))
-    stack = (
-        replace(mixer, mask=mask if slide else "causal", rope=mixer.rope if turn else None)
-        for slide, turn in zip(own, turned, strict=True)
-    )
-    layered = tuple(Layer(mixer, feed) for mixer in stack)
-    return decoder(config, "SmolLM3ForCausalLM", layered, tied_default=True)
+    kinds = [(slide, bool(turn)) for slide, turn in zip(own, turned, strict=True)]
+    made = {
+        (slide, turn): Layer(
+            replace(mixer, mask=mask if slide else "causal", rope=mixer.rope if turn else None), feed
+        )
+        for slide, turn in {*kinds}
+    }
+    return decoder(config, "SmolLM3ForCausalLM", tuple(made[kind] for kind in kinds), tied_default=True)
