@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
@@ -57,6 +57,7 @@ def latent_models(draw: st.DrawFn) -> dict[str, Any]:
     return config
 
 
+@settings(max_examples=25)
 @given(
     latent_models(),
     st.sampled_from(("absorb-mla", "absorb-mla{phase=decode}", "absorb-mla{phase=prefill}")),
@@ -71,6 +72,7 @@ def test_absorbed_is_naive(config: dict[str, Any], absorb: str, others: str, las
     assert llmir.parse_program(llmir.print_program(after)) == after
 
 
+@settings(max_examples=25)
 @given(
     latent_models(),
     st.sampled_from(("shard{tp=2}", "shard{tp=4, sp=1}", "shard{dp=2, ep=2}", "shard{tp=2, dp=2, ep=4}")),
@@ -89,6 +91,7 @@ def test_sharded_is_one_device(config: dict[str, Any], shard: str, pipeline: str
                 assert at.node.results[0].placements[1:] == ((), ())
 
 
+@settings(max_examples=10)
 @given(latent_models(), st.sampled_from(("stages{pp=2}", "stages{pp=2, micro_batches=2}")))
 def test_staged_in_both_phases(config: dict[str, Any], stages: str) -> None:
     program = llmir.load({**config, "num_hidden_layers": 3})

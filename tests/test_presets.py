@@ -159,6 +159,8 @@ def latent_closed_form(c: Any) -> int:
     q, kv, rotary = c["q_lora_rank"], c["kv_lora_rank"], c["qk_rope_head_dim"]
     keys, values = c["qk_nope_head_dim"] + rotary, c["v_head_dim"]
     to_q = hidden * q + q + q * heads * keys if q else hidden * heads * keys
+    indexed = c.get("index_n_heads", 0), c.get("index_head_dim", 0)
+    to_q += (q or 0) * indexed[0] * indexed[1] + hidden * sum(indexed) + 2 * indexed[1]
     to_kv = hidden * (kv + rotary) + kv + kv * heads * (keys - rotary + values)
     attention = to_q + to_kv + heads * values * hidden
     dense = 3 * hidden * c["intermediate_size"]
@@ -288,4 +290,5 @@ def test_heads_divide_and_types_are_those_of_the_release(preset: Preset) -> None
 
 @every_preset
 def test_a_preset_is_read_without_a_note(preset: Preset) -> None:
-    assert llmir.load(preset.config).notes == ()
+    alone = ("the language model alone is modelled, without vision_config",)
+    assert llmir.load(preset.config).notes == (alone if "vision_config" in preset.config else ())

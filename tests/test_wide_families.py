@@ -101,6 +101,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
         '$.sliding_window_pattern: expected a positive integer, got "LG"',
     ),
     (OLMO_3, {"sliding_window": None}, "$.layer_types"),
+    (CASES["helium"], {"head_dim": 8}, "$.head_dim: 4 heads of 8 are not the hidden size"),
+    (CASES["hyperclovax"], {"use_post_norm": 1}, "$.use_post_norm: expected true or false, got 1"),
+    (CASES["vaultgemma, a window of 3"], {"head_dim": 7}, "$.head_dim: rotary positions need an even head"),
 ]
 
 

@@ -37,6 +37,12 @@ _OLMO_3 = _model("Olmo3ForCausalLM", "olmo3", sliding_window=3, num_hidden_layer
 _SMOLLM = _model("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=5)
 _EXAONE = _model("Exaone4ForCausalLM", "exaone4", num_hidden_layers=5)
 _MINISTRAL_3 = _model("Ministral3ForCausalLM", "ministral3", head_dim=8, max_position_embeddings=262144)
+_SCALED = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.2,
+    "logits_scaling": 0.5,
+}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 100.0}
 _FACTORS = {"short_factor": [1.0, 1.1], "long_factor": [1.2, 4.0]}
 
@@ -143,4 +149,12 @@ CASES: dict[str, dict[str, Any]] = {
         "sliding_window": 3,
         "rope_parameters": {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.7},
     },
+    "vaultgemma, a window of 3": _model(
+        "VaultGemmaForCausalLM", "vaultgemma", head_dim=8, sliding_window=3, num_hidden_layers=3
+    ),
+    "helium": _model("HeliumForCausalLM", "helium", head_dim=6, attention_bias=True),
+    "hyperclovax": _model("HyperCLOVAXForCausalLM", "hyperclovax", **_SCALED),
+    "hyperclovax, no norms behind": _model(
+        "HyperCLOVAXForCausalLM", "hyperclovax", use_post_norm=False, attention_bias=True, mlp_bias=True
+    ),
 }

@@ -52,9 +52,15 @@ def gemma(config: Config) -> Decoder:
 
 
 def _windows(
-    config: Config, architecture: str, every: int, caps: tuple[float, float], local: Rope | None, **how: Any
+    config: Config,
+    architecture: str,
+    every: int,
+    caps: tuple[float, float],
+    local: Rope | None,
+    norms: Norms = _SANDWICH,
+    **how: Any,
 ) -> Decoder:
-    """Norms around both sublayers, and soft caps; windows in all layers but each `every`-th.
+    """Norms around both sublayers unless `norms` says otherwise, soft caps, windows but in each `every`-th.
 
     Layers with a window have rotary positions of their own where `local` says so.
     """
@@ -69,7 +75,7 @@ def _windows(
     config.ignore("hidden_act")  # these classes read `hidden_activation`
     feed = mlp(config, activation=activation(config, "hidden_activation", _TANH))
     own = slides(config, all_but_every(every))
-    stack = tuple(Layer(sliding if slide else full, feed, _SANDWICH) for slide in own)
+    stack = tuple(Layer(sliding if slide else full, feed, norms) for slide in own)
     return _gemma(config, architecture, stack, logits_cap=logits)
 
 
@@ -79,6 +85,15 @@ def gemma2(config: Config) -> Decoder:
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
     config.unmodelled("sliding_window_size", (None, config.fields.get("sliding_window")), "another window")
     return _windows(config, "Gemma2ForCausalLM", 2, (50.0, 30.0), None, positions_default=8192)
+
+
+@family("VaultGemmaForCausalLM", "vaultgemma")
+def vaultgemma(config: Config) -> Decoder:
+    """VaultGemmaForCausalLM: Gemma 2 without the norms behind its sublayers."""
+    config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256000)
+    norms = Norms(before_mlp="pre_feedforward_layernorm")
+    how: dict[str, Any] = {"positions_default": 8192, "norms": norms}
+    return _windows(config, "VaultGemmaForCausalLM", 2, (50.0, 30.0), None, **how)
 
 
 @family("Gemma3ForCausalLM", "gemma3_text")

@@ -42,12 +42,19 @@ _V3: Mapping[str, _Row] = {
         *(163840, 131072, 5e4),
     ),
 }
+_V32: Mapping[str, _Row] = {
+    "DeepSeek-V3.2-671B": (
+        *(671_877_929_216, 61, 7168, 128, 1536, 18432, 256, 8, 2048, 1, 3, 8, 4, 2.5),
+        *(129280, 163840, 1e4),
+    ),
+}
 _FOUND_AT = {  # where the repository has another name
     "DeepSeek-V2-Lite-16B": "deepseek-ai/DeepSeek-V2-Lite",
     "DeepSeek-V2-236B": "deepseek-ai/DeepSeek-V2",
     "Moonlight-16B-A3B": "moonshotai/Moonlight-16B-A3B",
     "DeepSeek-V3-671B": "deepseek-ai/DeepSeek-V3",
     "Kimi-K2-1026B": "moonshotai/Kimi-K2-Instruct",
+    "DeepSeek-V3.2-671B": "deepseek-ai/DeepSeek-V3.2",
 }
 _ALIASES = {
     "DeepSeek-V2-Lite-16B": (
@@ -64,6 +71,7 @@ _ALIASES = {
         *("DeepSeek-V3.1", "DeepSeek-V3.1-Base", "DeepSeek-V3.1-Terminus"),
     ),
     "Kimi-K2-1026B": ("Kimi-K2", "Kimi-K2-Base", "Kimi-K2-Instruct-0905"),
+    "DeepSeek-V3.2-671B": ("DeepSeek-V3.2-Exp", "DeepSeek-V3.2-Exp-Base", "DeepSeek-V3.2-Speciale"),
 }
 
 _EVERY: Mapping[str, object] = {
@@ -92,6 +100,14 @@ _EVERY_V3 = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
+_EVERY_V32 = {
+    **_EVERY_V3,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "index_topk": 2048,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+}
 _STORED = {
     "quantization_config": {
         "activation_scheme": "dynamic",
@@ -113,13 +129,14 @@ _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V2-236B": {"topk_method": "group_limited_greedy", **_stretched(40, 0.707)},
     "Moonlight-16B-A3B": {"rms_norm_eps": 1e-5},
     "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED},
+    "DeepSeek-V3.2-671B": {**_stretched(40, 1.0), **_STORED},
     "Kimi-K2-1026B": {"model_type": "kimi_k2", **_stretched(32, 1.0, beta_fast=1), **_STORED},
 }
 
 
 def presets() -> Iterator[Preset]:
     """Every bundled model of the two shapes, by size."""
-    for shared, rows in ((_EVERY_V2, _V2), (_EVERY_V3, _V3)):
+    for shared, rows in ((_EVERY_V2, _V2), (_EVERY_V3, _V3), (_EVERY_V32, _V32)):
         for name, (parameters, *values) in rows.items():
             config = {**shared, **dict(zip(_COLUMNS, values, strict=True)), **_OWN[name]}
             config["num_key_value_heads"] = config["num_attention_heads"]

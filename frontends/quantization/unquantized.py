@@ -39,7 +39,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     telling = tuple(e for e in entries if re.search(r"^re:|\*|^\d|experts\.\d", e))
     others = tuple(e for e in entries if e not in telling)
     for at, module in _modules(program) if entries else ():
-        experts = _experts(at) if "{expert}" in module else 1
+        experts = _experts(at) if telling and "{expert}" in module else 1
         for layer in at.layers:
             names = [
                 module.replace("{layer}", str(layer)).replace("{expert}", str(i)) for i in range(experts)
@@ -89,10 +89,11 @@ def _named(entries: tuple[str, ...], name: str) -> bool:
 def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
-        name = stored(at.node.op.param).tensor
-        users = at.graph.nx.out_edges(at.node.name, keys=True) if "{layer}" in name else ()
+        if "{layer}" not in at.node.op.param:
+            continue
+        users = at.graph.nx.out_edges(at.node.name, keys=True)
         if any(slot in at.graph[user].op.matrices for _, user, slot in users):
-            yield at, name.removesuffix(".weight")
+            yield at, stored(at.node.op.param).tensor.removesuffix(".weight")
 
 
 def _experts(at: Instance) -> int:
