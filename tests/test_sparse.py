@@ -136,3 +136,19 @@ def test_absent_fields_are_those_of_the_classes() -> None:
     )
     bare = {k: v for k, v in SPARSE[LLAMA_4].items() if k != "attention_chunk_size"}
     assert llmir.load(bare).graphs == llmir.load({**bare, "attention_chunk_size": 8192}).graphs
+
+
+def test_the_language_model_of_a_published_llama_4_is_read() -> None:
+    """Its config is nested, with an empty list of layers without positions and a number for true."""
+    text = {k: v for k, v in SPARSE[LLAMA_4].items() if k != "architectures"}
+    text |= {"no_rope_layers": [], "attn_temperature_tuning": 4, "for_llm_compressor": False}
+    nested = {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "model_type": "llama4",
+        "text_config": text,
+        "vision_config": {"hidden_size": 8},
+        **dict.fromkeys(("boi_token_index", "eoi_token_index", "image_token_index"), 3),
+    }
+    program = llmir.load(nested)
+    assert program.graphs == llmir.load(SPARSE[LLAMA_4]).graphs
+    assert "the language model alone is modelled" in program.notes[0]

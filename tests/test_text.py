@@ -72,6 +72,11 @@ def _sparse(case: str, layers: int = 1) -> dict[str, object]:
     return {**SPARSE[case], **own, "torch_dtype": "bfloat16"}
 
 
+def _latent(case: str) -> dict[str, object]:
+    """Both layers of a DeepSeek, the second with experts."""
+    return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
+
+
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-arcee.fused.ir": (_wide("arcee"), llmir.DEFAULT_PIPELINE),
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
@@ -85,6 +90,9 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-gpt2.ir": (_older("gpt2"), ""),
     "tiny-gptj.fused.ir": (_older("gptj"), llmir.DEFAULT_PIPELINE),
     "tiny-opt.fused.ir": (_older("opt"), llmir.DEFAULT_PIPELINE),
+    "tiny-deepseek-v2.ir": (_latent("deepseek-v2, groups, biases, yarn"), ""),
+    "tiny-deepseek-v3.fused.ir": (_latent("deepseek-v3"), llmir.DEFAULT_PIPELINE),
+    "tiny-deepseek-v3.2.ir": (_latent("deepseek-v3.2"), "absorb-mla,fuse-attention"),
     "tiny-ernie-4.5-moe.fused.ir": (_sparse("ernie-4.5-moe", 2), llmir.DEFAULT_PIPELINE),
     "tiny-glm-4.5.fused.ir": (_sparse("glm-4.5, groups", 2), llmir.DEFAULT_PIPELINE),
     "tiny-gpt-oss.ir": (_sparse("gpt-oss, a window of 3 in the first layer"), ""),

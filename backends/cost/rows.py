@@ -40,7 +40,7 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """gemm, attention, moe, norm, elementwise, gather or collective."""
+        """gemm, attention, moe, scan, norm, elementwise, gather or collective."""
         return self.node.op.kind
 
     @property

@@ -67,7 +67,8 @@ def _mixers(config: Config, count: int) -> list[Attention]:
     tempered = Temper(config.number("attn_scale", 0.1), config.number("floor_scale", 8192), 1.0)
     sharp = tempered if config.fields.get("attn_temperature_tuning", True) else None
     bare = replace(turned, rope=None, qk_norm="", temper=sharp)
-    places = config.integers("no_rope_layers", [int((i + 1) % every != 0) for i in range(count)])
+    usual = tuple(int((i + 1) % every != 0) for i in range(count))
+    places = config.integers("no_rope_layers") or usual  # published configs have an empty list
     if len(places) < count:
         raise config.error("no_rope_layers", f"{len(places)} places for {count} layers")
     places, (chunked, full) = places[:count], ("chunked_attention", "full_attention")

@@ -118,7 +118,7 @@ def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Devic
         raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
     build, machines = cache(build), Machines(path.parent)
     for i in range(len(t)):
-        if t["kind"][i] not in JUDGED:
+        if t["kind"][i] not in JUDGED or t["unfit"][i]:
             continue
         try:
             asked, device = request(t, i), known(machines(t["gpu"][i]))
