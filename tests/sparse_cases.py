@@ -60,6 +60,12 @@ _GRANITE_MOE = {
     "residual_multiplier": 0.5,
     "attention_multiplier": 0.3,
 }
+_GRANITE_SHARED = {
+    **_GRANITE_MOE,
+    "architectures": ["GraniteMoeSharedForCausalLM"],
+    "model_type": "granitemoeshared",
+    "shared_intermediate_size": 10,
+}
 
 _GPT_OSS = {
     **SIZES,
@@ -113,6 +119,7 @@ SPARSE: dict[str, dict[str, Any]] = {
     "ernie-4.5-moe": _ERNIE_MOE,
     "ernie-4.5-moe, biases, no shared expert": {**_ERNIE_MOE, "use_bias": True, "moe_num_shared_experts": 0},
     "granite-moe": _GRANITE_MOE,
+    "granite-moe-shared": _GRANITE_SHARED,
     "gpt-oss, a window of 3 in the first layer": _GPT_OSS,
     "gpt-oss, no biases, another clamp": {
         **_GPT_OSS,

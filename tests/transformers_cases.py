@@ -328,7 +328,8 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text")
+_STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
+_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text")
 
 
 def stored(name: str, model_type: str) -> str:

@@ -1,30 +1,49 @@
-"""Granite 3 with experts. Defaults for absent fields are transformers' own."""
+"""Granite 3 with experts, and with a shared one. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
-from ..mlps import Moe, Routing
+from ..mlps import Mlp, Moe, Routing
 from ..parts import attention, check_chosen, decoder, layers
 
 
 @family("GraniteMoeForCausalLM", "granitemoe")
 def granite_moe(config: Config) -> Decoder:
     """GraniteMoeForCausalLM: embeddings, scores, residuals and logits are scaled; experts are stacked."""
+    return _granite(config, "GraniteMoeForCausalLM", None)
+
+
+@family("GraniteMoeSharedForCausalLM", "granitemoeshared")
+def granite_moe_shared(config: Config) -> Decoder:
+    """GraniteMoeSharedForCausalLM: the same with an expert for all tokens, if it has a width."""
+    width = config.integer("shared_intermediate_size", 0, minimum=0)
+    return _granite(config, "GraniteMoeSharedForCausalLM", shared(width) if width else None)
+
+
+def _granite(config: Config, architecture: str, always: Mlp | None) -> Decoder:
     bias = config.flag("attention_bias", False)
-    experts = stacked(config, config.assumed("num_local_experts", 8))
+    experts = replace(stacked(config, config.assumed("num_local_experts", 8)), shared=always)
     scale = config.number("attention_multiplier", 1.0)
     mixer = attention(config, qkv_bias=bias, out_bias=bias, scale=scale)
     layer = Layer(mixer, check_chosen(config, experts), residual=config.number("residual_multiplier", 1.0))
     return decoder(
         config,
-        "GraniteMoeForCausalLM",
+        architecture,
         (layer,) * layers(config),
         embedding_scale=config.number("embedding_multiplier", 1.0),
         logits_scale=1 / config.number("logits_scaling", 1.0),
     )
+
+
+def shared(width: int) -> Mlp:
+    """The expert of all tokens, whose gate and up are one tensor."""
+    names = ("input_linear[0]", "input_linear[1]", "output_linear")
+    return Mlp(width, module="shared_mlp", block="shared_experts", prefix="shared_", matrices=names)
 
 
 def stacked(config: Config, count: int) -> Moe:

@@ -12,7 +12,7 @@ from ..layers import Layer, Norms
 from ..mixers import Attention, Mamba2, Sides
 from ..mlps import Mlp, Moe
 from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp
-from .granite_moe import stacked
+from .granite_moe import shared, stacked
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _NAMES = Names(norm="model.final_layernorm")
@@ -71,12 +71,11 @@ def granite_hybrid(config: Config) -> Decoder:
     attends, keeps = attention(config, **how), mamba2_of(config, eps_default=1e-6)
     count = config.optional_integer("num_local_experts", 0) if "num_local_experts" in config else 8
     width = config.assumed("shared_intermediate_size", 1024)
-    names = ("input_linear[0]", "input_linear[1]", "output_linear")
     wide: Mlp | Moe
     if count:
-        shared = Mlp(width, module="shared_mlp", block="shared_experts", prefix="shared_", matrices=names)
-        wide = check_chosen(config, replace(stacked(config, count), shared=shared))
+        wide = check_chosen(config, replace(stacked(config, count), shared=shared(width)))
     else:
+        names = shared(width).matrices
         wide = Mlp(width, module="shared_mlp", matrices=names, activation=activation(config))
         config.ignore("num_experts_per_tok", "intermediate_size")
     own: dict[str, Attention | Mamba2] = {"full_attention": attends, "attention": attends}

@@ -36,7 +36,7 @@ def mpt(config: Config) -> Decoder:
     config.unmodelled("no_bias", (True,), "biases")
     config.unmodelled("expansion_ratio", (4,), "an MLP of another width")
     clip, scale = own.optional_number("clip_qkv", zero=True) or 0.0, own.optional_number("softmax_scale")
-    own.ignore("attn_impl", "attn_pdrop", "model_type")
+    own.ignore("attn_impl", "attn_pdrop", "dtype", "is_encoder_decoder", "model_type")
     # They act in the code that the published configs name, not in the class.
     config.ignore(
         "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "verbose"
