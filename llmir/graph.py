@@ -356,10 +356,10 @@ class Program(Record, Shown):
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
-                types = at.graph.operand_types(at.node)
-                rule = at.node.op.equation(types)
-                shared = zip(types, rule.operands, strict=True)  # among experts: weights and biases
-                held = sum(Binding()(t.elements) for t, term in shared if rule.indexed & {*rule.axes([term])})
+                op, types = at.node.op, at.graph.operand_types(at.node)
+                rule = op.equation(types)
+                biases = {i for i, term in enumerate(rule.operands) if rule.indexed & {*rule.axes([term])}}
+                held = sum(Binding()(types[slot].elements) for slot in {*op.matrices} | biases)
                 idle += at.repeat * held * (1 - share)
         return self.parameters - int(idle)
 

@@ -35,7 +35,7 @@ def _in_chunks(b: Builder, match: Match, x: Value) -> Any:
     return chunked and b.apply(chunked, *node.operands, name=node.name)
 
 
-_SCANS = sorted(opcode for opcode, kind in OPS.items() if kind.chunked is not Op.chunked)
+_SCANS = sorted(kind.opcode for kind in OPS.matching(lambda kind: kind.chunked is not Op.chunked))
 RULES = (
     Rule("conv-silu", _conv_silu, _fused_conv),
     *(Rule(f"chunk-{opcode}", _scan(opcode), _in_chunks) for opcode in _SCANS),

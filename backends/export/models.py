@@ -30,7 +30,7 @@ def model(program: Program, row: Mapping[str, Any]) -> Rows:
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    numeric = ("params", "active", "layers", "heads", "KV/token", "state")
+    numeric = ("size", "active", "layers", "heads", "KV/tok", "state")
     shown = table.columns(("model", *numeric), numeric)
     for r in rows:
         active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
@@ -40,6 +40,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         kept = (units.bytes(n) if n else "" for n in caches)
         table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, *kept))
     words = (
-        "Heads are query/key-value heads, KV/token the cache of one token, state what a sequence has besides."
+        "Sizes are in parameters, heads are query/key-value heads, KV/tok is the cache of one token, state "
+        "what a sequence has besides."
     )
     return table.stack(shown, "", words)

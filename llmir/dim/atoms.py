@@ -31,7 +31,8 @@ class Atom(Record):
     most: ClassVar[int] = 1 << 20  # of its integers: laws of routing hold a number for each expert
 
     def __init_subclass__(cls) -> None:
-        ATOMS[cls.name] = cls
+        if "name" in vars(cls):  # one that has none is what several share
+            ATOMS[cls.name] = cls
 
     @classmethod
     def of(cls, *arguments: Size | Law) -> Size:
