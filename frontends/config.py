@@ -225,7 +225,7 @@ class Config:
         if unknown:
             self._unknown(unknown, {*self._asked, *inert, *neutral} - {*unknown})
         for view in self._nested.values():
-            view.finish(inert)
+            view.finish()
 
     def _unknown(self, keys: list[str], known: Collection[str]) -> None:
         if self.lenient:

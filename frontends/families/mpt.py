@@ -8,6 +8,7 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
+from ..fields import INERT, NEUTRAL
 from ..layers import Layer, Norms
 from ..mlps import Mlp, Moe, Routing
 from ..parts import attention, decoder, layer_norm, layers
@@ -36,7 +37,8 @@ def mpt(config: Config) -> Decoder:
     config.unmodelled("no_bias", (True,), "biases")
     config.unmodelled("expansion_ratio", (4,), "an MLP of another width")
     clip, scale = own.optional_number("clip_qkv", zero=True) or 0.0, own.optional_number("softmax_scale")
-    own.ignore("attn_impl", "attn_pdrop", "dtype", "is_encoder_decoder", "model_type")
+    own.ignore("attn_impl", "dtype")
+    own.finish(INERT, NEUTRAL)  # transformers writes an object of the fields that all configs have
     # They act in the code that the published configs name, not in the class.
     config.ignore(
         "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "verbose"
