@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from llmir.frontends import load
@@ -25,6 +27,12 @@ def _matches(preset: Preset, wanted: str) -> bool:
 
 def bundled(preset: Preset) -> dict[str, Any]:
     """A bundled model's sizes."""
+    return dict(_kept(preset.name))
+
+
+@cache
+def _kept(name: str) -> Mapping[str, Any]:
+    preset = PRESETS[name]
     return row(load(preset.config), preset.name, preset.hf_id)
 
 

@@ -21,7 +21,7 @@ from .commands import TINY, Run, runner
 
 FULL = Path("/dev/full")
 COMMAND = f"'{sys.executable}' -m llmir"
-TO_STDOUT = ("models", "--version", "--help", "analyze --help", "analyze tiny.json", "opt tiny.json")
+TO_STDOUT = ("models llama", "--version", "--help", "analyze --help", "analyze tiny.json", "opt tiny.json")
 NO_MODEL = "error: unknown model"
 
 # What is run by a shell, the exit code, and the line on stderr: "" for none, None where nobody can read it.
@@ -30,26 +30,26 @@ ENDS: list[tuple[str, int, str | None]] = [
     *((f"{command} >&- 2>&-", 2, None) for command in TO_STDOUT[:2]),
     *((f"{command} 2>&-", 0, None) for command in TO_STDOUT[:2]),
     *((f"{command} <&-", 0, "") for command in TO_STDOUT[:2]),
-    ("models <&- >&- 2>&-", 2, None),
-    ("models 1</dev/null", 2, "error: stdout: Bad file descriptor"),
-    ("models -o out.csv >&-", 0, "wrote: out.csv"),
-    ("models -o out.csv >&- 2>&-", 0, None),
+    ("models llama <&- >&- 2>&-", 2, None),
+    ("models llama 1</dev/null", 2, "error: stdout: Bad file descriptor"),
+    ("models llama -o out.csv >&-", 0, "wrote: out.csv"),
+    ("models llama -o out.csv >&- 2>&-", 0, None),
     ("analyze nope 2>&-", 2, None),
     ("analyze nope >&-", 2, NO_MODEL),
     ("analyze nope <&-", 2, NO_MODEL),
     ("--traceback analyze nope 2>&-", 2, None),
     ("opt - <&-", 2, "error: stdin: it is closed"),
     ("opt - </dev/null", 2, "error: stdin: no graph found"),
-    ("models -o none/out.csv", 2, "error: none/out.csv: there is no folder"),
+    ("models llama -o none/out.csv", 2, "error: none/out.csv: there is no folder"),
 ]
 ON_A_FULL_DISK: list[tuple[str, int, str | None]] = [
-    ("models >/dev/full", 2, "error: stdout: No space left on device"),
+    ("models llama >/dev/full", 2, "error: stdout: No space left on device"),
     ("analyze tiny.json >/dev/full", 2, "error: stdout: No space left on device"),
     ("--version >/dev/full", 2, "error: No space left on device"),
-    ("models 2>/dev/full", 0, None),
-    ("models -o out.csv 2>/dev/full", 0, None),
+    ("models llama 2>/dev/full", 0, None),
+    ("models llama -o out.csv 2>/dev/full", 0, None),
     ("analyze nope 2>/dev/full", 2, None),
-    ("models --format csv -o /dev/full", 2, "error: /dev/full: cannot be written (No space left on device)"),
+    ("models llama --format csv -o /dev/full", 2, "error: /dev/full: cannot be written (No space left on device)"),
 ]
 
 
