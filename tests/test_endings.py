@@ -49,7 +49,7 @@ ON_A_FULL_DISK: list[tuple[str, int, str | None]] = [
     ("models llama 2>/dev/full", 0, None),
     ("models llama -o out.csv 2>/dev/full", 0, None),
     ("analyze nope 2>/dev/full", 2, None),
-    ("models llama --format csv -o /dev/full", 2, "error: /dev/full: cannot be written (No space left on device)"),
+    ("models --format csv -o /dev/full", 2, "error: /dev/full: cannot be written (No space left on device)"),
 ]
 
 
