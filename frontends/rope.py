@@ -102,7 +102,7 @@ def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> 
             view.unmodelled(_SHARE, (None, 1.0), "rotary positions on part of a head")
         return head_dim
     share = _agreed(config, inner, _SHARE, share)
-    if not 1 <= (size := int(head_dim * share)) <= head_dim:
+    if not 1 <= (size := int(min(head_dim * share, 2**48))) <= head_dim:  # the product may be infinite
         raise config.error(_SHARE, f"{show(share)} of {head_dim} elements are {size}; expected 1 to all")
     return size
 
