@@ -117,7 +117,8 @@ class Blocks:
 
         W may have a `dtype` of its own.
         """
-        module, place = re.fullmatch(r"([^[^]*)(.*)", param).groups()  # type: ignore[union-attr]
+        module = re.split(r"[\[^]", param)[0]
+        place = param.removeprefix(module)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:

@@ -38,6 +38,10 @@ class Norms:
     after_mlp: str | None = None
 
 
+BEHIND = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+"""Of what sublayers give, and not of what they see (OLMo 2)."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """Norm, mixer, residual; norm, mlp, residual. Either may be missing.

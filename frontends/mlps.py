@@ -94,7 +94,8 @@ class Routing:
 
 def apart(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> tuple[str, str, str]:
     """What checkpoints that store each expert by itself call its matrices."""
-    return tuple(f"experts.{{expert}}.{name}.weight" for name in (gate, up, down))  # type: ignore[return-value]
+    each = "experts.{expert}."
+    return f"{each}{gate}.weight", f"{each}{up}.weight", f"{each}{down}.weight"
 
 
 @dataclass(frozen=True)

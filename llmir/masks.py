@@ -11,6 +11,7 @@ counts pairs and keys as sizes, and says in numpy who sees whom.
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -28,7 +29,7 @@ _MOST = 1 << 48  # as of the dimensions of tensors
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(ABC):
     """Which keys each query sees; its fields are its sizes, `word(sizes)` its text.
 
     A kernel is told that each query sees `step` keys more than the one before, and `most` at most.
@@ -53,9 +54,9 @@ class Mask:
         """The most keys that a query sees, however many there are."""
         return np.inf
 
+    @abstractmethod
     def pairs(self, t: Size, c: Size) -> Size:
         """Twice the pairs of a query and a key that it sees (twice, so that half a square stays whole)."""
-        raise NotImplementedError
 
     def kept(self, c: Size) -> Size:
         """Of `c` cached tokens, the last so many are seen by tokens to come: what a cache has to keep."""
@@ -65,9 +66,9 @@ class Mask:
         """The keys that some query sees: those kept, and the new ones."""
         return self.kept(c) + t
 
+    @abstractmethod
     def sees(self, query: Array, key: Array) -> Array:
         """Whether the query at a position sees the key at one; positions broadcast together."""
-        raise NotImplementedError
 
     def bias(self, head: Array, heads: int, query: Array, key: Array) -> Array:
         """What is added to the scores of a head, of so many, and a pair it sees; all broadcast together."""

@@ -9,7 +9,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mixers import Rope
-from ..parts import attention, decoder, layers, mlp, window
+from ..parts import attention, decoder, mlp, slides, window
 
 _ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
 
@@ -17,14 +17,10 @@ _ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # of a config that says n
 @family("CwmForCausalLM", "cwm")
 def cwm(config: Config) -> Decoder:
     """CwmForCausalLM: Llama with a window in all layers but every fourth, from the first on."""
-    count = layers(config)
-    kinds = config.texts("layer_types") or tuple(
-        "sliding_attention" if i % 4 else "full_attention" for i in range(count)
-    )
     full = attention(config, positions_default=131072, head_dim_default=128, theta_default=1e6)
     if not any(config.fields.get(key) for key in ("rope_parameters", "rope_scaling")):
         full = replace(full, rope=_ROPE)
-    masks = {"full_attention": "causal", "sliding_attention": window(config, 8192)}
+    sliding = replace(full, mask=window(config, 8192))
     own = mlp(config, bias=config.flag("mlp_bias", False))
-    stack = tuple(Layer(replace(full, mask=masks.get(kind, "causal")), own) for kind in kinds[:count])
+    stack = tuple(Layer(sliding if s else full, own) for s in slides(config, lambda layer: layer % 4 > 0))
     return decoder(config, "CwmForCausalLM", stack, eps_default=1e-5)

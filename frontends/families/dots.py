@@ -9,7 +9,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, layers, window
+from ..parts import attention, decoder, slides, window
 from .deepseek import experts
 
 
@@ -27,19 +27,13 @@ def dots1(config: Config) -> Decoder:
         best=2,
         correction="mlp.gate.e_score_correction_bias",
     )
-    count, bias = layers(config), config.flag("attention_bias", False)
+    bias, most = config.flag("attention_bias", False), config.integer("max_window_layers", 62, minimum=0)
     full = attention(config, kv_default=32, qkv_bias=bias, out_bias=bias, qk_norm="head")
-    narrow, most = window(config, 4096), config.integer("max_window_layers", 62, minimum=0)
-    kinds = config.texts("layer_types") or tuple(
-        "sliding_attention" if i >= most else "full_attention" for i in range(count)
-    )
+    sliding = replace(full, mask=window(config, 4096))
     sparse, dense = experts(config, routing, {}), Mlp(config.assumed("intermediate_size", 10944))
     kept = config.integer("first_k_dense_replace", 0, minimum=0)
     stack = tuple(
-        Layer(
-            replace(full, mask=narrow if kind == "sliding_attention" else "causal"),
-            dense if i < kept else sparse,
-        )
-        for i, kind in enumerate(kinds[:count])
+        Layer(sliding if slide else full, dense if i < kept else sparse)
+        for i, slide in enumerate(slides(config, lambda layer: layer >= most))
     )
     return decoder(config, "Dots1ForCausalLM", stack)

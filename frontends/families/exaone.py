@@ -7,10 +7,8 @@ from dataclasses import replace
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import BEHIND, Layer
 from ..parts import all_but_every, attention, decoder, mlp, slides, window
-
-_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 
 @family("Exaone4ForCausalLM", "exaone4")
@@ -25,6 +23,6 @@ def exaone4(config: Config) -> Decoder:
     mixer = attention(config, kv_default=32, qk_norm="head")
     sliding, full = replace(mixer, mask=mask), replace(mixer, rope=mixer.rope if mask == "causal" else None)
     feed = mlp(config)
-    kinds = Layer(full, feed, _AFTER), Layer(sliding, feed, _AFTER)
+    kinds = Layer(full, feed, BEHIND), Layer(sliding, feed, BEHIND)
     stack = tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
     return decoder(config, "Exaone4ForCausalLM", stack, eps_default=1e-5)

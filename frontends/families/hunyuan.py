@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
@@ -15,7 +15,8 @@ from ..parts import attention, decoder, layers, mlp
 def hunyuan_dense(config: Config) -> Decoder:
     """HunYuanDenseV1ForCausalLM: q and k are normalized after they are turned."""
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias, qk_norm="head")
-    mixer = replace(mixer, norm_turned=True, qk_norms=("query_layernorm", "key_layernorm"))
+    norms = ("query_layernorm", "key_layernorm")
+    how: dict[str, Any] = {"qk_norm": "head", "qk_norms": norms, "norm_turned": True}
+    mixer = attention(config, qkv_bias=bias, out_bias=bias, **how)
     stack = (Layer(mixer, mlp(config)),) * layers(config)
     return decoder(config, "HunYuanDenseV1ForCausalLM", stack, eps_default=1e-5)

@@ -10,12 +10,10 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import BEHIND, Layer
 from ..mixers import Attention
 from ..parts import all_but_every, attention, decoder, heads, layers, mlp, slides, window
 from ..rope import ropes
-
-_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 
 @family("OlmoForCausalLM", "olmo")
@@ -36,7 +34,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
     """What sublayers give is normed, and what they see is not; `own` says each layer's mixer."""
     feed = mlp(config)
-    kinds = [Layer(mixer, feed, _AFTER) for mixer in mixers]
+    kinds = [Layer(mixer, feed, BEHIND) for mixer in mixers]
     return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)
 
 

@@ -7,11 +7,10 @@ from typing import Any
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import BEHIND, Layer
 from ..mixers import Attention, DeltaNet
 from ..parts import attention, decoder, kinds, layers, mlp
 
-_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 _KINDS = ("linear_attention", "full_attention")
 _EPS = 1e-5  # of the norm after a delta net, whatever the config says of others
 
@@ -41,7 +40,7 @@ def olmo_hybrid(config: Config) -> Decoder:
         norm_block="linear_attention",
     )
     wide, count = mlp(config), layers(config)
-    own = {_KINDS[0]: Layer(keeps, wide), _KINDS[1]: Layer(attends, wide, _AFTER)}
+    own = {_KINDS[0]: Layer(keeps, wide), _KINDS[1]: Layer(attends, wide, BEHIND)}
     usual = (_KINDS[i % 4 == 3 or i == count - 1 < 3] for i in range(count))
     stack = tuple(own[kind] for kind in kinds(config, usual, *_KINDS))
     return decoder(config, "OlmoHybridForCausalLM", stack)

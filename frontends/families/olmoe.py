@@ -7,11 +7,9 @@ from typing import Any
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import BEHIND, Layer, Norms
 from ..mlps import Moe, Routing
 from ..parts import attention, check_chosen, decoder, either, layers
-
-_AFTER = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 
 
 def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:
@@ -38,5 +36,5 @@ def olmoe(config: Config) -> Decoder:
 @family("FlexOlmoForCausalLM", "flex_olmo")
 def flex_olmo(config: Config) -> Decoder:
     """FlexOlmoForCausalLM: OLMo 2, whose MLPs are the experts."""
-    layer = _layer(config, (7, 5, 11008), _AFTER, theta_default=5e5)
+    layer = _layer(config, (7, 5, 11008), BEHIND, theta_default=5e5)
     return decoder(config, "FlexOlmoForCausalLM", (layer,) * layers(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Law:
+class Law(ABC):
     """How the tokens of a step choose `chosen` of `experts` experts each, those of a rank lying together.
 
     Its fields are its parameters; `word(parameters)` is its text, of which `law` makes it again.
@@ -34,17 +35,17 @@ class Law:
         LAWS[cls.word] = cls
 
     @property
+    @abstractmethod
     def about(self) -> str:
         """What a report says of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many of all tokens·chosen rows the busiest of `ranks` has; whole."""
-        raise NotImplementedError
 
+    @abstractmethod
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many of the `held` experts of that rank these rows touch; an expected number."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
