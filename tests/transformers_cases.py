@@ -1,6 +1,6 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+`python -m tests.transformers_cases` adds those that the files of `AREAS` lack, and remakes those that are
 named (it needs torch and transformers).
 """
 
@@ -281,11 +281,13 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
-    **state_cases.CASES,
     **wide_cases.CASES,
 }
 
 CASES |= OLDER
+# Where logits lie.
+AREAS = {FILE: dict(CASES), FILE.with_name("transformers_states.json"): state_cases.CASES}
+CASES |= state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -341,11 +343,18 @@ def stored(name: str, model_type: str) -> str:
 
 def main() -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = json.loads(FILE.read_text("utf-8"))
-    for case, fields in CASES.items():
+    for file, cases in AREAS.items():
+        _write(file, cases)
+
+
+def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
@@ -381,8 +390,8 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
-    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in cases)
+    file.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":
