@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: gated delta nets, every fourth layer gated attention. Defaults are transformers'."""
+"""Qwen3-Next and Qwen3.5: delta nets, and each fourth layer gated attention. Defaults are transformers'."""
 
 from __future__ import annotations
 
