@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases, wide_cases
+from . import front_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
 
-FILE = Path(__file__).parent / "data" / "transformers.json"
+_DATA = Path(__file__).parent / "data"
 
 _LLAMA = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 _QWEN3 = {**_SIZES, "head_dim": 8, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
@@ -287,6 +287,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 CASES |= OLDER
 
+# The logits of which cases stand in which file.
+FILES = {_DATA / "transformers.json": {**CASES}, _DATA / "transformers_front.json": front_cases.CASES}
+CASES |= front_cases.CASES
+
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5]]
@@ -325,6 +329,7 @@ _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
+_STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
@@ -341,11 +346,19 @@ def stored(name: str, model_type: str) -> str:
 
 def main() -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = json.loads(FILE.read_text("utf-8"))
-    for case, fields in CASES.items():
+    for file, cases in FILES.items():
+        _write(file, cases)
+
+
+def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
+    """The logits of cases that are new or named, into their file."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
@@ -381,8 +394,8 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
-    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in cases)
+    file.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ..latents import latent
 from ..layers import Layer
 from ..mixers import Indexer, LatentAttention
 from ..mlps import Mlp, Moe, Routing
-from ..parts import check_chosen, decoder, drafts, layers
+from ..parts import check_chosen, decoder, drafts, layers, sparse
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
 _V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
@@ -46,10 +46,10 @@ def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
     )
 
 
-def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
+def stack(config: Config, mixer: LatentAttention, dense: Mlp, routed: Moe, first: int) -> tuple[Layer, ...]:
     """The first layers dense, then those of experts; without experts where all are dense."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
-    return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
+    return tuple(Layer(mixer, dense if i < kept else routed) for i in range(layers(config)))
 
 
 @family("DeepseekV2ForCausalLM", "deepseek_v2")
@@ -65,8 +65,8 @@ def deepseek_v2(config: Config) -> Decoder:
     bias = config.flag("mlp_bias", False)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=2048, interleaved=True)
     dense = Mlp(config.assumed("intermediate_size", 11008), bias=bias)
-    sparse = experts(config, routing, _V2, bias=bias)
-    return decoder(config, "DeepseekV2ForCausalLM", stack(config, mixer, dense, sparse, 0))
+    routed = experts(config, routing, _V2, bias=bias)
+    return decoder(config, "DeepseekV2ForCausalLM", stack(config, mixer, dense, routed, 0))
 
 
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
@@ -79,8 +79,8 @@ def deepseek_v3(config: Config) -> Decoder:
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
     dense = Mlp(config.assumed("intermediate_size", 18432))
-    sparse = experts(config, routing, _V3)
-    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3))
+    routed = experts(config, routing, _V3)
+    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, routed, 3))
 
 
 @family("DeepseekV32ForCausalLM", "deepseek_v32")
@@ -96,13 +96,8 @@ def deepseek_v32(config: Config) -> Decoder:
     config.integer("q_lora_rank", 1536)  # of the indexer's queries too, so there is no null
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
     mixer = replace(mixer, indexer=indexer)
-    sparse, dense = (
-        experts(config, by_groups(config, 8, 4, 2.5), _V3),
-        Mlp(config.assumed("intermediate_size", 18432)),
-    )
+    routed = experts(config, by_groups(config, 8, 4, 2.5), _V3)
+    dense = Mlp(config.assumed("intermediate_size", 18432))
     first = config.integer("first_k_dense_replace", 3, minimum=0)
-    kinds = config.texts("mlp_layer_types") or ("dense",) * min(first, count) + ("sparse",) * (count - first)
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
-    stacked = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    stacked = tuple(Layer(mixer, routed if has else dense) for has in sparse(config, first))
     return decoder(config, "DeepseekV32ForCausalLM", stacked)

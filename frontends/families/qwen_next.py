@@ -28,7 +28,7 @@ def qwen3_next(config: Config) -> Decoder:
         qkv_bias=bias,
         out_bias=bias,
         qk_norm="head",
-        gate=True,
+        gate="q_proj",
     )
     keeps = delta_net(config, ("qkvz", "ba"), by_head=True)
     width = config.assumed("shared_expert_intermediate_size", 512)
