@@ -1,6 +1,6 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+`python -m tests.transformers_cases` adds those that the files of `AREAS` lack, and remakes those that are
 named (it needs torch and transformers).
 """
 
@@ -19,7 +19,7 @@ from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
 
-_DATA = Path(__file__).parent / "data"
+FILE = Path(__file__).parent / "data" / "transformers.json"
 
 _LLAMA = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 _QWEN3 = {**_SIZES, "head_dim": 8, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
@@ -281,15 +281,18 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
-    **state_cases.CASES,
     **wide_cases.CASES,
 }
 
 CASES |= OLDER
-
-# The logits of which cases stand in which file.
-FILES = {_DATA / "transformers.json": {**CASES}, _DATA / "transformers_front.json": front_cases.CASES}
+# Where logits lie.
+AREAS = {
+    FILE: dict(CASES),
+    FILE.with_name("transformers_front.json"): front_cases.CASES,
+    FILE.with_name("transformers_states.json"): state_cases.CASES,
+}
 CASES |= front_cases.CASES
+CASES |= state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -348,12 +351,11 @@ def main() -> None:
     import torch
 
     torch.set_default_dtype(torch.float64)
-    for file, cases in FILES.items():
+    for file, cases in AREAS.items():
         _write(file, cases)
 
 
 def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
-    """The logits of cases that are new or named, into their file."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
