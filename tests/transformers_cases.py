@@ -1,6 +1,6 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+`python -m tests.transformers_cases` adds those that the files of `AREAS` lack, and remakes those that are
 named (it needs torch and transformers).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases, wide_cases
+from . import newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
@@ -286,6 +286,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 CASES |= OLDER
+AREAS = {
+    FILE: dict(CASES),
+    FILE.with_name("transformers_newest.json"): newest_cases.CASES,
+}  # where logits lie
+CASES |= newest_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -300,7 +305,7 @@ def steps(case: str) -> int:
 
 def chunked(case: str) -> bool:
     """Whether tokens go through in uneven chunks too: with windows, and with states."""
-    return "window of" in case or case in state_cases.CASES
+    return "window of" in case or case in {**state_cases.CASES, **newest_cases.CASES}
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -341,11 +346,18 @@ def stored(name: str, model_type: str) -> str:
 
 def main() -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = json.loads(FILE.read_text("utf-8"))
-    for case, fields in CASES.items():
+    for file, cases in AREAS.items():
+        _write(file, cases)
+
+
+def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
@@ -381,8 +393,8 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
-    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in cases)
+    file.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":
