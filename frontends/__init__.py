@@ -59,8 +59,8 @@ def _text(config: Config) -> Config:
     text = isinstance(config.fields.get("text_config"), Mapping)
     found = config.part("text_config", _WHOLE) if text else config
     for key in ("rope_scaling", "rope_parameters"):
-        if others and (rope := found.nested(key)):
-            rope.ignore("mrope_section")  # how an image's positions lie; those of text are alike on all axes
+        if rope := found.nested(key):  # how an image's positions lie; those of text are alike on all axes
+            rope.ignore("mrope_section", "mrope_interleaved")
     return found
 
 

@@ -153,9 +153,9 @@ def mlp(config: Config, **differences: Any) -> Mlp:
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
 
 
-def drafts(config: Config) -> None:
+def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
     """Layers that predict further tokens, which the model runs without: a note says so."""
-    if count := config.optional_integer("num_nextn_predict_layers", 0):
+    if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
 

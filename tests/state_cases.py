@@ -56,6 +56,14 @@ _QWEN3_NEXT = {
     "moe_intermediate_size": 12,
     "shared_expert_intermediate_size": 14,
 }
+_QWEN3_5 = {**_DELTA, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "head_dim": 8}
+_QWEN3_5_MOE = {
+    **{key: value for key, value in _QWEN3_NEXT.items() if key != "intermediate_size"},
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+}
 _OLMO_HYBRID = {
     **_DELTA,
     "architectures": ["OlmoHybridForCausalLM"],
@@ -159,6 +167,20 @@ CASES: dict[str, dict[str, Any]] = {
         "linear_conv_kernel_dim": 3,
         "partial_rotary_factor": 0.5,
     },
+    "qwen3.5": _QWEN3_5,
+    "qwen3.5, biases, positions along three axes": {
+        **_QWEN3_5,
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 100.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [1, 1, 0],
+            "mrope_interleaved": True,
+        },
+    },
+    "qwen3.5-moe": _QWEN3_5_MOE,
     "olmo-hybrid": _OLMO_HYBRID,
     "olmo-hybrid, positions, writes up to 1": {
         **_OLMO_HYBRID,

@@ -281,16 +281,17 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
-    **state_cases.CASES,
     **wide_cases.CASES,
 }
 
 CASES |= OLDER
+# Where logits lie.
 AREAS = {
     FILE: dict(CASES),
     FILE.with_name("transformers_newest.json"): newest_cases.CASES,
-}  # where logits lie
-CASES |= newest_cases.CASES
+    FILE.with_name("transformers_states.json"): state_cases.CASES,
+}
+CASES |= newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
