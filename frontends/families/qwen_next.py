@@ -12,6 +12,7 @@ from ..layers import Layer, Sublayer
 from ..mixers import DeltaNet
 from ..mlps import Mlp, Moe
 from ..parts import attention, decoder, drafts, kinds, layers, mlp
+from ..rope import on_axes
 from .qwen import experts_of, mlps_of
 
 _KINDS = ("linear_attention", "full_attention")
@@ -48,6 +49,7 @@ def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads
     config.unmodelled("attn_output_gate", (None, True), "attention without a gate")
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
     config.ignore("mtp_use_dedicated_embeddings")
+    on_axes(config)
     drafts(config, "mtp_num_hidden_layers")
     return _decoder(config, architecture, delta_net(config, _APART, by_head=False), mlps, kv_heads)
 
