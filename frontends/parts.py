@@ -103,7 +103,7 @@ def interleaved(mixer: Attention) -> Attention:
     return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
-def sparse(config: Config, first: int) -> tuple[bool, ...]:
+def has_experts(config: Config, first: int) -> tuple[bool, ...]:
     """Whether each layer has experts: as `mlp_layer_types` says, or all but the `first`."""
     count, key = layers(config), "mlp_layer_types"
     kinds = config.texts(key) or tuple("dense" if i < first else "sparse" for i in range(count))

@@ -10,7 +10,7 @@ from ..family import family
 from ..layers import BEHIND, Layer
 from ..mixers import Attention
 from ..mlps import Mlp
-from ..parts import all_but_every, attention, decoder, drafts, mlp, slides, sparse, window
+from ..parts import all_but_every, attention, decoder, drafts, has_experts, mlp, slides, window
 from .deepseek import by_groups, experts
 
 
@@ -53,6 +53,6 @@ def exaone_moe(config: Config) -> Decoder:
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     routing = replace(by_groups(config, 1, 1, 2.5), correction="mlp.e_score_correction_bias")
     routed, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 16384))
-    has = sparse(config, config.integer("first_k_dense_replace", 1, minimum=0))
+    has = has_experts(config, config.integer("first_k_dense_replace", 1, minimum=0))
     stack = tuple(Layer(m, routed if s else dense) for m, s in zip(_mixers(config), has, strict=True))
     return decoder(config, "ExaoneMoeForCausalLM", stack, eps_default=1e-5)

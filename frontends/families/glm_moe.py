@@ -8,8 +8,8 @@ from ..family import family
 from ..latents import latent
 from ..layers import Layer
 from ..mlps import Mlp
-from ..parts import attention, decoder, drafts, layers, sparse
-from .deepseek import by_groups, experts
+from ..parts import attention, decoder, drafts, layers
+from .deepseek import by_groups, by_type, experts
 
 _EXPERTS = {
     "n_routed_experts": 128,
@@ -33,10 +33,9 @@ def glm_moe(config: Config) -> Decoder:
         qkv_bias=config.flag("attention_bias", False),
         qk_norm="head" if config.flag("use_qk_norm", False) else "",
     )
-    dense = Mlp(config.assumed("intermediate_size", 10944))
+    sparse, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 10944))
     first = config.integer("first_k_dense_replace", 1, minimum=0)
-    routed = experts(config, routing, _EXPERTS)
-    stack = tuple(Layer(mixer, dense if i < first else routed) for i in range(layers(config)))
+    stack = tuple(Layer(mixer, dense if i < first else sparse) for i in range(layers(config)))
     return decoder(config, "Glm4MoeForCausalLM", stack, eps_default=1e-5)
 
 
@@ -49,8 +48,8 @@ def glm_moe_lite(config: Config) -> Decoder:
     drafts(config)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
-    routed = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
+    sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
     dense = Mlp(config.assumed("intermediate_size", 10240))
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
-    stack = tuple(Layer(mixer, routed if has else dense) for has in sparse(config, 1))
+    stack = by_type(config, mixer, dense, sparse, 1)
     return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)
