@@ -88,7 +88,7 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
-        gate=draw(st.booleans()),
+        gate=draw(st.sampled_from(("", "q_proj", "gate_proj"))),
     )
 
 

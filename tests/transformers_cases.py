@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases, wide_cases
+from . import front_cases, newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
@@ -31,11 +31,7 @@ _MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 12,
 }
-
-
 _QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-
-
 _QWEN2_MOE = {
     **_QWEN2,
     "architectures": ["Qwen2MoeForCausalLM"],
@@ -91,7 +87,6 @@ _MIXTRAL = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
-
 
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
@@ -286,8 +281,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 CASES |= OLDER
 # Where logits lie.
-AREAS = {FILE: dict(CASES), FILE.with_name("transformers_states.json"): state_cases.CASES}
-CASES |= state_cases.CASES
+AREAS = {
+    FILE: CASES,
+    FILE.with_name("transformers_front.json"): front_cases.CASES,
+    FILE.with_name("transformers_newest.json"): newest_cases.CASES,
+    FILE.with_name("transformers_states.json"): state_cases.CASES,
+}
+CASES = CASES | front_cases.CASES | newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -302,7 +302,7 @@ def steps(case: str) -> int:
 
 def chunked(case: str) -> bool:
     """Whether tokens go through in uneven chunks too: with windows, and with states."""
-    return "window of" in case or case in state_cases.CASES
+    return "window of" in case or case in {**state_cases.CASES, **newest_cases.CASES}
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -327,6 +327,7 @@ _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
+_STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
