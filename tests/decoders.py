@@ -87,7 +87,9 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
-        gate=draw(st.sampled_from(("", "q_proj", "gate_proj"))),
+        gate=(gate := draw(st.sampled_from(("", "q_proj", "gate_proj")))),
+        value_dim=None if gate == "q_proj" else draw(st.sampled_from((None, None, 4))),
+        value_scale=draw(st.sampled_from((1.0, 0.7))),
     )
 
 
