@@ -18,6 +18,7 @@ _ATTENTION = {
     "max_position_embeddings": 16,
 }
 _MAMBA = {**_SIZES, "architectures": ["MambaForCausalLM"], "model_type": "mamba", "state_size": 5}
+_FALCON_MAMBA = {**_MAMBA, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
 _MAMBA2 = {
     **_SIZES,
     "architectures": ["Mamba2ForCausalLM"],
@@ -155,6 +156,13 @@ CASES: dict[str, dict[str, Any]] = {
         "use_bias": True,
         "time_step_rank": 3,
         "conv_kernel": 3,
+        "tie_word_embeddings": False,
+    },
+    "falcon-mamba": _FALCON_MAMBA,
+    "falcon-mamba, biases, an epsilon of its own": {
+        **_FALCON_MAMBA,
+        "use_bias": True,
+        "mixer_rms_eps": 0.01,
         "tie_word_embeddings": False,
     },
     "mamba2": _MAMBA2,
