@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number
+from llmir.dim import Binding, Number
 from llmir.masks import mask
 
 from .base import Array, Shape
@@ -77,7 +77,7 @@ def shape(row: Row) -> AttentionShape:
     """
     q, k, v, *_ = row.operands
     batch, new, groups, group, head = q.shape
-    mean = head if v.shape[-1] == head else (head + v.shape[-1]) / 2
+    mean = head if v.shape[-1] == head else Binding()(head + v.shape[-1]) / 2
     op: Any = row.node.op
     by = mask(op.mask)
     return AttentionShape(
