@@ -95,6 +95,13 @@ def ropes(config: Config, head_dim: int, positions: int, local: float, theta: fl
     return sliding, full
 
 
+def on_axes(config: Config) -> None:
+    """Of a model that sees images, how their positions lie: those of text are alike on all axes."""
+    for key in ("rope_scaling", "rope_parameters"):
+        if inner := config.nested(key):
+            inner.ignore("mrope_section", "mrope_interleaved")
+
+
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:
     """How many elements of a head have positions."""
     if share is None:

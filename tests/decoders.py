@@ -64,8 +64,9 @@ def keepers(draw: st.DrawFn) -> Sublayer:
         projections=draw(st.sampled_from(stacks)),
         negative=flag,
     )
+    mamba = Mamba(8, 5, 3, taps, flag, norm=draw(st.sampled_from((None, Norm(1e-3), Norm(1e-3, learns=())))))
     sides = Sides(mamba2, Attention(4, 2, 6, None), 0.5, (2.0, 0.7))
-    others = (Mamba(8, 5, 3, taps, flag, normed=flag), Lightning(4, 3, 9), ShortConv(8, taps, flag))
+    others = (mamba, Lightning(4, 3, 9), ShortConv(8, taps, flag))
     return draw(st.sampled_from((mamba2, delta, sides, *others)))
 
 
@@ -87,7 +88,7 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
-        gate=draw(st.booleans()),
+        gate=draw(st.sampled_from(("", "q_proj", "gate_proj"))),
     )
 
 

@@ -19,9 +19,9 @@ from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
 from . import transformers_cases
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, steps
+from .transformers_cases import AREAS, CASES, NEXT, PROMPT, chunked, steps
 
-TRUTH = json.loads(FILE.read_text("utf-8"))
+TRUTH = {case: logits for file in AREAS for case, logits in json.loads(file.read_text("utf-8")).items()}
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 

@@ -1,6 +1,6 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+`python -m tests.transformers_cases` adds those that the files of `AREAS` lack, and remakes those that are
 named (it needs torch and transformers).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases, wide_cases
+from . import front_cases, newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
@@ -31,11 +31,7 @@ _MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 12,
 }
-
-
 _QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-
-
 _QWEN2_MOE = {
     **_QWEN2,
     "architectures": ["Qwen2MoeForCausalLM"],
@@ -91,7 +87,6 @@ _MIXTRAL = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
-
 
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
@@ -281,11 +276,18 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
-    **state_cases.CASES,
     **wide_cases.CASES,
 }
 
 CASES |= OLDER
+# Where logits lie.
+AREAS = {
+    FILE: CASES,
+    FILE.with_name("transformers_front.json"): front_cases.CASES,
+    FILE.with_name("transformers_newest.json"): newest_cases.CASES,
+    FILE.with_name("transformers_states.json"): state_cases.CASES,
+}
+CASES = CASES | front_cases.CASES | newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -300,7 +302,7 @@ def steps(case: str) -> int:
 
 def chunked(case: str) -> bool:
     """Whether tokens go through in uneven chunks too: with windows, and with states."""
-    return "window of" in case or case in state_cases.CASES
+    return "window of" in case or case in {**state_cases.CASES, **newest_cases.CASES}
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -325,6 +327,7 @@ _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
+_STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
@@ -341,11 +344,18 @@ def stored(name: str, model_type: str) -> str:
 
 def main() -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
-    found = json.loads(FILE.read_text("utf-8"))
-    for case, fields in CASES.items():
+    for file, cases in AREAS.items():
+        _write(file, cases)
+
+
+def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
@@ -381,8 +391,8 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
-    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in cases)
+    file.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":

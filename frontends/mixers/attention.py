@@ -43,10 +43,11 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. With a
-    `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
-    are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
-    `sinks`, so called there, each head has a score that takes its part of the softmax.
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
+    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
+    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
+    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
+    its part of the softmax.
     """
 
     block: ClassVar[str] = "attention"
@@ -61,7 +62,7 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
-    gate: bool = False
+    gate: str = ""
     clip: float = 0.0
     temper: Temper | None = None
     module: str = "self_attn"
@@ -91,7 +92,7 @@ class Attention:
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
-            if self.gate:
+            if self.gate == self.matrices[0]:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
@@ -100,6 +101,9 @@ class Attention:
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             v = project("h g d", "b t g d", "v_proj", to_v)
+            if self.gate and self.gate != self.matrices[0]:
+                named = f"{self.module}.{self.gate}"
+                gate = at.linear(x, "b t h", "h g r d", "b t g r d", "gate_proj", named)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)

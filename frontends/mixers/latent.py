@@ -20,16 +20,20 @@ _PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a store
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own."""
+    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own.
+
+    Halves are rotated or, `interleaved`, pairs of neighbours.
+    """
 
     heads: int
     size: int
     keys: int
+    interleaved: bool = False
 
     def build(self, blocks: Blocks, x: Value, rows: Value, rope: Rope, rotary: int) -> Value:
-        """The scores of all keys, of hidden states and of the queries' latent; halves are rotated."""
+        """The scores of all keys, of hidden states and of the queries' latent."""
         b, at, module = blocks.b, blocks.sized(i=self.heads, y=self.size), f"{_MODULE}indexer."
-        how = {**vars(rope), "size": rotary, "interleaved": False}
+        how = {**vars(rope), "size": rotary, "interleaved": self.interleaved}
         with b.block("indexer"):
             q = at.linear(rows, "b t q", "q i y", "b t i y", "index_q", f"{module}wq_b")
             k = at.linear(x, "b t h", "h y", "b t y", "index_k", f"{module}wk")

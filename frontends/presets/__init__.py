@@ -9,6 +9,7 @@ from llmir.frontends.presets import (
     gemma,
     llama,
     mistral,
+    newest,
     older,
     others,
     phi,
@@ -22,7 +23,21 @@ from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
+_FAMILIES = (
+    llama,
+    mistral,
+    others,
+    phi,
+    qwen,
+    deepseek,
+    newest,
+    sparse,
+    gemma,
+    cohere,
+    allenai,
+    older,
+    state,
+)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 
