@@ -125,7 +125,8 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         intermediate=8,
         bias=draw(st.booleans()),
         matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
-        activation=draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2"))),
+        activation=(act := draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu")))),
+        learned=("above", "below") if act == "xielu" else (),
     )
 
 

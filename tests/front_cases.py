@@ -47,6 +47,7 @@ MIMO = _model(
     sliding_window=3,
 )
 MIMO.pop("n_shared_experts")
+APERTUS = _model("ApertusForCausalLM", "apertus", hidden_act="xielu")
 
 CASES: dict[str, dict[str, Any]] = {
     "afmoe, a window of 3": AFMOE,
@@ -75,6 +76,13 @@ CASES: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.5},
             "full_attention": {"rope_type": "default", "rope_theta": 90.0, "partial_rotary_factor": 1.0},
         },
+    },
+    "apertus": APERTUS,
+    "apertus, biases, plain positions": {
+        **APERTUS,
+        "attention_bias": True,
+        "num_key_value_heads": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     },
     "exaone-moe, a window of 3": EXAONE,
     "exaone-moe, a window of 3, groups, layers by type": {

@@ -10,7 +10,7 @@ import llmir
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.weights import expected
 
-from .front_cases import AFMOE, CASES, EXAONE, MIMO
+from .front_cases import AFMOE, APERTUS, CASES, EXAONE, MIMO
 
 # Under the names of published checkpoints.
 HELD: list[tuple[str, int, dict[str, tuple[int, ...]]]] = [
@@ -30,6 +30,11 @@ HELD: list[tuple[str, int, dict[str, tuple[int, ...]]]] = [
         "exaone-moe, a window of 3",
         1,
         {"mlp.e_score_correction_bias": (8,), "mlp.gate.weight": (8, 24), "self_attn.k_norm.weight": (8,)},
+    ),
+    (
+        "apertus",
+        1,
+        {"mlp.act_fn.alpha_n": (1,), "mlp.up_proj.weight": (20, 24), "attention_layernorm.weight": (24,)},
     ),
     (
         "mimo-v2-flash, a window of 3",
@@ -58,6 +63,9 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (AFMOE, "hidden_act", "relu2"),
     (EXAONE, "scoring_func", "softmax"),
     (EXAONE, "attention_bias", True),
+    (APERTUS, "hidden_act", "silu"),
+    (APERTUS, "qk_norm", False),
+    (APERTUS, "mlp_bias", True),
     (MIMO, "swa_v_head_dim", 8),
     (MIMO, "add_full_attention_sink_bias", True),
     (MIMO, "moe_layer_freq", [1, 1, 1, 1, 1, 1, 1]),
@@ -80,6 +88,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
     (AFMOE, {"layer_types": ["sliding_attention"]}, "$.layer_types: 1 kinds for 6 layers"),
     (AFMOE, {"head_dim": 7}, "$.head_dim: rotary positions need an even head size"),
     (EXAONE, {"mlp_layer_types": ["dense"]}, "$.mlp_layer_types: expected dense or sparse for each of 5"),
+    (APERTUS, {"num_key_value_heads": 3}, "$.num_key_value_heads: 3 does not divide 4 attention heads"),
     (MIMO, {"num_key_value_heads": 4}, "$.num_key_value_heads: twice 4 does not divide 4 attention heads"),
     (MIMO, {"hybrid_layer_pattern": [0, 1]}, "$.layer_types: 2 kinds for 7 layers"),
     (MIMO, {"partial_rotary_factor": 1.5}, "$.partial_rotary_factor: 1.5 of 12 elements are 18"),
