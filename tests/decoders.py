@@ -94,7 +94,9 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
-        gate=draw(st.sampled_from(("", "q_proj", "gate_proj"))),
+        gate=(gate := draw(st.sampled_from(("", "q_proj", "gate_proj")))),
+        value_dim=None if gate == "q_proj" else draw(st.sampled_from((None, None, 4))),
+        value_scale=draw(st.sampled_from((1.0, 0.7))),
     )
 
 
@@ -129,7 +131,8 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         intermediate=8,
         bias=draw(st.booleans()),
         matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
-        activation=draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2"))),
+        activation=(act := draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu")))),
+        learned=("above", "below") if act == "xielu" else (),
     )
 
 

@@ -29,6 +29,7 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
 _STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
+_STORED["mimo_v2_flash"] = {r"\.sinks": ".attention_sink_bias"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.

@@ -21,9 +21,13 @@ _V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
 def experts(
     config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False, module: str = "mlp"
 ) -> Moe:
-    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
-    count, chosen, width, shared = (
-        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
+
+    A class whose default of those is 0 has none.
+    """
+    keys = _EXPERTS if defaults.get("n_shared_experts") != 0 else _EXPERTS[:3]
+    count, chosen, width, *shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in keys
     )
     found = Moe(
         count=count,
@@ -31,7 +35,9 @@ def experts(
         intermediate=width,
         routing=routing,
         module=module,
-        shared=Mlp(shared * width, bias, f"{module}.shared_experts", "shared_experts", "shared_"),
+        shared=Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
+        if shared
+        else None,
     )
     return check_chosen(config, found)
 
