@@ -15,11 +15,14 @@ import numpy as np
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number, ceildiv, product
 from llmir.hw import Device
+from llmir.tensor import Tensor
 
 from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, prices
 from .stream import Stream, StreamShape
 
+CONVS = ("causal_conv", "causal_conv_silu")
+KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
 PART = 0.2  # of a full chunk's time, what one of a token takes: of delta nets' on H100 and B200 0.1 to 0.3
 TAIL = 0.5  # of a last wave's empty places, those that are lost
 
@@ -40,7 +43,7 @@ class ScanShape(Shape):
     dtype: str = "bf16"
 
 
-@families("delta_chunks", "kda_chunks", "ssd_chunks")
+@families(*(f"{kind}_chunks" for kind in KINDS))
 @dataclass(frozen=True)
 class Chunks(Kernel):
     """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
@@ -79,7 +82,7 @@ class UpdateShape(StreamShape):
     new: Number = 1
 
 
-@families("delta_update", "kda_update", "ssd_update", "conv_update")
+@families(*(f"{kind}_update" for kind in KINDS), "conv_update")
 @dataclass(frozen=True)
 class Update(Stream):
     """A step of decoding: each state is read and written back."""
@@ -92,48 +95,43 @@ class Update(Stream):
 
 families("conv")(Stream)
 
-# Families of an op's kernels: for decays of a head, and for those of each of its keys.
-SCANS = {
-    "gated_delta": ("delta", "kda"),
-    "lightning_attention": ("delta",),
-    "ssd_scan": ("ssd",),
-    "selective_scan": ("ssd",),
-}
-
 
 def _families(row: Row, how: str) -> tuple[str, ...]:
-    """The nearest first."""
-    own = SCANS[row.node.op.opcode]
-    kind = own[-1] if len(row.operands[3].shape) > 4 else own[0]
-    return tuple(dict.fromkeys(f"{kind}_{how}" for kind in (kind, "delta", "kda")))
+    """The op's own, and the nearest after it; KDA is a delta rule whose decay is of each key."""
+    op: Any = row.node.op
+    each = "decay" in op.takes and len(row.operands[op.takes.index("decay")].shape) > 4
+    own = "kda" if each else op.opcode
+    return tuple(dict.fromkeys(f"{kind}_{how}" for kind in (own, "gated_delta", "kda")))
 
 
-@prices(*SCANS)
+def _parts(row: Row) -> tuple[int, Any, Tensor]:
+    """How many tokens go through at once (0 if the op knows no chunks), how many there are, the state."""
+    op = row.node.op
+    return vars(op).get("chunk", 0), row.operands[0].shape[1], row.operands[op.aliases.get(1, -1)]
+
+
+@prices("scan")
 def update(row: Row) -> Call:
     """A step, or all tokens one after another where there are no chunks.
 
     What verifies drafts, in chunks of one, leaves a state behind for each token, to go back to.
     """
-    op: Any = row.node.op
-    state = row.operands[op.aliases[1]]
-    new, chunk = row.operands[0].shape[1], getattr(op, "chunk", 0)
+    chunk, new, state = _parts(row)
     left = (new - 1) * state.bytes if chunk == 1 else 0
-    shape = UpdateShape(product(state.shape[:-2]), row.read + row.write + left, new=new if chunk > 1 else 1)
+    moved = row.read + row.write + left
+    shape = UpdateShape(product(state.shape[:-2]), moved, new=new if chunk > 1 else 1)
     return Call((*_families(row, "update"), "add"), shape)
 
 
-@prices(*SCANS)
+@prices("scan")
 def chunks(row: Row) -> Call | None:
     """Between kernels go rows made ready for the walk, and its states: written and read, in 16 bits."""
-    op: Any = row.node.op
-    if getattr(op, "chunk", 1) < 2:
+    chunk, new, state = _parts(row)
+    if chunk < 2:
         return None
-    state, new = row.operands[op.aliases[1]], row.operands[0].shape[1]
-    between = 8 * row.shape.elements + 4 * ceildiv(new, op.chunk) * state.elements
-    work = row.work
-    shape = ScanShape(
-        product(state.shape[:-2]), new, op.chunk, work.matrix, row.read + row.write, between, work.dtype.name
-    )
+    between = 8 * row.shape.elements + 4 * ceildiv(new, chunk) * state.elements
+    matrix, moved = row.work.matrix, row.read + row.write
+    shape = ScanShape(product(state.shape[:-2]), new, chunk, matrix, moved, between, row.work.dtype.name)
     return Call(_families(row, "chunks"), shape)
 
 
@@ -141,9 +139,6 @@ def _channels(row: Row) -> tuple[Any, Any]:
     """Rows of a convolution, a channel of a sequence each, and the bytes that it moves."""
     batch, _, *channels = row.shape.shape
     return batch * product(channels), row.read + row.write
-
-
-CONVS = ("causal_conv", "causal_conv_silu")
 
 
 @prices(*CONVS)
