@@ -34,8 +34,8 @@ _INERT = {
         residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss z_loss_coefficient
     """,
     "it says how weights begin": """
-        block_mlp_init_scale block_use_xavier_init embedding_initializer_range linear_a_log_max linear_a_log_min
-        linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual time_step_floor
+        block_mlp_init_scale block_use_xavier_init embedding_initializer_range linear_a_log_max
+        linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual time_step_floor
         time_step_init_scheme time_step_max time_step_min time_step_scale
     """,
     "it says what is returned beside the logits": """
