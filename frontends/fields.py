@@ -35,8 +35,8 @@ _INERT = {
     """,
     "it says how weights begin": """
         block_mlp_init_scale block_use_xavier_init embedding_initializer_range linear_a_log_max
-        linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual time_step_floor
-        time_step_init_scheme time_step_max time_step_min time_step_scale
+        linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual
+        time_step_floor time_step_init_scheme time_step_max time_step_min time_step_scale
     """,
     "it says what is returned beside the logits": """
         keys_to_ignore_at_inference output_attentions output_hidden_states output_router_logits
