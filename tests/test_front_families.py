@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import llmir
+from llmir.dtype import FP32
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.weights import expected
+from llmir.op import Place, infer
+from llmir.ops import make
+from llmir.tensor import Tensor
 
 from .front_cases import AFMOE, APERTUS, AXK1, CASES, EXAONE, HUNYUAN, HY3, MIMO, SOLAR, YOUTU
 
@@ -165,3 +170,12 @@ def test_the_released_mimo_reads_as_its_class_by_default() -> None:
         if "flash" in n.op.opcode
     }
     assert flash == {"causal", "window(129)"}
+
+
+def test_xielu_is_a_parabola_above_0_and_an_exponential_below() -> None:
+    """arXiv:2411.13010, equation 8: of numbers 0, whose softplus is ln 2, with a slope of 1/2 at 0."""
+    x, zero = np.array([-1.0, -1e-4, 0.0, 1e-4, 2.0]), np.zeros(1)
+    op, types = make("xielu"), tuple(Tensor(a.shape, FP32) for a in (x, zero, zero))
+    (found,) = op.evaluate((x, zero, zero), infer(op, types), Place())
+    due = [np.exp(-1) * (np.log(2) + 0.5) - 0.5, -5e-5, 0, 5e-5, 4 * np.log(2) + 1]
+    assert np.allclose(found, due, atol=2e-6)

@@ -322,18 +322,11 @@ _STORED = {
         "experts.down_proj": "output_linear.weight",
     },
 }
+_STORED |= front_cases.STORED
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
-}
-_STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
-_STORED["mimo_v2_flash"] = {".sinks": ".attention_sink_bias"}
-_STORED["axk1"] = {"mlp.post_mlp_layernorm": "post_mlp_layernorm"}
-_STORED["hy_v3"] = {
-    "mlp.gate.": "mlp.router.gate.",
-    "mlp.e_score_correction_bias": "mlp.expert_bias",
-    ".shared_experts.": ".shared_mlp.",
 }
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
