@@ -181,8 +181,11 @@ class OpMethods:
 
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
-    ) -> Any:
-        """−e^a · softplus(x + bias), the logarithm of a decay: of each head, or of each element of keys."""
+    ) -> Value:
+        """−e^a · softplus(x + bias), the logarithm of a decay of each head.
+
+        `b t g r, g r, g r -> b t g r`
+        """
         return self._op("decay_gate", (x, a_log, bias), name, block)
 
     def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
@@ -370,6 +373,15 @@ class OpMethods:
         `b t i y, b c y, b t i -> b t c`
         """
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
+
+    def key_decay_gate(
+        self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """The same of each element of a head's keys (KDA, arXiv:2510.26692).
+
+        `b t g r d, g r, g r d -> b t g r d`
+        """
+        return self._op("key_decay_gate", (x, a_log, bias), name, block)
 
     def l2_norm(self, x: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None) -> Value:
         """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale).

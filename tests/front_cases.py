@@ -150,15 +150,3 @@ CASES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"],
     },
 }
-
-# What a checkpoint calls modules that transformers calls otherwise.
-STORED = {
-    "axk1": {"mlp.post_mlp_layernorm": "post_mlp_layernorm"},
-    "exaone_moe": {"mlp.gate.e_score": "mlp.e_score"},
-    "hy_v3": {
-        "mlp.gate.": "mlp.router.gate.",
-        "mlp.e_score_correction_bias": "mlp.expert_bias",
-        ".shared_experts.": ".shared_mlp.",
-    },
-    "mimo_v2_flash": {".sinks": ".attention_sink_bias"},
-}
