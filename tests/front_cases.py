@@ -36,6 +36,18 @@ AFMOE = _model(
 EXAONE = _model(
     "ExaoneMoeForCausalLM", "exaone_moe", **_EXPERTS, head_dim=8, num_hidden_layers=5, sliding_window=3
 )
+MIMO = _model(
+    "MiMoV2FlashForCausalLM",
+    "mimo_v2_flash",
+    **_ROUTED,
+    head_dim=12,
+    v_head_dim=6,
+    num_key_value_heads=1,
+    num_hidden_layers=7,
+    sliding_window=3,
+)
+MIMO.pop("n_shared_experts")
+APERTUS = _model("ApertusForCausalLM", "apertus", hidden_act="xielu")
 
 CASES: dict[str, dict[str, Any]] = {
     "afmoe, a window of 3": AFMOE,
@@ -47,6 +59,30 @@ CASES: dict[str, dict[str, Any]] = {
         "num_dense_layers": 2,
         "global_attn_every_n_layers": 2,
         "num_key_value_heads": None,
+    },
+    "mimo-v2-flash, a window of 3": MIMO,
+    "mimo-v2-flash, a window of 3, groups, positions of each kind": {
+        **MIMO,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "attention_value_scale": None,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 2.0,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "mlp_layer_types": ["sparse", "sparse", "dense", "sparse"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.5},
+            "full_attention": {"rope_type": "default", "rope_theta": 90.0, "partial_rotary_factor": 1.0},
+        },
+    },
+    "apertus": APERTUS,
+    "apertus, biases, plain positions": {
+        **APERTUS,
+        "attention_bias": True,
+        "num_key_value_heads": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     },
     "exaone-moe, a window of 3": EXAONE,
     "exaone-moe, a window of 3, groups, layers by type": {

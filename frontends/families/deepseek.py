@@ -18,22 +18,31 @@ _V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts"
 _V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
 
 
-def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False) -> Moe:
-    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
-    count, chosen, width, shared = (
-        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+def experts(
+    config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False, module: str = "mlp"
+) -> Moe:
+    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
+
+    A class whose default of those is 0 has none.
+    """
+    keys = _EXPERTS if defaults.get("n_shared_experts") != 0 else _EXPERTS[:3]
+    count, chosen, width, *shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in keys
     )
     found = Moe(
         count=count,
         chosen=chosen,
         intermediate=width,
         routing=routing,
-        shared=Mlp(shared * width, bias, "mlp.shared_experts", "shared_experts", "shared_"),
+        module=module,
+        shared=Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
+        if shared
+        else None,
     )
     return check_chosen(config, found)
 
 
-def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
+def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
     """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
     return Routing(
         score="sigmoid",
@@ -42,7 +51,7 @@ def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
         groups=config.integer("n_group", groups),
         kept=config.integer("topk_group", kept),
         best=2,
-        correction="mlp.gate.e_score_correction_bias",
+        correction=f"{module}.gate.e_score_correction_bias",
     )
 
 
