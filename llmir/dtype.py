@@ -5,11 +5,11 @@ is contracted (`k`) and whose second one is kept (`n`):
 
 - `_c` one fp32 scale for each row along `k` (`_c16`: of 16 bits), `_t` one fp32 scale for each matrix
 - `_g128` one 16-bit scale for each 128 elements along `k`
-- `z` at the end of either: a zero point beside each scale; `i`: 32 bits for each position along `k`, which say
-  whose scale it has (GPTQ's `g_idx`)
+- `z` at the end of either: a zero point beside each scale; `i`: 32 bits for each position along `k`, which
+  say whose scale it has (GPTQ's `g_idx`)
 - `_b128x128` one fp32 scale for each tile of 128 rows × 128 elements along `k`
-- `mxfp4` and `nvfp4` have the scales that their standards say, `nf4` and `bnb_fp4` those of bitsandbytes: fp32
-  for each 64 elements, or, with `_dq`, of 8 bits, and one fp32 for each 256 of those
+- `mxfp4` and `nvfp4` have the scales that their standards say, `nf4` and `bnb_fp4` those of bitsandbytes:
+  one fp32 for each 64 elements, or, with `_dq`, one of 8 bits, and one fp32 for each 256 of those
 
 After the dot stands one letter a dimension: `k` along which scales run, `n` (of weights) and `m` (of
 activations) the rows, `b` matrices apart, such as experts. Dimensions of one letter are taken together.
@@ -34,10 +34,11 @@ from .names import suggest
 class DType:
     """`bits` an element, and `scale_bits` for each tile of `block` = (rows, elements along `k`).
 
-    0 rows or elements are all there are. 256 scales have `nested_bits` more together, each position along `k`
-    has `index_bits`, and each matrix `matrix_bits`. `zeros` says that a tile has a zero point (which
+    0 rows or elements are all there are. 256 scales have `nested_bits` more together, each position along
+    `k` has `index_bits`, and each matrix `matrix_bits`. `zeros` says that a tile has a zero point (which
     `scale_bits` includes). Elements of the kind `code` are numbers of entries of a table, which nothing
-    multiplies as they are. Without `roles`, a tensor is one long row, and no matrix. `unit` is the one that multiplies its elements; the rest is what those are called (`_ALL`).
+    multiplies as they are. Without `roles`, a tensor is one long row, and no matrix. `unit` is the one that
+    multiplies its elements; the rest is what those are called (`_ALL`).
     """
 
     name: str

@@ -18,8 +18,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Of each float format: bits of mantissa, least exponent, largest value.
 _FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
 _FP4 = {"mxfp4", "nvfp4"}
-# bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E) and 4-bit floats
-# (of magnitudes 0, 1/192 and six that are multiples of 1/6 and 1/4).
+# bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and 4-bit
+# floats of magnitudes 0, 1/192 and six multiples of 1/12.
 _NORMAL = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
