@@ -86,16 +86,12 @@ def bound(x: Array, name: str) -> Array:
         return np.maximum(magnitude / 16, largest / 448 / 1024)
     if name.startswith("fp8_e5m2"):
         return np.maximum(magnitude / 8, largest / 57344 / 131072)
-    if name.startswith("int8"):
-        return largest / 254
-    if name.startswith("int4"):
-        return (high - low) / 30 if "z" in name else largest / 14
-    if name.startswith("mxfp4"):
-        return largest / 4
-    if name.startswith("nf4"):
-        return largest * 0.152
-    if name.startswith("bnb_fp4"):
-        return largest / 6
+    if name.startswith("int4") and "z" in name:
+        return (high - low) / 30
+    shares = {"int8": 1 / 254, "int4": 1 / 14, "mxfp4": 1 / 4, "nf4": 0.152, "bnb_fp4": 1 / 6}
+    for format, share in shares.items():
+        if name.startswith(format):
+            return largest * share
     whole = np.abs(x).max()
     return np.asarray(largest * 17 / 96 + whole / 458752)
 
