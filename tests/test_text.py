@@ -86,6 +86,8 @@ def _latent(case: str) -> dict[str, object]:
 
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
+    "tiny-apertus.fused.ir": (_front("apertus"), llmir.DEFAULT_PIPELINE),
+    "tiny-mimo-v2-flash.ir": (_front("mimo-v2-flash, a window of 3", 2), "fuse-attention"),
     "tiny-arcee.fused.ir": (_wide("arcee"), llmir.DEFAULT_PIPELINE),
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
     "tiny-gemma2.ir": (_wide("gemma2, caps that bite"), ""),
