@@ -59,13 +59,8 @@ def tile(x: Array, name: str) -> tuple[Array, Array, Array]:
     low, high = np.zeros_like(x), np.zeros_like(x)
     scheme = name.partition(".")[0].rpartition("_")[2]
     scheme = "nf4" if scheme in ("dq", "fp4") else scheme
-    tall, long = {
-        "nf4": (1, 64),
-        "c": (1, along),
-        "t": (rows, along),
-        "mxfp4": (1, 32),
-        "nvfp4": (1, 16),
-    }.get(scheme, (1, along))
+    tiles = {"t": (rows, along), "nf4": (1, 64), "mxfp4": (1, 32), "nvfp4": (1, 16)}
+    tall, long = tiles.get(scheme, (1, along))
     if scheme[0] == "g":
         long = int(scheme[1:].rstrip("zi"))
     if scheme[0] == "b" and "x" in scheme:
