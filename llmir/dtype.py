@@ -159,11 +159,12 @@ NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4
 # numbers in a table of 256.
 NF4 = DType("nf4", 4, "code", block=(1, 64), scale_bits=32, matrix_bits=16 * 32, unit="bf16")
 BNB_FP4 = replace(NF4, name="bnb_fp4")
-_DOUBLE: dict[str, int] = {"scale_bits": 8, "nested_bits": 32, "matrix_bits": (16 + 256) * 32}
-NF4_DQ, BNB_FP4_DQ = (replace(d, name=f"{d.name}_dq", **_DOUBLE) for d in (NF4, BNB_FP4))
+NF4_DQ = replace(NF4, name="nf4_dq", scale_bits=8, nested_bits=32, matrix_bits=(16 + 256) * 32)
+BNB_FP4_DQ = replace(NF4_DQ, name="bnb_fp4_dq")
 
-_ALL = (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
-_ALL = (*_ALL, NF4, NF4_DQ, BNB_FP4, BNB_FP4_DQ)
+_WIDE = (FP64, FP32, TF32, BF16, FP16, INT64, INT32)
+_NARROW = (FP8_E4M3, FP8_E5M2, INT8, INT4, MXFP4, NVFP4, NF4, NF4_DQ, BNB_FP4, BNB_FP4_DQ)
+_ALL = (*_WIDE, *_NARROW)
 DTYPES = FrozenDict({d.name: d for d in _ALL})
 _CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
 _WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
