@@ -33,6 +33,12 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
 }
 _STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
 _STORED["mimo_v2_flash"] = {r"\.sinks": ".attention_sink_bias"}
+_STORED["axk1"] = {"mlp.post_mlp_layernorm": "post_mlp_layernorm"}
+_STORED["hy_v3"] = {
+    r"mlp\.gate\.": "mlp.router.gate.",
+    "mlp.e_score_correction_bias": "mlp.expert_bias",
+    r"\.shared_experts\.": ".shared_mlp.",
+}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
