@@ -37,7 +37,7 @@ def test_a_config_for_the_code_of_minimax_is_read_as_that_for_transformers(name:
     alphas = {f"layernorm_{old}_alpha": 3.5 for old in FACTORS}
     ours = {f"{new}_alpha_factor": 3.5 for new in FACTORS.values()}
     program = llmir.load({**MINIMAX, **alphas, "architectures": [name], "shared_intermediate_size": 0})
-    assert program == llmir.load({**CASES["minimax"], **ours})
+    assert program.graphs == llmir.load({**CASES["minimax"], **ours}).graphs
     part = llmir.load({**MINIMAX, "rotary_dim": 4})  # of heads of 8
     assert {at.node.op.size for at in part.instances() if isinstance(at.node.op, Rotary)} == {4}
 
