@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, PassError, UnsupportedError
+from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
 from llmir.ops.source import Weight
@@ -42,16 +42,6 @@ FP8_BLOCKS = {
     "activation_scheme": "dynamic",
     "fmt": "e4m3",
 }
-BNB = {
-    "quant_method": "bitsandbytes",
-    "load_in_4bit": True,
-    "load_in_8bit": False,
-    "bnb_4bit_compute_dtype": "bfloat16",
-    "bnb_4bit_quant_storage": "uint8",
-    "bnb_4bit_quant_type": "nf4",
-    "bnb_4bit_use_double_quant": True,
-    "llm_int8_threshold": 6.0,
-}
 EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
 FOUR = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
 
@@ -68,8 +58,6 @@ FOUR = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
             "bf16",
         ),
         ({"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": True}, "int8_c16zi", "bf16"),
-        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4", "bf16"),
-        ({**BNB, "llm_int8_skip_modules": ["lm_head"]}, "nf4_dq", "bf16"),
         ({"load_in_8bit": True, "llm_int8_skip_modules": ["lm_head"]}, "int8", "int8"),
         (
             {
@@ -282,11 +270,6 @@ def test_null_is_not_quantized() -> None:
     [
         ({"quant_method": "hqq"}, "'hqq' is not supported; supported are fp8, awq, gptq", UnsupportedError),
         (
-            {"load_in_4bit": True, "bnb_4bit_quant_type": "af4"},
-            r'bnb_4bit_quant_type: "af4" is not supported; nf4 and fp4 are',
-            UnsupportedError,
-        ),
-        (
             {"quant_method": "awq", "bits": 3},
             r"\$.quantization_config.bits: 3 is not supported",
             UnsupportedError,
@@ -401,25 +384,3 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
     assert note.endswith("taken as not quantized")
-
-
-@pytest.mark.parametrize("both", [True, False])
-def test_bitsandbytes_is_of_eight_bits_or_of_four(both: bool) -> None:
-    with pytest.raises(ConfigError, match=f"this or load_in_8bit, got {'both' if both else 'neither'}$"):
-        load(LLAMA, quant_method="bitsandbytes", load_in_8bit=both, load_in_4bit=both)
-    with pytest.raises(ConfigError, match='load_in_8bit: expected true or false, got "yes"'):
-        load(LLAMA, quant_method="bitsandbytes", load_in_8bit="yes")
-
-
-def test_what_bitsandbytes_leaves_is_listed_and_else_is_lm_head() -> None:
-    """A list takes the place of the default."""
-    for listed, head in ((None, "bf16"), ([], "bf16"), (["lm_head", "mlp"], "bf16"), (["mlp"], "nf4_dq")):
-        program = load(LLAMA, **BNB, llm_int8_skip_modules=listed)
-        assert program["main"]["lm_head.weight"].results[0].dtype.scheme == head
-        kept = "bf16" if listed and "mlp" in listed else "nf4_dq"
-        assert program["layer"]["up_proj.weight"].results[0].dtype.scheme == kept
-        assert program["layer"]["q_proj.weight"].results[0].dtype.scheme == "nf4_dq"
-    old = load(LLAMA, load_in_4bit=True)
-    assert old["layer"]["q_proj.weight"].results[0].dtype.scheme == "bnb_fp4"
-    with pytest.raises(PassError, match="no arithmetic for weights nf4 with activations fp8"):
-        llmir.run(llmir.load(LLAMA), "quantize{weights=nf4, activations=fp8}")
