@@ -43,7 +43,7 @@ def test_loading_gives_the_bytes_of_the_checkpoint(scheme: dict[str, Any], form:
 
 
 def test_another_table_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match='quant_type: "af4" is not supported; nf4 and fp4 are$'):
+    with pytest.raises(UnsupportedError, match=r'quant_type: "af4" is not supported; nf4 and fp4 are$'):
         load(LLAMA, load_in_4bit=True, bnb_4bit_quant_type="af4")
 
 
