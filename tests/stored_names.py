@@ -16,12 +16,15 @@ _STORED = {
         "experts.down_proj": "output_linear.weight",
     },
 }
-_STORED["kimi_linear"] = {
-    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
+_STORED["lfm2_moe"] = {
     r"(experts\.\d+\.)gate_proj": r"\1w1",
     r"(experts\.\d+\.)up_proj": r"\1w3",
     r"(experts\.\d+\.)down_proj": r"\1w2",
+}
+_STORED["kimi_linear"] = {
+    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
     r"forget_gate\.": "",
+    **_STORED["lfm2_moe"],
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
