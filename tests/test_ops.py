@@ -17,6 +17,7 @@ from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
 from .attention_cases import ATTENTION
+from .compressed_cases import COMPRESSED
 
 AT = Binding(B=3, T=5, C=7)
 TOKENS = 3 * 5
@@ -266,6 +267,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * 200,
     ),
     **ATTENTION,
+    **COMPRESSED,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
@@ -295,7 +297,7 @@ def test_work_is_what_a_hand_count_gives(opcode: str) -> None:
     assert len(done.reads) == len(operands)
     # A causal kernel skips part of its products; every other op does all of them.
     gemms = sum(AT(2 * g.batch * g.m * g.n * g.k) for g in done.gemms)
-    part = opcode in ("flash_attention", "latent_attention", "sparse_latent_attention")
+    part = opcode.endswith(("flash_attention", "latent_attention", "compressed_attention"))
     assert gemms >= AT(done.matrix) if part else gemms == AT(done.matrix)
 
 

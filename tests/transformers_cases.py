@@ -307,6 +307,8 @@ def chunked(case: str) -> bool:
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The weight that a checkpoint holds under `name`: random, and a function of the name alone."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name.endswith("tid2eid"):  # the experts of each token, of eight
+        return rng.permuted(np.tile(np.arange(8), (shape[0], 1)), axis=1)[:, : shape[1]]
     noise = rng.normal(size=shape)
     return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
 
@@ -326,6 +328,7 @@ _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
 _STORED["granitemoehybrid"] = {  # and not of the shared MLP
     f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
 }
+_STORED["deepseek_v4"] = newest_cases.STORED
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
@@ -375,7 +378,7 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith("e_score_correction_bias"):
+                if name.endswith(("e_score_correction_bias", "tid2eid")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
