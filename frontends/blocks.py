@@ -3,8 +3,8 @@
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
 `d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
 latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
-without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
-so that live memory is that code's.
+without position, `p` with, `m` of values. `a` is a number alone. Ops come in the order in which transformers'
+eager code runs them, so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _AXES = {
     "m": "head_dim",
     "n": "state",
     "w": "tap",
-    "a": "series",
+    "S": "series",
     "s": "stream",
     "j": "stream_weight",
     "o": "out_latent",
     "k": "rank",
+    "a": "scalar",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from . import newest_cases, state_cases, wide_cases
+from . import front_cases, newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
+from .stored_names import parts, stored
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -283,10 +284,11 @@ CASES |= OLDER
 # Where logits lie.
 AREAS = {
     FILE: CASES,
+    FILE.with_name("transformers_front.json"): front_cases.CASES,
     FILE.with_name("transformers_newest.json"): newest_cases.CASES,
     FILE.with_name("transformers_states.json"): state_cases.CASES,
 }
-CASES = CASES | newest_cases.CASES | state_cases.CASES
+CASES = CASES | front_cases.CASES | newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -313,36 +315,6 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
 
 
-# What a checkpoint calls modules that transformers calls otherwise.
-_STORED = {
-    "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
-    "ernie4_5_moe": {"mlp.gate.moe_statics": "mlp.moe_statics"},
-    "granitemoe": {
-        "router.weight": "router.layer.weight",
-        "experts.gate_up_proj": "input_linear.weight",
-        "experts.down_proj": "output_linear.weight",
-    },
-}
-_STORED["gpt_neox"] = {"lm_head": "embed_out"}
-_STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
-_STORED["granitemoehybrid"] = {  # and not of the shared MLP
-    f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
-}
-_STORED["deepseek_v4"] = newest_cases.STORED
-_STORED["nemotron_h"] = {"model.": "backbone."}
-_STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
-# Whose checkpoints have all experts in one tensor.
-_STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text")
-
-
-def stored(name: str, model_type: str) -> str:
-    """The name in a checkpoint of a parameter of transformers."""
-    for ours, theirs in _STORED.get(model_type, {}).items():
-        name = name.replace(ours, theirs)
-    return name
-
-
 def main() -> None:
     import torch
 
@@ -364,21 +336,12 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
         how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
-            for name, tensor in model.named_parameters():
-                *_, parent, last = name.split(".")
-                if parent == "experts" and fields["model_type"] not in _STACKED:
-                    kinds = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)  # gate above up
-                    for e, rows in enumerate(tensor):
-                        stem = name.rpartition(".")[0] + f".{e}."
-                        parts = rows.chunk(len(kinds))
-                        for kind, part in zip(kinds, parts, strict=True):
-                            own = stored(f"{stem}{kind}.weight", fields["model_type"])
-                            part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
-                else:
+            for whole, tensor in model.named_parameters():
+                for name, part in parts(whole, tensor, fields["model_type"]):
                     own = stored(name, fields["model_type"])
-                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
+                    part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith(("e_score_correction_bias", "tid2eid")):
+                if name.endswith(("e_score_correction_bias", "expert_bias", "tid2eid")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)

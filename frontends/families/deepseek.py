@@ -8,32 +8,41 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
-from ..layers import Layer
+from ..layers import Layer, Norms
 from ..mixers import Indexer, LatentAttention
 from ..mlps import Mlp, Moe, Routing
-from ..parts import check_chosen, decoder, drafts, layers
+from ..parts import check_chosen, decoder, drafts, has_experts, layers
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
 _V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
 _V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
 
 
-def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False) -> Moe:
-    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
-    count, chosen, width, shared = (
-        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+def experts(
+    config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False, module: str = "mlp"
+) -> Moe:
+    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
+
+    A class whose default of those is 0 has none.
+    """
+    keys = _EXPERTS if defaults.get("n_shared_experts") != 0 else _EXPERTS[:3]
+    count, chosen, width, *shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in keys
     )
     found = Moe(
         count=count,
         chosen=chosen,
         intermediate=width,
         routing=routing,
-        shared=Mlp(shared * width, bias, "mlp.shared_experts", "shared_experts", "shared_"),
+        module=module,
+        shared=Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
+        if shared
+        else None,
     )
     return check_chosen(config, found)
 
 
-def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
+def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
     """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
     return Routing(
         score="sigmoid",
@@ -42,7 +51,7 @@ def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
         groups=config.integer("n_group", groups),
         kept=config.integer("topk_group", kept),
         best=2,
-        correction="mlp.gate.e_score_correction_bias",
+        correction=f"{module}.gate.e_score_correction_bias",
     )
 
 
@@ -54,11 +63,7 @@ def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first
 
 def by_type(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
     """As `mlp_layer_types` says; where it is absent, the first so many are dense."""
-    count = layers(config)
-    kinds = config.texts("mlp_layer_types") or ("dense",) * min(first, count) + ("sparse",) * (count - first)
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
-    return tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    return tuple(Layer(mixer, sparse if has else dense) for has in has_experts(config, first))
 
 
 def indexer(config: Config, heads: int, *, interleaved: bool = False) -> Indexer:
@@ -143,3 +148,24 @@ def _own_indexers(config: Config) -> None:
     config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)
     config.unmodelled("index_topk_freq", (None, 0, 1), why)
     config.ignore("index_skip_topk_offset")  # where they would begin
+
+
+@family("AXK1ForCausalLM", "axk1")
+def axk1(config: Config) -> Decoder:
+    """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    config.integer("q_lora_rank", 1536)  # there is no null
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)
+    sparse = experts(config, by_groups(config, 8, 4, 2.5), {**_V3, "n_routed_experts": 192})
+    dense = Mlp(config.assumed("intermediate_size", 18432))
+    first, behind = (
+        config.integer("first_k_dense_replace", 1, minimum=0),
+        Norms(after_mlp="post_mlp_layernorm"),
+    )
+    stacked = (
+        replace(layer, norms=behind) if layer.mlp == sparse else layer
+        for layer in by_type(config, mixer, dense, sparse, first)
+    )
+    return decoder(config, "AXK1ForCausalLM", tuple(stacked))

@@ -74,7 +74,7 @@ def _decoder(
         qkv_bias=bias,
         out_bias=bias,
         qk_norm="head",
-        gate=True,
+        gate="q_proj",
     )
     every = config.integer("full_attention_interval", 4)
     usual = (_KINDS[(i + 1) % every == 0] for i in range(layers(config)))

@@ -28,14 +28,14 @@ class Compressor:
 
     def build(self, blocks: Blocks, x: Value, name: str, module: str) -> Value:
         """All entries up to now, of hidden states. Kept are they, and rows of tokens of entries to come."""
-        at, b = blocks.sized(w=self.stride, a=self.series, d=self.size), blocks.b
+        at, b = blocks.sized(w=self.stride, s=self.series, d=self.size), blocks.b
         whole = Entries(self.stride).kept(C)
         kept = C - self.stride * whole + self.stride * Min.of(whole, self.series - 1)
         with b.block("compressor"):
-            bias = at.weight("w a d", f"{name}_bias", f"{module}.ape", dtype=FP32)
+            bias = at.weight("w S d", f"{name}_bias", f"{module}.ape", dtype=FP32)
             given = []
             for part, stored in (("rows", "wkv"), ("gates", "wgate")):
-                row = at.linear(x, "b t h", "h a d", "b t a d", f"{name}_{part}", f"{module}.{stored}")
+                row = at.linear(x, "b t h", "h S d", "b t S d", f"{name}_{part}", f"{module}.{stored}")
                 axes = ("batch", "cached", "series", "head_dim")
                 cache = b.cache(
                     at.tensor(B, kept, self.series, self.size), name=f"{name}_{part}_cache", axes=axes
