@@ -14,6 +14,7 @@ from llmir.frontends.presets import (
     others,
     phi,
     qwen,
+    recent,
     sparse,
     state,
 )
@@ -37,6 +38,7 @@ _FAMILIES = (
     allenai,
     older,
     state,
+    recent,
 )
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
