@@ -17,7 +17,6 @@ from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
 from .attention_cases import ATTENTION
-from .compressed_cases import COMPRESSED
 
 AT = Binding(B=3, T=5, C=7)
 TOKENS = 3 * 5
@@ -273,7 +272,6 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * 200,
     ),
     **ATTENTION,
-    **COMPRESSED,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
