@@ -14,7 +14,7 @@ from . import quantization
 from .config import Config, read
 from .decoder import Decoder
 from .family import FAMILIES, Family, family
-from .fields import INERT, NEUTRAL
+from .fields import INERT, NEUTRAL, TOWERS
 from .rope import on_axes
 
 __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
@@ -30,15 +30,16 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
-    config = _text(read(model, lenient=lenient))
+    whole = read(model, lenient=lenient)
+    config, without = _text(whole), ", ".join(_towers(whole))
     decoder = _decoder(config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map, which is not run; its class is modelled")
-    program, stored = quantization.scheme(config, lambda apart: decoder.program(logits, apart))
-    facts = {**program.facts, "quantization": stored} if stored else program.facts
+    program, how = quantization.scheme(config, lambda apart: decoder.program(logits, apart))
+    facts = {**program.facts, **how, **({TOWERS: without} if without else {})}
     return program.replace(facts=facts, notes=tuple(config.notes))
 
 
@@ -53,8 +54,7 @@ _HEADS = {"ForSequenceClassification": "score", "Model": ""}
 
 def _text(config: Config) -> Config:
     """Of a multimodal config the part that is its language model; the others are left out, with a note."""
-    others = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
-    if others:
+    if others := _towers(config):
         config.note(f"the language model alone is modelled, without {' and '.join(others)}")
         config.ignore(*others)
     text = isinstance(config.fields.get("text_config"), Mapping)
@@ -62,6 +62,11 @@ def _text(config: Config) -> Config:
     if others:
         on_axes(found)
     return found
+
+
+def _towers(config: Config) -> list[str]:
+    """The parts of a multimodal config beside its language model."""
+    return [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
 
 
 def _decoder(config: Config) -> Decoder:
