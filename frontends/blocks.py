@@ -41,6 +41,11 @@ _AXES = {
     "n": "state",
     "w": "tap",
     "k": "rank",
+    "j": "embed",
+    "s": "frequency",
+    "a": "row",
+    "o": "column",
+    "C": "channel",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }

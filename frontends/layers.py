@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmir.build import Builder
-from llmir.dim import B, T
+from llmir.dim import B, Size, T
 from llmir.dtype import DType
 from llmir.graph import Graph, Value
 
@@ -63,11 +63,15 @@ class Layer:
         """Those of its mixer and its mlp."""
         return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
 
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
-        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
+    def graph(
+        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
+    ) -> Graph:
+        """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
+        start = total = b.input(
+            blocks.tensor(B, tokens, hidden), name="hidden", axes=("batch", "seq", "embed")
+        )
         seen, norms, beside = start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)

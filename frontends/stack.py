@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from llmir.build import Builder
-from llmir.dim import B, T
+from llmir.dim import B, Size, T
 from llmir.dtype import DType
 from llmir.graph import Graph, Value
 from llmir.tensor import Tensor
@@ -23,7 +23,13 @@ class Stack:
     """
 
     def __init__(
-        self, layers: Sequence[tuple[Layer, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
+        self,
+        layers: Sequence[tuple[Layer, Hashable]],
+        stem: str,
+        hidden: int,
+        dtype: DType,
+        normal: Norm,
+        tokens: Size = T,
     ) -> None:
         numbers: dict[tuple[Layer, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
@@ -33,8 +39,8 @@ class Stack:
         self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
-        self._given = stem, hidden, dtype, normal
-        self._type = Tensor((B, T, hidden), dtype)
+        self._given = stem, hidden, dtype, normal, tokens
+        self._type = Tensor((B, tokens, hidden), dtype)
         self.bodies: dict[str, Graph] = {}
 
     def build(self, b: Builder, x: Value) -> Value:

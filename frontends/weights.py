@@ -107,7 +107,7 @@ def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
 def expected(program: Program) -> dict[str, Stored]:
     """Each tensor of the program's checkpoint, by name; `program` is unfused."""
     found: dict[str, Stored] = {}
-    for at in program.instances():
+    for at in (at for part in program.parts for at in part.instances()):
         for param, tensor in _stored(at):
             place, (*experts, outs, ins) = stored(param), (1, *tensor.shape)
             laid = replace(tensor, shape=(*experts, ins, outs)[1:]) if place.turned else tensor

@@ -43,7 +43,8 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. With a
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. Where the
+    mask is `full`, as in an encoder, there is no cache: all keys are those of the step. With a
     `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
     are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
     `sinks`, so called there, each head has a score that takes its part of the softmax.
@@ -107,20 +108,26 @@ class Attention:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
                 k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
-            axes = ("batch", "cached", "kv_heads", "head_dim")
-            kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
-            keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
-            values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
+            alone = self.mask == "full"
+            keys, values = (k, v) if alone else (self._kept(at, x, n) for x, n in ((k, "k"), (v, "v")))
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
-            masked = b.attention_mask(scores, mask=self.mask, name="mask")
+            masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+
+    def _kept(self, at: Blocks, x: Value, name: str) -> Value:
+        """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
+        axes = ("batch", "cached", "kv_heads", "head_dim")
+        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
+        cache = at.b.cache(type, name=f"{name}_cache", axes=axes)
+        result: Value = at.b.append(cache, x, name=f"append_{name}")
+        return result
 
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""

@@ -7,6 +7,7 @@ from llmir.frontends.presets import (
     cohere,
     deepseek,
     gemma,
+    images,
     llama,
     mistral,
     older,
@@ -22,7 +23,8 @@ from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
+_TEXT = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
+_FAMILIES = (*_TEXT, images)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 
