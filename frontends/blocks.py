@@ -3,8 +3,8 @@
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
 `d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
 latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
-without position, `p` with, `m` of values. Ops come in the order in which transformers' eager code runs them,
-so that live memory is that code's.
+without position, `p` with, `m` of values. `a` is a number alone. Ops come in the order in which transformers'
+eager code runs them, so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _AXES = {
     "k": "rank",
     "j": "embed",
     "s": "frequency",
-    "a": "row",
+    "a": "scalar",
+    "A": "row",
     "o": "column",
     "C": "channel",
     "G": "whole_kv_heads",

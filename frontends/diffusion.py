@@ -68,7 +68,7 @@ class Diffusion:
             shift, scale = _modulation(at, given, "proj_out_1", "last_shift", "last_scale")
             x = b.modulate(b.layer_norm(x, eps=_EPS, name="last_norm"), scale, shift, name="last_modulate")
             out = at.sized(a=self.side, o=self.side, c=last)
-            b.output(out.linear(x, "b t h", "h a o C", "b t a o C", "pixels", "proj_out_2", bias=True))
+            b.output(out.linear(x, "b t h", "h A o C", "b t A o C", "pixels", "proj_out_2", bias=True))
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": self.layers}
         return Program(self.name, {g.name: g for g in (b.graph(), *bodies)}, facts=facts)
 
@@ -127,7 +127,7 @@ def patches(at: Blocks, count: int, channels: int, side: int) -> Value:
 def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) -> Value:
     """Rows of tokens of patches."""
     at = at.sized(c=channels, a=side, o=side)
-    weight = at.weight("C a o h", "patch_embedding.weight", f"{param}.weight")
+    weight = at.weight("C A o h", "patch_embedding.weight", f"{param}.weight")
     bias = at.weight("h", "patch_embedding.bias", f"{param}.bias")
     result: Value = at.b.patch_embedding(x, weight, bias, name="patch_embedding")
     return result

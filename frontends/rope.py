@@ -76,23 +76,39 @@ def rope(
 _KINDS = ("sliding_attention", "full_attention")
 
 
-def ropes(config: Config, head_dim: int, positions: int, local: float, theta: float) -> tuple[Rope, Rope]:
+def ropes(
+    config: Config,
+    head_dim: int,
+    positions: int,
+    local: float,
+    theta: float,
+    share: float | None = None,
+) -> tuple[Rope, Rope]:
     """Those of layers with a window, and of others: an object each in `rope_parameters`.
 
     In the old spelling only others are stretched. `local` and `theta` are the bases where none is stated.
     """
     params = config.nested("rope_parameters")
     if params is None or not params.fields:
-        return Rope(local), rope(config, head_dim, positions, theta)
+        bare = {key: value for key, value in config.fields.items() if key == _SHARE}
+        sliding = rope(Config(bare, name=config.name), head_dim, positions, local, share=share)
+        return sliding, rope(config, head_dim, positions, theta, share=share)
     if odd := [key for key in params.fields if key not in _KINDS]:
         raise params.error(odd[0], f"expected objects for {' and '.join(_KINDS)} alone")
     config.unmodelled("rope_scaling", (None,), "a scaling beside rope_parameters")
     each = [params.nested(kind) or Config({}, name=config.name) for kind in _KINDS]
     sliding, full = (
-        rope(config, head_dim, positions, base, inner=inner)
+        rope(config, head_dim, positions, base, share=share, inner=inner)
         for base, inner in zip((local, theta), each, strict=True)
     )
     return sliding, full
+
+
+def on_axes(config: Config) -> None:
+    """Of a model that sees images, how their positions lie: those of text are alike on all axes."""
+    for key in ("rope_scaling", "rope_parameters"):
+        if inner := config.nested(key):
+            inner.ignore("mrope_section", "mrope_interleaved")
 
 
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:

@@ -112,6 +112,11 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * (TOKENS * 6 + 12),
         4 * TOKENS * 6,
     ),
+    "key_decay_gate": (
+        {},
+        ("bf16[B, T, 2, 3, 4]", "bf16[2, 3]", "bf16[2, 3, 4]"),
+        *(0, 6 * TOKENS * 24, 2 * (TOKENS * 24 + 6 + 24), 4 * TOKENS * 24),
+    ),
     "square_sum": ({}, ("bf16[B, T, 2, 3, 4]",), 0, 2 * TOKENS * 24, 2 * TOKENS * 24, 4 * TOKENS * 2),
     "group_norm": (
         {},

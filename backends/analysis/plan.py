@@ -34,6 +34,7 @@ class Plan:
 
     program: Program
     model: Model
+    cache_policy: str = "exact"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -53,7 +54,7 @@ class Plan:
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
         """What each stage must hold."""
-        return memories(self.program)
+        return memories(self.program, self.cache_policy)
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
@@ -152,10 +153,10 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(program: Program, model: Model) -> Plan:
+def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
     check(program, model.device)
-    return Plan(program, model)
+    return Plan(program, model, cache_policy)
 
 
 def _sums(

@@ -9,7 +9,7 @@ from ..latents import latent
 from ..layers import Layer
 from ..mlps import Mlp
 from ..parts import attention, decoder, drafts, layers
-from .deepseek import by_groups, experts
+from .deepseek import by_groups, by_type, experts
 
 _EXPERTS = {
     "n_routed_experts": 128,
@@ -49,10 +49,7 @@ def glm_moe_lite(config: Config) -> Decoder:
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
-    dense, count = Mlp(config.assumed("intermediate_size", 10240)), layers(config)
-    kinds = config.texts("mlp_layer_types") or ("dense", *("sparse",) * (count - 1))
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
+    dense = Mlp(config.assumed("intermediate_size", 10240))
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
-    stack = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    stack = by_type(config, mixer, dense, sparse, 1)
     return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)

@@ -43,11 +43,12 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. Where the
-    mask is `full`, as in an encoder, there is no cache: all keys are those of the step. With a
-    `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
-    are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
-    `sinks`, so called there, each head has a score that takes its part of the softmax.
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
+    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
+    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
+    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
+    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled.
+    Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
     """
 
     block: ClassVar[str] = "attention"
@@ -62,7 +63,7 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
-    gate: bool = False
+    gate: str = ""
     clip: float = 0.0
     temper: Temper | None = None
     module: str = "self_attn"
@@ -70,6 +71,8 @@ class Attention:
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_turned: bool = False
     sinks: str = ""
+    value_dim: int | None = None
+    value_scale: float = 1.0
 
     @property
     def sees(self) -> str:
@@ -84,7 +87,9 @@ class Attention:
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, at = blocks.b, blocks.sized(g=self.kv_heads, r=self.heads // self.kv_heads, d=self.head_dim)
+        b, wide, m = blocks.b, self.value_dim or self.head_dim, "m" if self.value_dim else "d"
+        sizes = {"g": self.kv_heads, "r": self.heads // self.kv_heads, "d": self.head_dim}
+        at = blocks.sized(**sizes, m=wide)
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
         def project(weight: str, out: str, name: str, param: str) -> Value:
@@ -92,7 +97,7 @@ class Attention:
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
-            if self.gate:
+            if self.gate == self.matrices[0]:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
@@ -100,7 +105,11 @@ class Attention:
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = project("h g d", "b t g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-            v = project("h g d", "b t g d", "v_proj", to_v)
+            v = project(f"h g {m}", f"b t g {m}", "v_proj", to_v)
+            v = at.scale(v, self.value_scale, "value_scale")
+            if self.gate and self.gate != self.matrices[0]:
+                named = f"{self.module}.{self.gate}"
+                gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
@@ -109,7 +118,8 @@ class Attention:
                 k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
             alone = self.mask == "full"
-            keys, values = (k, v) if alone else (self._kept(at, x, n) for x, n in ((k, "k"), (v, "v")))
+            pairs = ((k, "k", self.head_dim), (v, "v", wide))
+            keys, values = (k, v) if alone else (self._kept(at, *pair) for pair in pairs)
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
@@ -119,12 +129,12 @@ class Attention:
         with b.block("attention"):
             how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
-            return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+            return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
 
-    def _kept(self, at: Blocks, x: Value, name: str) -> Value:
+    def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
         """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
         axes = ("batch", "cached", "kv_heads", "head_dim")
-        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
+        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
         cache = at.b.cache(type, name=f"{name}_cache", axes=axes)
         result: Value = at.b.append(cache, x, name=f"append_{name}")
         return result

@@ -10,6 +10,7 @@ from llmir.frontends.presets import (
     images,
     llama,
     mistral,
+    newest,
     older,
     others,
     phi,
@@ -23,8 +24,22 @@ from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_TEXT = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
-_FAMILIES = (*_TEXT, images)
+_FAMILIES = (
+    llama,
+    mistral,
+    others,
+    phi,
+    qwen,
+    deepseek,
+    newest,
+    sparse,
+    gemma,
+    cohere,
+    allenai,
+    older,
+    state,
+    images,
+)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 

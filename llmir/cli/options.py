@@ -168,6 +168,14 @@ memory = _stack(
         default=0,
         help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
     ),
+    click.option(
+        "--cache-policy",
+        type=click.Choice(["exact", "paged", "unified"]),
+        default="exact",
+        show_default=True,
+        help="What is reserved for caches: their bytes; pages of 16 tokens, each kind of layer apart; or "
+        "equal pages for all layers, where windows keep all tokens.",
+    ),
 )
 
 
