@@ -57,6 +57,8 @@ class InPhase(Pass):
 
     def __call__(self, program: Program) -> Program:
         """The program with that phase rewritten."""
+        if self.phase == "encode" not in program.phases:
+            raise PassError(f"{self}: {program.name} has no phase that encodes images")
         rest, before = (
             {n: p for n, p in program.phases.items() if n != self.phase},
             program.replace(phases={}),

@@ -42,6 +42,8 @@ def verify(program: Program) -> Program:
             _verify_phase(program, name, phase)
         elif phase.mesh != program.mesh:
             raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
+        elif not phase.patches:
+            raise VerifyError(f"phase {name}: takes no patches of images")
     return program
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
-from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
@@ -261,7 +261,7 @@ class Workload(Record, Result):
                 "batch": self.batch,
                 "prompt": self.prompt if tokens else None,
                 "generate": self.generate if tokens else None,
-                "image_tokens": program.image_tokens,
+                **({"image_tokens": program.image_tokens} if self.images else {}),
             },
             "parallel": asdict(program.parallelism),
             "micro_batches": program.micro_batches,

@@ -109,8 +109,8 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")
         return [job]
     if phase not in ("both", *job.steps):
-        why = {"encode": "has no images", "decode": "generates 1 token"}.get(phase, "has no tokens")
-        raise InputError(f"phase: this workload {why}; it has {', '.join(job.steps)} to draw")
+        why = {"encode": "without images", "decode": "that generates 1 token"}.get(phase, "without tokens")
+        raise InputError(f"phase: a workload {why} has no {phase} step; draw its {' or '.join(job.steps)}")
     return [step for name, step in job.steps.items() if phase in (name, "both")]
 
 
