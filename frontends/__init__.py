@@ -14,7 +14,7 @@ from llmir.names import plain
 from . import quantization
 from .config import Config, read
 from .family import FAMILIES, Family, Model, family
-from .fields import INERT, NEUTRAL
+from .fields import INERT, NEUTRAL, TOWERS
 from .rope import on_axes
 
 __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
@@ -30,15 +30,16 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
-    config = _text(read(model, lenient=lenient))
-    model = _model(config)
+    whole = read(model, lenient=lenient)
+    config, without = _text(whole), ", ".join(_towers(whole))
+    family = _model(config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map, which is not run; its class is modelled")
-    program, stored = quantization.scheme(config, lambda apart: model.program(logits, apart))
-    facts = {**program.facts, "quantization": stored} if stored else program.facts
+    program, how = quantization.scheme(config, lambda apart: family.program(logits, apart))
+    facts = {**program.facts, **how, **({TOWERS: without} if without else {})}
     own = {"facts": facts, "notes": tuple(config.notes)}
     phases = {name: phase.replace(**own) for name, phase in program.phases.items()}
     return program.replace(**own, phases=phases)
@@ -58,10 +59,9 @@ def _text(config: Config) -> Config:
 
     A config whose family reads all parts stays whole.
     """
-    others = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
-    if others and _whole(config):
+    if _whole(config):
         return config
-    if others:
+    if others := _towers(config):
         config.note(f"the language model alone is modelled, without {' and '.join(others)}")
         config.ignore(*others)
     text = isinstance(config.fields.get("text_config"), Mapping)
@@ -71,8 +71,16 @@ def _text(config: Config) -> Config:
     return found
 
 
+def _towers(config: Config) -> list[str]:
+    """The parts of a multimodal config beside its language model, where its family does not read them."""
+    found = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
+    return [] if found and _whole(config) else found
+
+
 def _whole(config: Config) -> bool:
     """Whether its class's family reads all parts of a multimodal config."""
+    if not any(isinstance(config.fields.get(key), Mapping) for key in _TOWERS):
+        return False
     named = config.texts("architectures")[:1]
     if named:
         return named[0] in FAMILIES and FAMILIES[named[0]].whole

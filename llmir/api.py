@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import convert
-from .errors import InputError, PassError, UnsupportedError
+from .errors import InputError, PassError
 from .graph import PHASES, Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 from .verify import verify
@@ -310,11 +310,9 @@ def check(
         return conservation(against, checked_program(program), batch=batch, new=new)
     from .frontends import checkpoint, weights
 
-    if stored := checked_program(program).facts.get("quantization"):
-        raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
     if batch is not None or new is not None:
         raise InputError("check: a checkpoint is compared whole; leave batch and new out")
-    return weights.compare(program, checkpoint.read(str(convert.path("against", against))))
+    return weights.compare(checked_program(program), checkpoint.read(str(convert.path("against", against))))
 
 
 def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:

@@ -37,14 +37,16 @@ def verify(program: Program) -> Program:
                 _verify_body(program, graph, node.name, node.op.loop, graph.operand_types(node))
     _verify_nesting(program)
     for name, phase in program.phases.items():
-        verify(phase)
-        if name != "encode":
-            _verify_phase(program, name, phase)
-        elif phase.mesh != program.mesh:
-            raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
-        elif not phase.patches:
-            raise VerifyError(f"phase {name}: takes no patches of images")
+        (_verify_encode if name == "encode" else _verify_phase)(program, name, verify(phase))
     return program
+
+
+def _verify_encode(program: Program, name: str, phase: Program) -> None:
+    """It has the mesh of the program beside it, and reads images."""
+    if phase.mesh != program.mesh:
+        raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
+    if not phase.patches:
+        raise VerifyError(f"phase {name}: takes no patches of images")
 
 
 def _verify_phase(program: Program, name: str, phase: Program) -> None:

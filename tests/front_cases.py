@@ -48,6 +48,21 @@ MIMO = _model(
 )
 MIMO.pop("n_shared_experts")
 APERTUS = _model("ApertusForCausalLM", "apertus", hidden_act="xielu")
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+YOUTU = _model("YoutuForCausalLM", "youtu", **_LATENT)
+AXK1 = _model("AXK1ForCausalLM", "axk1", **_LATENT | _ROUTED, n_group=4, topk_group=2, num_hidden_layers=3)
+SOLAR = _model("SolarOpenForCausalLM", "solar_open", **_ROUTED, head_dim=8)
+HUNYUAN = _model(
+    "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=3, head_dim=8, eod_token_id=3
+)
+HY3 = _model("HYV3ForCausalLM", "hy_v3", **_EXPERTS, head_dim=8, num_hidden_layers=3)
 
 CASES: dict[str, dict[str, Any]] = {
     "afmoe, a window of 3": AFMOE,
@@ -76,6 +91,47 @@ CASES: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.5},
             "full_attention": {"rope_type": "default", "rope_theta": 90.0, "partial_rotary_factor": 1.0},
         },
+    },
+    "youtu": YOUTU,
+    "youtu, biases, halves rotated, untied": {
+        **YOUTU,
+        "attention_bias": True,
+        "rope_interleave": False,
+        "q_lora_rank": None,
+        "tie_word_embeddings": False,
+    },
+    "axk1": AXK1,
+    "axk1, layers by type": {**AXK1, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    "solar-open": SOLAR,
+    "solar-open, groups, biases": {
+        **SOLAR,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "routed_scaling_factor": 1.5,
+        "norm_topk_prob": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "hunyuan-moe": HUNYUAN,
+    "hunyuan-moe, stretched, tied": {
+        **HUNYUAN,
+        "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 100.0},
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+        "moe_topk": [2, 2],
+    },
+    "hunyuan-dense, stretched": {
+        **_model("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", head_dim=8),
+        "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 100.0},
+    },
+    "hy3": HY3,
+    "hy3, biases, layers by type": {
+        **HY3,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "num_shared_experts": 2,
+        "router_scaling_factor": 0.7,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
     },
     "apertus": APERTUS,
     "apertus, biases, plain positions": {

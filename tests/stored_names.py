@@ -16,12 +16,15 @@ _STORED = {
         "experts.down_proj": "output_linear.weight",
     },
 }
-_STORED["kimi_linear"] = {
-    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
+_STORED["lfm2_moe"] = {
     r"(experts\.\d+\.)gate_proj": r"\1w1",
     r"(experts\.\d+\.)up_proj": r"\1w3",
     r"(experts\.\d+\.)down_proj": r"\1w2",
+}
+_STORED["kimi_linear"] = {
+    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
     r"forget_gate\.": "",
+    **_STORED["lfm2_moe"],
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
@@ -30,6 +33,12 @@ _STORED["granitemoehybrid"] = {  # and not of the shared MLP
 }
 _STORED["exaone_moe"] = {"mlp.gate.e_score": "mlp.e_score"}
 _STORED["mimo_v2_flash"] = {r"\.sinks": ".attention_sink_bias"}
+_STORED["axk1"] = {"mlp.post_mlp_layernorm": "post_mlp_layernorm"}
+_STORED["hy_v3"] = {
+    r"mlp\.gate\.": "mlp.router.gate.",
+    "mlp.e_score_correction_bias": "mlp.expert_bias",
+    r"\.shared_experts\.": ".shared_mlp.",
+}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.

@@ -315,7 +315,12 @@ def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
         ("x.jpeg", {}, InputError, "suffix '.jpeg' is not one of .dot, .gv, .pdf, .png, .svg"),
         ("x", {}, InputError, "suffix '' is not one of"),
         ("x.svg", {"level": "ops"}, InputError, "level: expected overview, layer or full, got 'ops'"),
-        ("x.svg", {"phase": "train"}, InputError, "phase: expected encode, prefill, decode or both, got 'train'"),
+        (
+            "x.svg",
+            {"phase": "train"},
+            InputError,
+            "phase: expected encode, prefill, decode or both, got 'train'",
+        ),
         ("x.svg", {"level": []}, InputError, "level: expected overview, layer or full, got []"),
         ("x.svg", {"phase": 5}, InputError, "phase: expected encode, prefill, decode or both, got 5"),
         ("none/x.svg", {}, OutputError, "there is no folder"),

@@ -43,7 +43,8 @@ class Weights:
 
 def _known(checkpoint: Checkpoint, name: str) -> bool:
     parts = name.split(".")
-    return any(key.split(".")[:2] == parts[:2] for key in (*checkpoint.terms, *checkpoint.shapes))
+    known = (*(key for key, _ in checkpoint.terms), *checkpoint.shapes)
+    return any(key.split(".")[:2] == parts[:2] for key in known)
 
 
 def near(found: np.ndarray[Any, Any], truth: Any) -> None:

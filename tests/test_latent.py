@@ -305,7 +305,7 @@ def test_phases_know_the_weights_of_the_program() -> None:
         program.replace(phases={"draft": program})
     with pytest.raises(VerifyError, match="phase encode: takes no patches of images"):
         llmir.run(program.replace(phases={"encode": program}), [])
-    with pytest.raises(PassError, match="fuse{phase=encode}: .* has no phase that encodes"):
+    with pytest.raises(PassError, match=r"fuse\{phase=encode\}: .* has no phase that encodes"):
         llmir.run(program, "fuse{phase=encode}")
     with pytest.raises(VerifyError, match="expected a Program without phases"):
         program.replace(phases={"decode": llmir.run(program, "absorb-mla{phase=decode}")})

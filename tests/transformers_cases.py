@@ -339,7 +339,7 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
                     own = stored(name, fields["model_type"])
                     part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith("e_score_correction_bias"):
+                if name.endswith(("e_score_correction_bias", "expert_bias")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)

@@ -8,7 +8,7 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
-from ..layers import Layer
+from ..layers import Layer, Norms
 from ..mixers import Indexer, LatentAttention
 from ..mlps import Mlp, Moe, Routing
 from ..parts import check_chosen, decoder, drafts, has_experts, layers
@@ -148,3 +148,24 @@ def _own_indexers(config: Config) -> None:
     config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)
     config.unmodelled("index_topk_freq", (None, 0, 1), why)
     config.ignore("index_skip_topk_offset")  # where they would begin
+
+
+@family("AXK1ForCausalLM", "axk1")
+def axk1(config: Config) -> Decoder:
+    """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    config.integer("q_lora_rank", 1536)  # there is no null
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)
+    sparse = experts(config, by_groups(config, 8, 4, 2.5), {**_V3, "n_routed_experts": 192})
+    dense = Mlp(config.assumed("intermediate_size", 18432))
+    first, behind = (
+        config.integer("first_k_dense_replace", 1, minimum=0),
+        Norms(after_mlp="post_mlp_layernorm"),
+    )
+    stacked = (
+        replace(layer, norms=behind) if layer.mlp == sparse else layer
+        for layer in by_type(config, mixer, dense, sparse, first)
+    )
+    return decoder(config, "AXK1ForCausalLM", tuple(stacked))

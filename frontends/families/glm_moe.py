@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6 and 4.7 with experts. Defaults for absent fields are transformers' own."""
+"""GLM-4.5, 4.6 and 4.7 with experts, and Solar Open. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -53,3 +53,22 @@ def glm_moe_lite(config: Config) -> Decoder:
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
     stack = by_type(config, mixer, dense, sparse, 1)
     return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)
+
+
+_SOLAR = {**_EXPERTS, "moe_intermediate_size": 1280}
+
+
+@family("SolarOpenForCausalLM", "solar_open")
+def solar_open(config: Config) -> Decoder:
+    """SolarOpenForCausalLM: GLM's experts in all layers."""
+    config.ignore("intermediate_size")  # of a dense MLP, which no layer has
+    mixer = attention(
+        config,
+        positions_default=131072,
+        kv_default=8,
+        head_dim_default=128,
+        theta_default=1e6,
+        qkv_bias=config.flag("attention_bias", False),
+    )
+    layer = Layer(mixer, experts(config, by_groups(config, groups=1, kept=1, scale=1.0), _SOLAR))
+    return decoder(config, "SolarOpenForCausalLM", (layer,) * layers(config), eps_default=1e-5)

@@ -15,6 +15,7 @@ from llmir.frontends.presets import (
     others,
     phi,
     qwen,
+    recent,
     sparse,
     state,
 )
@@ -39,6 +40,7 @@ _FAMILIES = (
     older,
     state,
     images,
+    recent,
 )
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}

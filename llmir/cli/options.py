@@ -34,8 +34,8 @@ precision = _stack(
     click.option(
         "--weights",
         metavar="DTYPE",
-        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or "
-        "mxfp4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
+        "mxfp4 or nf4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
     ),
     click.option(
         "--activations",
