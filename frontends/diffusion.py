@@ -68,13 +68,13 @@ class Diffusion:
             shift, scale = _modulation(at, given, "proj_out_1", "last_shift", "last_scale")
             x = b.modulate(b.layer_norm(x, eps=_EPS, name="last_norm"), scale, shift, name="last_modulate")
             out = at.sized(a=self.side, o=self.side, c=last)
-            b.output(out.linear(x, "b t h", "h A o C", "b t A o C", "pixels", "proj_out_2", bias=True))
+            b.output(out.linear(x, "b t h", "h A O C", "b t A O C", "pixels", "proj_out_2", bias=True))
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": self.layers}
         return Program(self.name, {g.name: g for g in (b.graph(), *bodies)}, facts=facts)
 
     def _blocks(self, b: Builder, stem: str = "") -> Blocks:
         none = Norm(_EPS, "layer_norm", ())
-        return Blocks(b, self.dtype, none, stem, h=self.hidden, j=self.hidden, c=self.labels, s=_FREQUENCIES)
+        return Blocks(b, self.dtype, none, stem, h=self.hidden, j=self.hidden, c=self.labels, f=_FREQUENCIES)
 
     def _step(self, b: Builder) -> list[Value]:
         """The timestep of each image, and its label."""
@@ -85,11 +85,11 @@ class Diffusion:
 
     def _embedders(self, at: Blocks, stem: str) -> list[Value]:
         """Weights: of the two products of the timestep, each with its bias, and the table of labels."""
-        named = [("s j", "timestep_embedder.linear_1"), ("h j", "timestep_embedder.linear_2")]
+        named = [("F J", "timestep_embedder.linear_1"), ("h J", "timestep_embedder.linear_2")]
         found = [
             at.weight(axes, f"{param[-8:]}.{what}", f"{stem}{param}.{what}")
             for whole, param in named
-            for what, axes in (("weight", whole), ("bias", "j"))
+            for what, axes in (("weight", whole), ("bias", "J"))
         ]
         return [*found, at.weight("c h", "labels.weight", f"{stem}class_embedder.embedding_table.weight")]
 
@@ -127,7 +127,7 @@ def patches(at: Blocks, count: int, channels: int, side: int) -> Value:
 def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) -> Value:
     """Rows of tokens of patches."""
     at = at.sized(c=channels, a=side, o=side)
-    weight = at.weight("C A o h", "patch_embedding.weight", f"{param}.weight")
+    weight = at.weight("C A O h", "patch_embedding.weight", f"{param}.weight")
     bias = at.weight("h", "patch_embedding.bias", f"{param}.bias")
     result: Value = at.b.patch_embedding(x, weight, bias, name="patch_embedding")
     return result
@@ -136,9 +136,9 @@ def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) 
 def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name: str) -> Value:
     """What a timestep and a label say of an image."""
     b, (time, label), (*pairs, table) = at.b, step, weights
-    x = at.cast(b.sinusoid(time, elements=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
-    x = b.linear(x, *pairs[:2], einsum="b s, s j, j -> b j", name=f"{name}_1")
-    x = b.linear(b.silu(x, name=f"{name}_silu"), *pairs[2:], einsum="b h, h j, j -> b j", name=f"{name}_2")
+    x = at.cast(b.sinusoid(time, elementf=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
+    x = b.linear(x, *pairs[:2], einsum="b F, F J, J -> b J", name=f"{name}_1")
+    x = b.linear(b.silu(x, name=f"{name}_silu"), *pairs[2:], einsum="b h, h J, J -> b J", name=f"{name}_2")
     result: Value = b.add(x, b.embedding(table, label, name=f"{name}_label"), name=name)
     return result
 
@@ -147,12 +147,12 @@ def _modulation(at: Blocks, given: Value, param: str, *names: str) -> tuple[Valu
     """Pieces of one product, by these names: shifts, scales, gates."""
     b = at.b
     acted = b.silu(given, name=f"{names[0]}_silu")
-    pieces = [(what, axes) for what, axes in (("weight", "h j"), ("bias", "j"))]
+    pieces = [(what, axes) for what, axes in (("weight", "h J"), ("bias", "J"))]
     weights = [
         at.weight(axes, f"{name}.{what}", f"{param}.{what}[{i}]")
         for what, axes in pieces
         for i, name in enumerate(names)
     ]
-    terms = ", ".join(["b h", *["h j"] * len(names), *["j"] * len(names)])
-    einsum = f"{terms} -> {', '.join(['b j'] * len(names))}"
+    terms = ", ".join(["b h", *["h J"] * len(names), *["J"] * len(names)])
+    einsum = f"{terms} -> {', '.join(['b J'] * len(names))}"
     return tuple(b.linear(acted, *weights, einsum=einsum, name="modulation"))

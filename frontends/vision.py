@@ -53,12 +53,12 @@ class Tower:
                 at.weight("h", f"last_norm.{what}", f"post_layernorm.{what}")
         to = Blocks(b, language.dtype, self.norm, "", h=self.hidden, j=language.hidden, n=1)
         with b.block("projector"):
-            x = to.linear(x, "b t h", "h j", "b t j", "projector_1", f"{self.projector}.linear_1", bias=True)
+            x = to.linear(x, "b t h", "h J", "b t J", "projector_1", f"{self.projector}.linear_1", bias=True)
             x = getattr(b, self.activation)(x, name=f"projector_{self.activation}")
             at = to.sized(h=language.hidden)
-            x = at.linear(x, "b t h", "h j", "b t j", "projector_2", f"{self.projector}.linear_2", bias=True)
+            x = at.linear(x, "b t h", "h J", "b t J", "projector_2", f"{self.projector}.linear_2", bias=True)
             if self.newline:
-                x = b.append_row(x, to.weight("n j", "newline", self.newline), name="append_newline")
+                x = b.append_row(x, to.weight("n J", "newline", self.newline), name="append_newline")
         b.output(x)
         return Program(language.name, {"main": b.graph(), **stack.bodies})
 

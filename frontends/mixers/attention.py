@@ -17,7 +17,8 @@ from ..blocks import Blocks
 class Rope:
     """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
 
-    That is its first `size` elements, all if 0, as two halves or, `interleaved`, as pairs of neighbours.
+    That is its first `size` elements, or its `last` ones, all if 0, as two halves or, `interleaved`, as pairs
+    of neighbours.
     """
 
     theta: float
@@ -25,6 +26,7 @@ class Rope:
     factors: tuple[float, ...] = ()
     size: int = 0
     interleaved: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
