@@ -16,6 +16,7 @@ from llmir.frontends.presets import (
     phi,
     qwen,
     recent,
+    remote,
     sparse,
     state,
 )
@@ -41,6 +42,7 @@ _FAMILIES = (
     state,
     images,
     recent,
+    remote,
 )
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
