@@ -136,7 +136,7 @@ def patch_embedding(at: Blocks, x: Value, channels: int, side: int, param: str) 
 def _embedded(at: Blocks, step: Sequence[Value], weights: Sequence[Value], name: str) -> Value:
     """What a timestep and a label say of an image."""
     b, (time, label), (*pairs, table) = at.b, step, weights
-    x = at.cast(b.sinusoid(time, elementf=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
+    x = at.cast(b.sinusoid(time, elements=_FREQUENCIES, name=f"{name}_sinusoid"), at.dtype)
     x = b.linear(x, *pairs[:2], einsum="b F, F J, J -> b J", name=f"{name}_1")
     x = b.linear(b.silu(x, name=f"{name}_silu"), *pairs[2:], einsum="b h, h J, J -> b J", name=f"{name}_2")
     result: Value = b.add(x, b.embedding(table, label, name=f"{name}_label"), name=name)
