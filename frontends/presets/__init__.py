@@ -7,6 +7,7 @@ from llmir.frontends.presets import (
     cohere,
     deepseek,
     gemma,
+    images,
     llama,
     mistral,
     newest,
@@ -39,6 +40,7 @@ _FAMILIES = (
     allenai,
     older,
     state,
+    images,
     recent,
     remote,
 )
