@@ -14,7 +14,7 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host
-from llmir.backends.cost.nodes import check
+from llmir.backends.cost.nodes import BOX, check
 from llmir.dim import Binding, Dim, Number, Size, maximum, sole
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
@@ -23,8 +23,6 @@ from llmir.graph import Program
 BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
-# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
-BOX = 8
 _SEQUENCES = Dim.symbol("B")
 
 
