@@ -161,6 +161,7 @@ def _alike(
             reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
             continue
         own = tuple(f for f in families_of(points, device) if f.startswith(format.fits))
+        own = tuple(f for f in own if KERNELS[f].separate) or own
         if own:
             found.setdefault(own, []).append(points)
     return found
