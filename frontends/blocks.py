@@ -40,8 +40,17 @@ _AXES = {
     "m": "head_dim",
     "n": "state",
     "w": "tap",
+    "S": "series",
+    "s": "stream",
+    "j": "stream_weight",
+    "o": "out_latent",
     "k": "rank",
     "a": "scalar",
+    "A": "row",
+    "O": "column",
+    "C": "channel",
+    "F": "frequency",
+    "J": "embed",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }
@@ -77,10 +86,13 @@ class Blocks:
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
+        self.tokens: Value | None = None  # of a layer that is given them
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
-        return Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
+        found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
+        found.tokens = self.tokens
+        return found
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""

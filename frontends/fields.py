@@ -8,6 +8,9 @@ from types import MappingProxyType
 
 from .config import Neutral
 
+# Facts of a program: how its checkpoint is quantized, and which parts of a multimodal model it leaves out.
+METHOD, TOWERS = "quant_method", "without"
+
 # What these say does not reach the logits of a forward pass over tokens and a cache.
 _INERT = {
     "it names the model, its files or what wrote them": """
@@ -127,12 +130,13 @@ _QUANTIZATION_INERT = {
         true_sequential uri
     """,
     "it says how they are laid out, or which kernel takes them": """
-        actorder backend checkpoint_format do_fuse exllama_config format fuse_max_seq_len
-        is_marlin_format llm_int8_enable_fp32_cpu_offload llm_int8_threshold modules_to_fuse pack_dtype
-        run_compressed scale_dtype use_cuda_fp16 use_exllama use_optimized_inference version zp_dtype
+        actorder backend bnb_4bit_quant_storage checkpoint_format do_fuse exllama_config format
+        fuse_max_seq_len is_marlin_format llm_int8_enable_fp32_cpu_offload llm_int8_threshold modules_to_fuse
+        pack_dtype run_compressed scale_dtype use_cuda_fp16 use_exllama use_optimized_inference version
+        zp_dtype
     """,
-    "it is of bitsandbytes in 4 bits, which is refused": """
-        bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type bnb_4bit_use_double_quant
+    "it is the type that weights are widened to, taken as the model's own": """
+        bnb_4bit_compute_dtype
     """,
 }
 QUANTIZATION_INERT: Mapping[str, str] = _by_field(_QUANTIZATION_INERT)

@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmir.build import Builder
-from llmir.dim import B, T
-from llmir.dtype import DType
+from llmir.dim import B, Size, T
+from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Value
+from llmir.tensor import Tensor
 
 from .blocks import Blocks, Norm
+from .streams import Streams
+
+
+def state(
+    streams: Streams | None, hidden: int, dtype: DType, tokens: Size = T
+) -> tuple[Tensor, tuple[str, ...]]:
+    """What goes from layer to layer: its type and its axes."""
+    if streams is None:
+        return Tensor((B, tokens, hidden), dtype), ("batch", "seq", "embed")
+    return Tensor((B, tokens, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
 
 
 class Sublayer(Protocol):
@@ -48,7 +59,8 @@ class Layer:
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp.
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
+    there are several residuals, and both sublayers. A body may be given the `tokens` too.
     """
 
     mixer: Sublayer | None
@@ -57,17 +69,27 @@ class Layer:
     parallel: bool = False
     residual: float = 1.0
     kept: tuple[float, float] | None = None
+    streams: Streams | None = None
+    tokens: bool = False
 
     @property
     def kinds(self) -> tuple[str, str]:
         """Those of its mixer and its mlp."""
         return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
 
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
-        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
+    def graph(
+        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
+    ) -> Graph:
+        """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
+        type, axes = state(self.streams, hidden, dtype, tokens)
+        start = total = b.input(type, name="hidden", axes=axes)
+        if self.tokens:
+            blocks.tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
+        if self.streams:
+            b.output(self._through(blocks, start, self.streams))
+            return b.graph()
         seen, norms, beside = start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
@@ -88,6 +110,17 @@ class Layer:
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
         b.output(total)
         return b.graph()
+
+    def _through(self, blocks: Blocks, total: Value, streams: Streams) -> Value:
+        """The streams after both sublayers."""
+        attention, mlp = ("attn", self.mixer, "input_norm"), ("ffn", self.mlp, "post_norm")
+        norms = self.norms.before_mixer, self.norms.before_mlp
+        for (part, sublayer, name), param in zip((attention, mlp), norms, strict=True):
+            assert sublayer
+            x, *by = streams.enter(blocks, total, part)
+            given = sublayer.build(blocks, self._norm(blocks, x, name, param))
+            total = streams.leave(blocks, total, given, tuple(by), part)
+        return total
 
     def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:
         return x if param is None else blocks.norm(x, name, param)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from llmir.build import Builder
-from llmir.dim import B, T
-from llmir.dtype import DType
+from llmir.dim import Size, T
+from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Value
 from llmir.tensor import Tensor
 
 from .blocks import Norm
-from .layers import Layer
+from .layers import Layer, state
 from .pattern import Times, fold
 
 
@@ -23,7 +23,13 @@ class Stack:
     """
 
     def __init__(
-        self, layers: Sequence[tuple[Layer, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
+        self,
+        layers: Sequence[tuple[Layer, Hashable]],
+        stem: str,
+        hidden: int,
+        dtype: DType,
+        normal: Norm,
+        tokens: Size = T,
     ) -> None:
         numbers: dict[tuple[Layer, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
@@ -33,19 +39,24 @@ class Stack:
         self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
-        self._given = stem, hidden, dtype, normal
-        self._type = Tensor((B, T, hidden), dtype)
+        self._given = stem, hidden, dtype, normal, tokens
+        self._state = state(self._kinds[0].streams, hidden, dtype, tokens)
         self.bodies: dict[str, Graph] = {}
 
-    def build(self, b: Builder, x: Value) -> Value:
+    def build(self, b: Builder, x: Value, tokens: Value | None = None) -> Value:
         """What the last layer gives."""
-        return self._repeats(b, x, fold(self._pattern))
+        return self._repeats(b, x, tokens, fold(self._pattern))
 
-    def _repeats(self, b: Builder, x: Value, parts: tuple[Times, ...]) -> Value:
+    def _repeats(self, b: Builder, x: Value, tokens: Value | None, parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
             body = self._body(of)
-            x = b.repeat(x, body=body, times=times, name=body)
+            given = [tokens] if tokens and self._told(of) else []
+            x = b.repeat(x, *given, body=body, times=times, name=body)
         return x
+
+    def _told(self, of: int | tuple[Times, ...]) -> bool:
+        """Whether a layer, or one of a period, is given the tokens."""
+        return any(self._told(part.of) for part in of) if isinstance(of, tuple) else self._kinds[of].tokens
 
     def _body(self, of: int | tuple[Times, ...]) -> str:
         """The name of the body of a layer or a period."""
@@ -61,8 +72,11 @@ class Stack:
         return name
 
     def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
-        b = Builder(name)
-        b.output(self._repeats(b, b.input(self._type, name="hidden", axes=("batch", "seq", "embed")), parts))
+        b, (type, axes) = Builder(name), self._state
+        x, tokens = b.input(type, name="hidden", axes=axes), None
+        if self._told(parts):
+            tokens = b.input(Tensor(type.shape[:2], INT64), name="tokens", axes=axes[:2])
+        b.output(self._repeats(b, x, tokens, parts))
         return b.graph()
 
 

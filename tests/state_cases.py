@@ -37,6 +37,14 @@ _LFM2 = {
     "layer_types": ["conv", "conv", "full_attention", "conv"],
     "block_multiple_of": 4,
 }
+_LFM2_MOE = {
+    **{key: value for key, value in _LFM2.items() if "block" not in key},
+    "architectures": ["Lfm2MoeForCausalLM"],
+    "model_type": "lfm2_moe",
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+}
 
 _DELTA = {
     **_ATTENTION,
@@ -289,5 +297,15 @@ CASES: dict[str, dict[str, Any]] = {
         "mlp_hidden_act": "silu",
     },
     "lfm2": _LFM2,
+    "lfm2-moe": _LFM2_MOE,
+    "lfm2-moe, no correction, unnormalized, one dense layer": {
+        **_LFM2_MOE,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.5,
+        "num_dense_layers": 1,
+        "tie_word_embeddings": False,
+        "tie_embedding": False,
+    },
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from . import newest_cases
+
 # What a checkpoint calls modules that transformers calls otherwise.
 _STORED = {
     "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
@@ -16,12 +18,15 @@ _STORED = {
         "experts.down_proj": "output_linear.weight",
     },
 }
-_STORED["kimi_linear"] = {
-    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
+_STORED["lfm2_moe"] = {
     r"(experts\.\d+\.)gate_proj": r"\1w1",
     r"(experts\.\d+\.)up_proj": r"\1w3",
     r"(experts\.\d+\.)down_proj": r"\1w2",
+}
+_STORED["kimi_linear"] = {
+    r"mlp(\.experts|\.gate\.|\.shared)": r"block_sparse_moe\1",
     r"forget_gate\.": "",
+    **_STORED["lfm2_moe"],
 }
 _STORED["gpt_neox"] = {"lm_head": "embed_out"}
 _STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
@@ -36,6 +41,7 @@ _STORED["hy_v3"] = {
     "mlp.e_score_correction_bias": "mlp.expert_bias",
     r"\.shared_experts\.": ".shared_mlp.",
 }
+_STORED["deepseek_v4"] = newest_cases.STORED
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.

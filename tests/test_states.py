@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 import llmir
 from llmir.errors import ConfigError
+from llmir.ops.rope import Rotary
 
 from .state_cases import CASES
 
@@ -22,6 +24,36 @@ def test_the_text_of_a_multimodal_config_is_the_same_model(text: dict[str, Any])
     assert program.graphs == llmir.load(text).graphs
     assert program.facts["architecture"] == text["architectures"][0]
     assert "the language model alone is modelled, without vision_config" in program.notes
+
+
+# MiniMax's own code and transformers' say the same in different words.
+MINIMAX = {key: value for key, value in CASES["minimax"].items() if key not in ("layer_types", "model_type")}
+MINIMAX |= {"architectures": ["MiniMaxM1ForCausalLM"], "attn_type_list": [0, 1, 0], "postnorm": True}
+FACTORS = {"full_attention": "full_attn", "linear_attention": "linear_attn", "mlp": "mlp"}
+
+
+@pytest.mark.parametrize("name", ["MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM"])
+def test_a_config_for_the_code_of_minimax_is_read_as_that_for_transformers(name: str) -> None:
+    alphas = {f"layernorm_{old}_alpha": 3.5 for old in FACTORS}
+    ours = {f"{new}_alpha_factor": 3.5 for new in FACTORS.values()}
+    program = llmir.load({**MINIMAX, **alphas, "architectures": [name], "shared_intermediate_size": 0})
+    assert program.graphs == llmir.load({**CASES["minimax"], **ours}).graphs
+    part = llmir.load({**MINIMAX, "rotary_dim": 4})  # of heads of 8
+    assert {at.node.op.size for at in part.instances() if isinstance(at.node.op, Rotary)} == {4}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"postnorm": False}, "$.postnorm: residuals before norms are not modelled; true is"),
+        ({"attn_type_list": [0, 2, 0]}, "$.attn_type_list: expected 0 or 1 for each of 3 layers"),
+        ({"shared_intermediate_size": 8}, "$.shared_intermediate_size: 8 is not modelled (a shared expert)"),
+        ({"layernorm_mlp_beta": 0.5}, "$.layernorm_linear_attention_beta: 1.0 is not that of the MLP, 0.5"),
+    ],
+)
+def test_a_wrong_field_of_minimaxs_code_is_named(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        llmir.load({**MINIMAX, **fields})
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -51,7 +83,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("granite-hybrid", {"position_embedding_type": "alibi"}, "$.position_embedding_type: "),
     ("granite-hybrid", {"layer_types": ["mamba"]}, "$.layer_types: 1 kinds for 3 layers"),
     ("minimax", {"block_size": 64}, "$.block_size: 64 is not modelled"),
-    ("minimax", {"mlp_beta_factor": 0.5}, "$.linear_attn_beta_factor: 1.0 is not mlp_beta_factor 0.5"),
+    ("minimax", {"mlp_beta_factor": 0.5}, "$.linear_attn_beta_factor: 1.0 is not that of"),
     ("kimi-linear", {"mla_use_nope": False}, "$.mla_use_nope: false is not modelled"),
     ("kimi-linear", {"hidden_act": "situ"}, '$.hidden_act: "situ" is not modelled'),
     ("kimi-linear", {"linear_attn_config": {"gate_lower_bound": -5}}, "$.linear_attn_config.gate_lower"),
@@ -61,6 +93,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("olmo-hybrid", {"linear_num_key_heads": 3}, "$.linear_num_value_heads: 4 is no multiple of 3 key heads"),
     ("lfm2", {"conv_L_cache": 0}, "$.conv_L_cache: expected a positive integer, got 0"),
     ("lfm2", {"layer_types": ["conv", "mamba"]}, "$.layer_types: 2 kinds for 4 layers"),
+    ("lfm2-moe", {"layer_types": None}, "$.layer_types: 0 kinds for 4 layers"),
+    ("lfm2-moe", {"num_experts_per_tok": 7}, "$.num_experts_per_tok: 7 is more than the 6 experts"),
     ("qwen3-next", {"layer_types": ["conv"] * 3}, '$.layer_types[0]: "conv" is not modelled'),
 ]
 
