@@ -18,13 +18,14 @@ from llmir.tensor import parse_tensor
 
 from .table import MORE, WHOSE, Kernels, columns
 
+SEND = "send_recv"
 # A table's word -> the op, and its input as it lies, of one byte or two an element.
 OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "all_reduce": ("all_reduce", "{type}[s]+{plus}", {}),
     "all_gather": ("all_gather", "{type}[s@{at}]", {"dim": 0}),
     "reduce_scatter": ("reduce_scatter", "{type}[s]+{plus}", {"dim": 0}),
     "alltoall": ("all_to_all", "{type}[s@{at}, 1]", {"to": "experts"}),
-    "send_recv": ("send", "{type}[s]", {"to": 1}),
+    SEND: ("send", "{type}[s]", {"to": 1}),
 }
 
 
@@ -89,11 +90,11 @@ def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int =
     if ranks % nodes or slots % (ranks / nodes):
         raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
     each = int(ranks / nodes)
-    if opcode == "send" and ranks != 2:
+    if op == SEND and ranks != 2:
         raise InputError(f"a send is between two ranks, not {ranks}")
     idle = slots // each if nodes > 1 else 1
     axes = ("tp0", int(nodes)), ("idle", idle), ("tp1", each)
-    mesh = Mesh(axes[1:2] if opcode == "send" else axes)  # each stage has a mesh
+    mesh = Mesh(axes[1:2] if op == SEND else axes)  # each stage has a mesh
     atoms = mesh.atoms("tp")
     b = Builder()
     one = "int8" if narrow else "bf16"
