@@ -46,6 +46,11 @@ _AXES = {
     "o": "out_latent",
     "k": "rank",
     "a": "scalar",
+    "A": "row",
+    "O": "column",
+    "C": "channel",
+    "F": "frequency",
+    "J": "embed",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmir.build import Builder
-from llmir.dim import B, T
+from llmir.dim import B, Size, T
 from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Value
 from llmir.tensor import Tensor
@@ -15,11 +15,13 @@ from .blocks import Blocks, Norm
 from .streams import Streams
 
 
-def state(streams: Streams | None, hidden: int, dtype: DType) -> tuple[Tensor, tuple[str, ...]]:
+def state(
+    streams: Streams | None, hidden: int, dtype: DType, tokens: Size = T
+) -> tuple[Tensor, tuple[str, ...]]:
     """What goes from layer to layer: its type and its axes."""
     if streams is None:
-        return Tensor((B, T, hidden), dtype), ("batch", "seq", "embed")
-    return Tensor((B, T, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
+        return Tensor((B, tokens, hidden), dtype), ("batch", "seq", "embed")
+    return Tensor((B, tokens, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
 
 
 class Sublayer(Protocol):
@@ -75,11 +77,13 @@ class Layer:
         """Those of its mixer and its mlp."""
         return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
 
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
-        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
+    def graph(
+        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
+    ) -> Graph:
+        """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        type, axes = state(self.streams, hidden, dtype)
+        type, axes = state(self.streams, hidden, dtype, tokens)
         start = total = b.input(type, name="hidden", axes=axes)
         if self.tokens:
             blocks.tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))

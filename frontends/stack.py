@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from llmir.build import Builder
+from llmir.dim import Size, T
 from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Value
 from llmir.tensor import Tensor
@@ -22,7 +23,13 @@ class Stack:
     """
 
     def __init__(
-        self, layers: Sequence[tuple[Layer, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
+        self,
+        layers: Sequence[tuple[Layer, Hashable]],
+        stem: str,
+        hidden: int,
+        dtype: DType,
+        normal: Norm,
+        tokens: Size = T,
     ) -> None:
         numbers: dict[tuple[Layer, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
@@ -32,11 +39,11 @@ class Stack:
         self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
-        self._given = stem, hidden, dtype, normal
-        self._state = state(self._kinds[0].streams, hidden, dtype)
+        self._given = stem, hidden, dtype, normal, tokens
+        self._state = state(self._kinds[0].streams, hidden, dtype, tokens)
         self.bodies: dict[str, Graph] = {}
 
-    def build(self, b: Builder, x: Value, tokens: Value) -> Value:
+    def build(self, b: Builder, x: Value, tokens: Value | None = None) -> Value:
         """What the last layer gives."""
         return self._repeats(b, x, tokens, fold(self._pattern))
 

@@ -156,7 +156,7 @@ def expected(program: Program) -> dict[str, Stored]:
 def _tensors(program: Program) -> dict[str, _Tensor]:
     """By name, each tensor with all its pieces."""
     found: dict[str, _Tensor] = {}
-    for at in program.instances():
+    for at in (at for part in program.parts for at in part.instances()):
         for param, own in _stored(at):
             place, shape, outs = stored(param), list(own), int(_stacked(at.node.op))
             if place.piece:

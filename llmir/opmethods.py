@@ -81,6 +81,13 @@ class OpMethods:
         """
         return self._op("append", (cache, rows), name, block)
 
+    def append_row(self, x: Value, row: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """The rows of x, and one more behind them, the same for each image: a learned end of an image.
+
+        `b p h, n h -> b (p+n) h`
+        """
+        return self._op("append_row", (x, row), name, block)
+
     def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
         """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as
         eager code adds it, and what the bias takes.
@@ -679,12 +686,42 @@ class OpMethods:
         """
         return self._op("linear", (x, *weights), name, block, einsum=einsum, to=to)
 
+    def modulate(
+        self, x: Value, scale: Value, shift: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence.
+
+        `b t h, b h, b h -> b t h`
+        """
+        return self._op("modulate", (x, scale, shift), name, block)
+
     def mul(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """a · b, element by element.
 
         `*, * -> *`
         """
         return self._op("mul", (x, y), name, block)
+
+    def patch_embedding(
+        self, patches: Value, weight: Value, *bias: Value, name: str = "", block: str | None = None
+    ) -> Value:
+        """Each patch of p × q pixels and `c` channels times a matrix (+ bias): a convolution by whole
+        patches.
+
+        `b t c p q, c p q h -> b t h`
+        """
+        return self._op("patch_embedding", (patches, weight, *bias), name, block)
+
+    def place_images(
+        self, x: Value, images: Value, ids: Value, /, *, token: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """Embeddings of tokens with those of images in the places of the id `token`, in order.
+
+        Reads and writes the rows that it puts in place alone.
+
+        `b t! h, b n! h, b t! -> b t! h`
+        """
+        return self._op("place_images", (x, images, ids), name, block, token=token)
 
     def positions(
         self, x: Value, table: Value, /, *, offset: int = 0, name: str = "", block: str | None = None
@@ -953,6 +990,13 @@ class OpMethods:
         """
         return self._op("send", (x,), name, block, to=to)
 
+    def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · factor, of one factor for all tokens of a sequence.
+
+        `b t h, b h -> b t h`
+        """
+        return self._op("sequence_mul", (x, factor), name, block)
+
     def sigmoid(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """1 / (1 + e^−x).
 
@@ -1009,6 +1053,15 @@ class OpMethods:
         `*, * -> *`
         """
         return self._op("silu_mul", (gate, up), name, block)
+
+    def sinusoid(
+        self, timestep: Value, /, *, elements: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """Cosines, then sines, of a timestep times `elements`/2 frequencies from 1 to 1/10,000; 2 FLOPs each.
+
+        `b -> b f`
+        """
+        return self._op("sinusoid", (timestep,), name, block, elements=elements)
 
     def slice(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None

@@ -66,7 +66,7 @@ class Checkpoint:
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
-        template = re.sub(r"\b(layers|h|blocks)\.\d+", r"\1.{layer}", name)
+        template = re.sub(r"\b(layers|h|\w*blocks)\.\d+", r"\1.{layer}", name)
         if "{expert}" in name:
             names = (name.replace("{expert}", str(e)) for e in range(shape[0]))
             return np.stack([self._one(template, n, shape[1:]) for n in names])

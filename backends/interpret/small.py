@@ -87,7 +87,7 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = min(value, ROTATED)
         elif field.name in ("groups", "kept", "best") and op.kind == "moe":
             changes[field.name] = 1
-        elif field.name == "experts":
+        elif field.name in ("experts", "elements"):
             changes[field.name] = short.get(value, value)
     return replace(op, **changes) if changes else op
 

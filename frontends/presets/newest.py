@@ -1,9 +1,8 @@
 """Models whose queries see chosen or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3.
 
 Shapes: the defaults of transformers 5.23, which are those of the released configs. Totals: parameters of
-transformers' class on the meta device; the publishers say 744B and 284B, and
-428B with a vision tower. Of MiniMax-M3 that tells that three layers are dense; that they see all keys is taken
-for granted.
+transformers' class on the meta device; the publishers say 744B, 284B, and 428B with a vision tower. Of
+MiniMax-M3 that tells that three layers are dense; that they see all keys is taken for granted.
 """
 
 from __future__ import annotations
