@@ -214,6 +214,7 @@ def block_models(draw: st.DrawFn) -> dict[str, Any]:
         vocab_size=8,
         torch_dtype="float32",
         num_local_experts=4,
+        shared_intermediate_size=16,
         num_attention_heads=draw(st.sampled_from((4, 8))),
         index_block_size=draw(st.integers(1, 4)),
         index_topk_blocks=draw(st.integers(2, 3)),
