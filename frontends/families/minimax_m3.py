@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..blocks import Norm
 from ..config import Config
@@ -56,7 +57,7 @@ def minimax_m3(config: Config) -> Decoder:
     routed = config.texts("mlp_layer_types") or [("dense", "sparse")[bool(n)] for n in frequency]
     if len(routed) != count or not {*routed} <= mlps.keys():
         raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
-    heads = {"kv_default": 4, "head_dim_default": 128, "positions_default": 524288}
+    heads: dict[str, Any] = {"kv_default": 4, "head_dim_default": 128, "positions_default": 524288}
     mixer = attention(config, **heads, theta_default=5e6, share_default=1.0, qk_norm="head")
     stated = config.nested("sparse_attention_config")
     places = stated.integers("sparse_attention_freq", (0,) * count) if stated else (0,) * count
