@@ -41,10 +41,19 @@ _AXES = {
     "n": "state",
     "w": "tap",
     "k": "rank",
+    "j": "rank",
+    "s": "side",
+    "o": "embed",
     "a": "scalar",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }
+
+
+def _place(param: str) -> tuple[str, str]:
+    """The module, and what follows it: a piece of its tensor, or that it is turned."""
+    module = re.split(r"[\[^]", param)[0]
+    return module, param.removeprefix(module)
 
 
 @dataclass(frozen=True)
@@ -72,15 +81,19 @@ class Blocks:
     """One model's on one builder: its element type, its norm, and the lengths of axes.
 
     `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it.
+    of parameters follow it. To products of the modules that are in `adapters` others add, by name.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
+        self.adapters: Mapping[str, str] = {}
+        self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
-        return Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
+        found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
+        found.adapters, found.lows = self.adapters, self.lows
+        return found
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""
@@ -118,8 +131,7 @@ class Blocks:
 
         W may have a `dtype` of its own.
         """
-        module = re.split(r"[\[^]", param)[0]
-        place = param.removeprefix(module)
+        module, place = _place(param)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
@@ -127,7 +139,25 @@ class Blocks:
             operands.append(self.weight(added, f"{name}.bias", stored[1]))
             terms.append(added)
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
-        return result
+        return self._adapted(result, x, (term, weight, out), name, param)
+
+    def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
+        """y, the product of x, and what a low rank adds to it if the model adapts that (arXiv:2106.09685)."""
+        module, piece = _place(param)
+        if not (adapter := self.adapters.get(module)):
+            return y
+        term, weight, out = terms
+        rows = " ".join(axis for axis in term.split() if axis not in weight.split())
+        ins = " ".join(axis for axis in weight.split() if axis in term.split())
+        outs = " ".join(axis for axis in weight.split() if axis not in term.split())
+        if (x, adapter) not in self.lows:  # one for all pieces of a tensor
+            self.lows[x, adapter] = self.linear(
+                x, term, f"{ins} j", f"{rows} j", f"{name}_low", f"{adapter}.0"
+            )
+        low = self.lows[x, adapter]
+        more = self.linear(low, f"{rows} j", f"j {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
+        total: Value = self.b.add(y, more, name=f"{name}_adapted")
+        return total
 
     def merged(
         self,

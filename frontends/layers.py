@@ -9,6 +9,7 @@ from llmir.build import Builder
 from llmir.dim import B, T
 from llmir.dtype import DType
 from llmir.graph import Graph, Value
+from llmir.tensor import Tensor
 
 from .blocks import Blocks, Norm
 
@@ -26,6 +27,27 @@ class Sublayer(Protocol):
 
     def build(self, blocks: Blocks, x: Value, /) -> Value:
         """Of normed hidden states, what is added to them."""
+
+
+class Beside(Protocol):
+    """A block that sees the embedding beside the hidden states, as what it is called and how it is built."""
+
+    @property
+    def kind(self) -> str:
+        """As names of bodies say it."""
+
+    @property
+    def block(self) -> str:
+        """That of the sum with the layer's input."""
+
+    def build(self, blocks: Blocks, x: Value, embedded: Value, /) -> Value:
+        """What is added to the hidden states."""
+
+
+def states(b: Builder, name: str, hidden: int, dtype: DType) -> Value:
+    """An input of a body: a row of hidden states for each token."""
+    result: Value = b.input(Tensor((B, T, hidden), dtype), name=name, axes=("batch", "seq", "embed"))
+    return result
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,8 @@ class Layer:
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp.
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp. What a `shared`
+    block gives, of the layer's input and of the embedding, is added to what the norm of the mixer is given.
     """
 
     mixer: Sublayer | None
@@ -57,20 +80,26 @@ class Layer:
     parallel: bool = False
     residual: float = 1.0
     kept: tuple[float, float] | None = None
+    shared: Beside | None = None
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Those of its mixer and its mlp."""
-        return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
+    def kinds(self) -> tuple[str, str, str]:
+        """Those of its shared block, its mixer and its mlp."""
+        parts = self.shared, self.mixer, self.mlp
+        found = [part.kind if part else "" for part in parts]
+        return found[0], found[1], found[2]
 
     def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
         """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
+        start = total = states(b, "hidden", hidden, dtype)
         seen, norms, beside = start, self.norms, None
+        if self.shared:
+            given = self.shared.build(blocks, start, states(b, "embedded", hidden, dtype))
+            seen = self._add(blocks, start, given, self.shared.block, "shared_add")
         if self.mixer:
-            seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
+            seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
             if self.parallel and self.mlp:  # one sum over ranks for both

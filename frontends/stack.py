@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from llmir.build import Builder
-from llmir.dim import B, T
 from llmir.dtype import DType
 from llmir.graph import Graph, Value
-from llmir.tensor import Tensor
 
 from .blocks import Norm
-from .layers import Layer
+from .layers import Layer, states
 from .pattern import Times, fold
 
 
@@ -34,18 +32,24 @@ class Stack:
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
         self._given = stem, hidden, dtype, normal
-        self._type = Tensor((B, T, hidden), dtype)
         self.bodies: dict[str, Graph] = {}
 
     def build(self, b: Builder, x: Value) -> Value:
-        """What the last layer gives."""
-        return self._repeats(b, x, fold(self._pattern))
+        """What the last layer gives; x enters the first, and is what shared blocks see beside."""
+        return self._repeats(b, x, x, fold(self._pattern))
 
-    def _repeats(self, b: Builder, x: Value, parts: tuple[Times, ...]) -> Value:
+    def _repeats(self, b: Builder, x: Value, embedded: Value, parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
             body = self._body(of)
-            x = b.repeat(x, body=body, times=times, name=body)
+            captured = [embedded] if self._shares(of) else []
+            x = b.repeat(x, *captured, body=body, times=times, name=body)
         return x
+
+    def _shares(self, of: int | tuple[Times, ...]) -> bool:
+        """Whether a layer, or one of a period, sees the embedding."""
+        if isinstance(of, tuple):
+            return any(self._shares(inner) for _, inner in of)
+        return self._kinds[of].shared is not None
 
     def _body(self, of: int | tuple[Times, ...]) -> str:
         """The name of the body of a layer or a period."""
@@ -61,8 +65,10 @@ class Stack:
         return name
 
     def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
-        b = Builder(name)
-        b.output(self._repeats(b, b.input(self._type, name="hidden", axes=("batch", "seq", "embed")), parts))
+        b, (_, hidden, dtype, _) = Builder(name), self._given
+        x = states(b, "hidden", hidden, dtype)
+        embedded = states(b, "embedded", hidden, dtype) if self._shares(parts) else x
+        b.output(self._repeats(b, x, embedded, parts))
         return b.graph()
 
 

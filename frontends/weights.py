@@ -17,7 +17,7 @@ from llmir.equation import Equation
 from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
-from llmir.names import stored
+from llmir.names import layered, numbered, stored
 from llmir.op import Op
 from llmir.views import Pairs
 
@@ -154,13 +154,13 @@ def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
     sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
-    layers = at.layers if "{layer}" in op.param else [at.layers.first]
+    layers = at.layers if layered(op.param) else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
     shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     stored = Stored(shape, type.dtype.name, Binding()(type.dtype.bytes_of(math.prod(shape))))
     for layer in layers:
         for expert in experts:
-            yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), stored
+            yield numbered(op.param, layer).replace("{expert}", str(expert)), stored
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:

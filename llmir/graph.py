@@ -19,7 +19,7 @@ from .frozen import FrozenDict, Immutable, Record
 from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
-from .names import plain
+from .names import layered, plain
 from .op import Loop, Op
 from .tensor import Tensor
 from .views import Shown
@@ -327,14 +327,24 @@ class Program(Record, Shown):
         """How many devices a step runs on: those of the mesh, for each stage."""
         return self.mesh.devices * len(self.entries)
 
-    def weights(self) -> Iterator[Instance]:
-        """Each weight; one that is tied once, in the first of the stages that hold it."""
-        seen: dict[str, int] = {}  # by name in the checkpoint, the stage
+    def weights(self, *, everywhere: bool = False) -> Iterator[Instance]:
+        """Each weight; one that is tied once, in the first of the stages that hold it, or `everywhere` once.
+
+        Under a name without `{layer}` all layers have one tensor, and the first of them holds it.
+        """
+        first: dict[str, int] = {}  # by name in the checkpoint, the stage
+        seen: set[tuple[str, int, Tensor]] = set()
         for at in self.instances():
-            if at.node.op.role == "weight":
-                name = at.node.op.param
-                if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
-                    yield at
+            name = at.node.op.param
+            if at.node.op.role != "weight":
+                continue
+            if layered(name) or not name:
+                yield at
+            elif first.setdefault(name, at.stage) == at.stage or everywhere:
+                key = name, at.stage, at.node.results[0]
+                if key not in seen:
+                    seen.add(key)
+                    yield at._replace(layers=Layers(at.layers.first))
 
     @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:

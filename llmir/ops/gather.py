@@ -10,6 +10,7 @@ import numpy as np
 from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named
+from ..equation import Equation, equation
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 
@@ -49,6 +50,29 @@ class Embedding(Op):
         held = (local >= 0) & (local < len(table))
         nothing = np.zeros((1, table.shape[1]))
         return (np.concatenate([table, nothing])[np.where(held, local, -1)],)
+
+
+@dataclass(frozen=True)
+class Stack(Op):
+    """Its operands beside one another, along a new axis before the last one."""
+
+    opcode = "stack"
+    kind = "gather"
+    takes = ("*values",)
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of operands that are alike."""
+        axes = [f"x{i}" for i in range(len(operands[0].shape))]
+        terms = ", ".join([" ".join(axes)] * len(operands))
+        return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are operands."""
+        return {"s": len(operands)}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.stack(operands, axis=-2),)
 
 
 @dataclass(frozen=True)
