@@ -40,11 +40,17 @@ _AXES = {
     "m": "head_dim",
     "n": "state",
     "w": "tap",
+    "S": "series",
+    "s": "stream",
+    "j": "stream_weight",
+    "o": "out_latent",
     "k": "rank",
-    "j": "rank",
-    "s": "side",
-    "o": "embed",
     "a": "scalar",
+    "A": "row",
+    "O": "column",
+    "C": "channel",
+    "F": "frequency",
+    "J": "embed",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }
@@ -81,18 +87,20 @@ class Blocks:
     """One model's on one builder: its element type, its norm, and the lengths of axes.
 
     `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it. To products of the modules that are in `adapters` others add, by name.
+    of parameters follow it. `given` is what a layer is told beside hidden states: the `tokens`, and what is
+    `embedded` of them. To products of modules that are in `adapters` others add, by name.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
+        self.given: Mapping[str, Value] = {}
         self.adapters: Mapping[str, str] = {}
         self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
-        found.adapters, found.lows = self.adapters, self.lows
+        found.given, found.adapters, found.lows = self.given, self.adapters, self.lows
         return found
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
@@ -151,11 +159,10 @@ class Blocks:
         ins = " ".join(axis for axis in weight.split() if axis in term.split())
         outs = " ".join(axis for axis in weight.split() if axis not in term.split())
         if (x, adapter) not in self.lows:  # one for all pieces of a tensor
-            self.lows[x, adapter] = self.linear(
-                x, term, f"{ins} j", f"{rows} j", f"{name}_low", f"{adapter}.0"
-            )
+            own = f"{name}_low", f"{adapter}.0"
+            self.lows[x, adapter] = self.linear(x, term, f"{ins} k", f"{rows} k", *own)
         low = self.lows[x, adapter]
-        more = self.linear(low, f"{rows} j", f"j {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
+        more = self.linear(low, f"{rows} k", f"k {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
         total: Value = self.b.add(y, more, name=f"{name}_adapted")
         return total
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from llmir.build import Builder
-from llmir.dim import B, T
-from llmir.dtype import DType
+from llmir.dim import B, Size, T
+from llmir.dtype import INT64, DType
 from llmir.graph import Graph, Value
 from llmir.tensor import Tensor
 
 from .blocks import Blocks, Norm
+from .streams import Streams
+
+
+def state(
+    streams: Streams | None, hidden: int, dtype: DType, tokens: Size = T
+) -> tuple[Tensor, tuple[str, ...]]:
+    """What goes from layer to layer: its type and its axes."""
+    if streams is None:
+        return Tensor((B, tokens, hidden), dtype), ("batch", "seq", "embed")
+    return Tensor((B, tokens, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
+
+
+def told(b: Builder, names: Iterable[str], hidden: int, dtype: DType, tokens: Size = T) -> dict[str, Value]:
+    """The inputs of those names of a body: token ids, or what is embedded of them."""
+    ids = Tensor((B, tokens), INT64), ("batch", "seq")
+    types = {"tokens": ids, "embedded": state(None, hidden, dtype, tokens)}
+    return {name: b.input(types[name][0], name=name, axes=types[name][1]) for name in names}
 
 
 class Sublayer(Protocol):
@@ -27,27 +45,6 @@ class Sublayer(Protocol):
 
     def build(self, blocks: Blocks, x: Value, /) -> Value:
         """Of normed hidden states, what is added to them."""
-
-
-class Beside(Protocol):
-    """A block that sees the embedding beside the hidden states, as what it is called and how it is built."""
-
-    @property
-    def kind(self) -> str:
-        """As names of bodies say it."""
-
-    @property
-    def block(self) -> str:
-        """That of the sum with the layer's input."""
-
-    def build(self, blocks: Blocks, x: Value, embedded: Value, /) -> Value:
-        """What is added to the hidden states."""
-
-
-def states(b: Builder, name: str, hidden: int, dtype: DType) -> Value:
-    """An input of a body: a row of hidden states for each token."""
-    result: Value = b.input(Tensor((B, T, hidden), dtype), name=name, axes=("batch", "seq", "embed"))
-    return result
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,9 @@ class Layer:
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp. What a `shared`
-    block gives, of the layer's input and of the embedding, is added to what the norm of the mixer is given.
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
+    there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
+    to what the norm of the mixer sees. A body may be `told` more than hidden states (`Blocks.given`).
     """
 
     mixer: Sublayer | None
@@ -80,24 +78,31 @@ class Layer:
     parallel: bool = False
     residual: float = 1.0
     kept: tuple[float, float] | None = None
-    shared: Beside | None = None
+    streams: Streams | None = None
+    shared: Sublayer | None = None
+    told: tuple[str, ...] = ()
 
     @property
-    def kinds(self) -> tuple[str, str, str]:
+    def kinds(self) -> tuple[str, ...]:
         """Those of its shared block, its mixer and its mlp."""
-        parts = self.shared, self.mixer, self.mlp
-        found = [part.kind if part else "" for part in parts]
-        return found[0], found[1], found[2]
+        return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
-        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
+    def graph(
+        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
+    ) -> Graph:
+        """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        start = total = states(b, "hidden", hidden, dtype)
+        type, axes = state(self.streams, hidden, dtype, tokens)
+        start = total = b.input(type, name="hidden", axes=axes)
+        blocks.given = told(b, self.told, hidden, dtype, tokens)
+        if self.streams:
+            b.output(self._through(blocks, start, self.streams))
+            return b.graph()
         seen, norms, beside = start, self.norms, None
         if self.shared:
-            given = self.shared.build(blocks, start, states(b, "embedded", hidden, dtype))
-            seen = self._add(blocks, start, given, self.shared.block, "shared_add")
+            added = self.shared.build(blocks, start)
+            seen = self._add(blocks, start, added, self.shared.block, "shared_add")
         if self.mixer:
             seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
@@ -117,6 +122,17 @@ class Layer:
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
         b.output(total)
         return b.graph()
+
+    def _through(self, blocks: Blocks, total: Value, streams: Streams) -> Value:
+        """The streams after both sublayers."""
+        attention, mlp = ("attn", self.mixer, "input_norm"), ("ffn", self.mlp, "post_norm")
+        norms = self.norms.before_mixer, self.norms.before_mlp
+        for (part, sublayer, name), param in zip((attention, mlp), norms, strict=True):
+            assert sublayer
+            x, *by = streams.enter(blocks, total, part)
+            given = sublayer.build(blocks, self._norm(blocks, x, name, param))
+            total = streams.leave(blocks, total, given, tuple(by), part)
+        return total
 
     def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:
         return x if param is None else blocks.norm(x, name, param)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 from llmir.build import Builder
+from llmir.dim import Size, T
 from llmir.dtype import DType
 from llmir.graph import Graph, Value
 
 from .blocks import Norm
-from .layers import Layer, states
+from .layers import Layer, state, told
 from .pattern import Times, fold
+
+NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 class Stack:
@@ -21,7 +25,13 @@ class Stack:
     """
 
     def __init__(
-        self, layers: Sequence[tuple[Layer, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
+        self,
+        layers: Sequence[tuple[Layer, Hashable]],
+        stem: str,
+        hidden: int,
+        dtype: DType,
+        normal: Norm,
+        tokens: Size = T,
     ) -> None:
         numbers: dict[tuple[Layer, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
@@ -31,25 +41,26 @@ class Stack:
         self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
-        self._given = stem, hidden, dtype, normal
+        self._given = stem, hidden, dtype, normal, tokens
+        self._state = state(self._kinds[0].streams, hidden, dtype, tokens)
         self.bodies: dict[str, Graph] = {}
 
-    def build(self, b: Builder, x: Value) -> Value:
-        """What the last layer gives; x enters the first, and is what shared blocks see beside."""
-        return self._repeats(b, x, x, fold(self._pattern))
+    def build(self, b: Builder, x: Value, given: Mapping[str, Value] = NOTHING) -> Value:
+        """What the last layer gives; layers are told what they need of what is `given`."""
+        return self._repeats(b, x, given, fold(self._pattern))
 
-    def _repeats(self, b: Builder, x: Value, embedded: Value, parts: tuple[Times, ...]) -> Value:
+    def _repeats(self, b: Builder, x: Value, given: Mapping[str, Value], parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
             body = self._body(of)
-            captured = [embedded] if self._shares(of) else []
-            x = b.repeat(x, *captured, body=body, times=times, name=body)
+            more = (given[name] for name in self._told(of))
+            x = b.repeat(x, *more, body=body, times=times, name=body)
         return x
 
-    def _shares(self, of: int | tuple[Times, ...]) -> bool:
-        """Whether a layer, or one of a period, sees the embedding."""
+    def _told(self, of: int | tuple[Times, ...]) -> tuple[str, ...]:
+        """What a layer is told, or one of a period."""
         if isinstance(of, tuple):
-            return any(self._shares(inner) for _, inner in of)
-        return self._kinds[of].shared is not None
+            return tuple(dict.fromkeys(name for part in of for name in self._told(part.of)))
+        return self._kinds[of].told
 
     def _body(self, of: int | tuple[Times, ...]) -> str:
         """The name of the body of a layer or a period."""
@@ -65,10 +76,10 @@ class Stack:
         return name
 
     def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
-        b, (_, hidden, dtype, _) = Builder(name), self._given
-        x = states(b, "hidden", hidden, dtype)
-        embedded = states(b, "embedded", hidden, dtype) if self._shares(parts) else x
-        b.output(self._repeats(b, x, embedded, parts))
+        b, (type, axes), (_, hidden, dtype, _, tokens) = Builder(name), self._state, self._given
+        x = b.input(type, name="hidden", axes=axes)
+        given = told(b, self._told(parts), hidden, dtype, tokens)
+        b.output(self._repeats(b, x, given, parts))
         return b.graph()
 
 

@@ -158,13 +158,15 @@ def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
     parallel = draw(st.booleans())
     one_norm = parallel and draw(st.booleans())
+    shared = draw(st.sampled_from((None, None, None, *_SHARED)))
     return Layer(
         None if missing == "mixer" else mixer,
         None if missing == "mlp" else mlp,
         Norms(before_mlp=None) if one_norm else draw(st.sampled_from(_PLACES)),
         parallel=parallel,
         residual=draw(st.sampled_from((1.0, 0.5))),
-        shared=draw(st.sampled_from((None, None, None, *_SHARED))),
+        shared=shared,
+        told=("embedded",) if shared else (),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 def numberless(name: str) -> str:
     """A name in a checkpoint without the number of its layer."""
-    return re.sub(r"\.(layers|h|blocks|\w+_list)\.(\d+|\{layer:.*?\})", r".\1.{layer}", name)
+    return re.sub(r"\b(layers|h|\w*blocks|\w+_list)\.(\d+|\{layer:.*?\})", r"\1.{layer}", name)
 
 
 class Checkpoint:
@@ -37,13 +38,15 @@ class Checkpoint:
         self.terms: dict[tuple[str, int], tuple[list[str], list[str]]] = {}  # by the number of axes too
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
         self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
-        self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
+        self.shapes: dict[str, partial[tuple[int, ...]]] = {}  # in the file, of what is no product's
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
                 self._other(at)
                 continue
-            terms = [t.split() for t in einsum.split("->")[0].split(",")]
+            left, right = einsum.split("->")
+            terms = [t.split() for t in left.split(",")]
+            terms[0] = [axis for axis in terms[0] if axis not in right.split(",")[0].split()]  # of products
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
@@ -60,8 +63,8 @@ class Checkpoint:
     def _other(self, at: Instance) -> None:
         for slot, value in enumerate(at.node.operands):
             if param := numberless(at.graph[value.node].op.param):
-                shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
-                self.shapes[param] = shape
+                self.shapes[param] = of = partial(at.node.op.stored, slot)
+                shape = of(tuple(map(Binding(), at.graph.type(value).shape)))
                 name, piece, *_ = stored(param)
                 if piece is not None:
                     self.rows.setdefault(name, {})[piece] = shape[0]
@@ -89,7 +92,7 @@ class Checkpoint:
         rows = {} if piece is None else self.rows[stored(template).tensor]
         start = sum(rows[i] for i in range(piece or 0))
         if template in self.shapes and not term:
-            own = self.shapes[template]
+            own = self.shapes[template](shape)
             whole = sum(rows.values()) or own[0]
             return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
         matrix = bool(set(term) & set(x))

@@ -185,7 +185,7 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     parts = program.micro_batches
     at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
-    for node in program.weights(everywhere=True):
+    for node in program.held():
         share, name = _tensor(program, node, "weights", node.repeat, at), node.node.op.param
         yield (name if name and not layered(name) else node.path), share
     for node in program.instances():

@@ -108,7 +108,7 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
     states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.weights(everywhere=True), *beside(program)):
+    for at in (*program.held(), *beside(program)):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
     for at in program.instances():
         if at.node.op.role == "cache":
@@ -129,7 +129,8 @@ def beside(program: Program) -> Iterator[Instance]:
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():
         for at in phase.instances():
-            if at.node.op.role == "weight" and _identity(at) not in seen:
+            here = at.stage < len(program.entries)  # what encodes images lies on the first stage alone
+            if here and at.node.op.role == "weight" and _identity(at) not in seen:
                 seen.add(_identity(at))
                 yield at
 

@@ -17,7 +17,8 @@ from ..blocks import Blocks
 class Rope:
     """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
 
-    That is its first `size` elements, all if 0, as two halves or, `interleaved`, as pairs of neighbours.
+    That is its first `size` elements, or its `last` ones, all if 0, as two halves or, `interleaved`, as pairs
+    of neighbours.
     """
 
     theta: float
@@ -25,6 +26,7 @@ class Rope:
     factors: tuple[float, ...] = ()
     size: int = 0
     interleaved: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Attention:
     the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
     k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
     its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled.
-    What it is given has the axes `given`.
+    What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no cache: all keys
+    are those of the step.
     """
 
     block: ClassVar[str] = "attention"
@@ -119,21 +122,27 @@ class Attention:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
                 k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
-            axes = ("batch", "cached", "kv_heads", "head_dim")
-            rows = (B, mask(self.mask).kept(C), self.kv_heads)
-            kept, held = at.tensor(*rows, self.head_dim), at.tensor(*rows, wide)
-            keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
-            values = b.append(b.cache(held, name="v_cache", axes=axes), v, name="append_v")
+            alone = self.mask == "full"
+            pairs = ((k, "k", self.head_dim), (v, "v", wide))
+            keys, values = (k, v) if alone else (self._kept(at, *pair) for pair in pairs)
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
-            masked = b.attention_mask(scores, mask=self.mask, name="mask")
+            masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
             how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
+
+    def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
+        """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
+        axes = ("batch", "cached", "kv_heads", "head_dim")
+        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
+        cache = at.b.cache(type, name=f"{name}_cache", axes=axes)
+        result: Value = at.b.append(cache, x, name=f"append_{name}")
+        return result
 
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""

@@ -31,16 +31,16 @@ class Shared:
     norms: tuple[str, str] = ("input_layernorm", "pre_ff_layernorm")
     out: str = "linear"
 
-    def build(self, blocks: Blocks, x: Value, embedded: Value) -> Value:
-        """What is added to what the norm of a layer's mixer sees."""
-        b, sizes = blocks.b, {**blocks.sizes, "s": 2, "j": self.rank, "o": blocks.sizes["h"]}
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of hidden states, what is added to them; the embedding is given too."""
+        b, sizes = blocks.b, {**blocks.sizes, "s": 2, "k": self.rank, "j": blocks.sizes["h"]}
         at = Blocks(b, blocks.dtype, blocks.normal, self.stem, **sizes)
         at.adapters = dict(self.adapters)
         with b.block(self.block):
-            both = b.stack(x, embedded, name="both")
+            both = b.stack(x, blocks.given["embedded"], name="both")
         seen = at.norm(both, "shared_norm", self.norms[0], "s h", 2)
         mixed = self.attention.build(at, seen)
         fed = self.mlp.build(at, at.norm(mixed, "shared_mlp_norm", self.norms[1]))
         with b.block(self.mlp.block):
             own = blocks.sized(**sizes)
-            return own.linear(fed, "b t h", "h o", "b t o", "shared_out", self.out)
+            return own.linear(fed, "b t h", "h J", "b t J", "shared_out", self.out)

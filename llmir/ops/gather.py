@@ -26,6 +26,10 @@ class Embedding(Op):
 
     to: str = ""
 
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The rule, or that of one id for each sequence."""
+        return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
+
     def scale_roles(self, slot: int) -> str:
         """A row of the table is a token's."""
         return "" if slot else "nk"
