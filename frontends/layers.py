@@ -87,9 +87,7 @@ class Layer:
         """Those of its shared block, its mixer and its mlp."""
         return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
-    def graph(
-        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
-    ) -> Graph:
+    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T) -> Graph:
         """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
