@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Min, Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
@@ -57,6 +57,29 @@ class Embedding(Op):
 
 
 @dataclass(frozen=True)
+class Stack(Op):
+    """Its operands beside one another, along a new axis before the last one."""
+
+    opcode = "stack"
+    kind = "gather"
+    takes = ("*values",)
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of operands that are alike."""
+        axes = [f"x{i}" for i in range(len(operands[0].shape))]
+        terms = ", ".join([" ".join(axes)] * len(operands))
+        return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are operands."""
+        return {"s": len(operands)}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.stack(operands, axis=-2),)
+
+
+@dataclass(frozen=True)
 class Positions(Op):
     """x, and to each token the row of a learned table for its position, counted from `offset`."""
 
@@ -100,3 +123,26 @@ class LastToken(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The last position."""
         return (operands[0][:, -1],)
+
+
+@dataclass(frozen=True)
+class LastTokens(Op):
+    """The last `count` tokens of each sequence, or all where there are no more."""
+
+    opcode = "last_tokens"
+    kind = "gather"
+    rule = "b [t] * -> b k *"
+
+    count: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are, `count` at most."""
+        return {"k": Min.of(operands[0].shape[1], self.count)}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][:, -self.count :],)
