@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .graph import Value
+from .tensor import Tensor
 
 
 class OpMethods:
@@ -555,16 +556,26 @@ class OpMethods:
         times: int,
         first: int | None = None,
         carried: int = 1,
+        gives: tuple[Tensor, ...] = (),
         name: str = "",
         block: str | None = None,
     ) -> Any:
         """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
+        What the body gives beyond what goes round is handed out by its last run, in the types `gives`.
         Weights and caches of the body are per iteration. `first` is the number of the first layer, counted
         from where its graph begins; by default it follows the layers before it (`Program.iterations`).
         """
         return self._op(
-            "repeat", (*values,), name, block, body=body, times=times, first=first, carried=carried
+            "repeat",
+            (*values,),
+            name,
+            block,
+            body=body,
+            times=times,
+            first=first,
+            carried=carried,
+            gives=gives,
         )
 
     def rms_norm(

@@ -9,7 +9,7 @@ last: they differ in which of its inputs may be let go inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -136,7 +136,7 @@ def _identity(at: Instance) -> tuple[object, ...]:
 
 def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
-    found = _Walk(program, program[entry], None).moments
+    found = _Walk(program, program[entry], None, program[entry].outputs).moments
     return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
@@ -168,11 +168,17 @@ class _Walk:
     """One pass over a graph's schedule.
 
     `owned` are the inputs that may be let go inside, each with the piece that it lies in (None: all inputs,
-    each in one of its own).
+    each in one of its own), and `wanted` the outputs that something needs.
     """
 
-    def __init__(self, program: Program, graph: Graph, owned: Mapping[str, Value | None] | None) -> None:
-        self.program, self.graph = program, graph
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        owned: Mapping[str, Value | None] | None,
+        wanted: Sequence[Value],
+    ) -> None:
+        self.program, self.graph, self.wanted = program, graph, wanted
         self.moments: list[Moment] = []
         self.live: dict[Value, Held] = {}  # by the value that a piece was made for
         self.total: Size = 0
@@ -199,7 +205,7 @@ class _Walk:
         for position, node in enumerate(self.graph.nodes):
             for value in _needed(self.program, node).values():
                 uses[value] = position
-        uses.update(dict.fromkeys(self.graph.outputs, len(self.graph.nodes)))
+        uses.update(dict.fromkeys(self.wanted, len(self.graph.nodes)))
         return uses
 
     def _hold(self, value: Value, name: str, bytes: Size) -> None:
@@ -249,10 +255,13 @@ class _Walk:
         pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        pairs = list(zip(body.outputs, node.values, strict=True))
+        back = [v for v, _ in pairs[: loop.carried]]
+        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
-            walk = _Walk(self.program, body, {**ours, **fresh})
+            walk = _Walk(self.program, body, {**ours, **fresh}, [*back, *handed] if last else back)
             away = {*given.values(), *ours.values()}
             outer = [h for p, h in self.live.items() if p not in away]
             base = self.total - sum((self.live[p].bytes for p in away), start=0)
@@ -260,11 +269,11 @@ class _Walk:
                 inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
                 self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))
         made: dict[Value, Value] = {}  # body's piece -> our value
-        for value, piece, type in zip(node.values, walk.outputs, node.results, strict=True):
+        for value, piece in zip(node.values, walk.outputs, strict=True):
             if piece in made:
                 self._share(value, made[piece])
-            else:
-                self._hold(value, str(value)[1:], type.local(self.program.mesh).bytes)
+            elif piece in walk.live:  # what is handed out of a cache lies there
+                self._hold(value, str(value)[1:], walk.live[piece].bytes)
                 made[piece] = value
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:
