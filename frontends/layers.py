@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmir.build import Builder
-from llmir.dim import B, T
-from llmir.dtype import DType
-from llmir.graph import Graph, Value
+from llmir.graph import Value
 
-from .blocks import Blocks, Norm
+from .altup import Laurel
+from .blocks import Blocks
+from .layer_input import PerLayer
 
 
 class Sublayer(Protocol):
@@ -42,13 +41,29 @@ BEHIND = Norms(None, "post_attention_layernorm", None, "post_feedforward_layerno
 """Of what sublayers give, and not of what they see (OLMo 2)."""
 
 
+class Whole(Protocol):
+    """A layer of whatever form: it builds itself."""
+
+    @property
+    def mixer(self) -> Sublayer | None:
+        """What mixes tokens."""
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """Those of its mixer and its mlp."""
+
+    def build(self, blocks: Blocks, start: Value, /) -> Value:
+        """Of the hidden states that enter it, those that leave it."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """Norm, mixer, residual; norm, mlp, residual. Either may be missing.
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp.
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp. A `laurel` is
+    beside the mixer, and a `tail` behind all.
     """
 
     mixer: Sublayer | None
@@ -57,18 +72,22 @@ class Layer:
     parallel: bool = False
     residual: float = 1.0
     kept: tuple[float, float] | None = None
+    laurel: Laurel | None = None
+    tail: PerLayer | None = None
 
     @property
     def kinds(self) -> tuple[str, str]:
         """Those of its mixer and its mlp."""
         return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
 
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm) -> Graph:
-        """The body: hidden state in, hidden state out. Checkpoints call the layer `stem`."""
-        b = Builder(name)
-        blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        start = total = b.input(blocks.tensor(B, T, hidden), name="hidden", axes=("batch", "seq", "embed"))
-        seen, norms, beside = start, self.norms, None
+    def build(self, blocks: Blocks, start: Value) -> Value:
+        """Of the hidden states that enter it, those that leave it."""
+        total = self.inner(blocks, start)
+        return self.tail.build(blocks, total) if self.tail else total
+
+    def inner(self, blocks: Blocks, start: Value) -> Value:
+        """The same without its tail."""
+        b, total, seen, norms, beside = blocks.b, start, start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
@@ -77,6 +96,8 @@ class Layer:
                 beside = mixed
             else:
                 total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
+            if self.laurel:
+                total = self.laurel.build(blocks, seen, total)
         if self.mlp:
             if not (self.parallel and norms.before_mlp is None):
                 seen = self._norm(blocks, start if self.parallel else total, "post_norm", norms.before_mlp)
@@ -86,8 +107,7 @@ class Layer:
                     mixed = b.add(beside, mixed, name="parallel_add")
             total = self._kept(blocks, seen, 1, self.mlp.block) if self.kept else total
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
-        b.output(total)
-        return b.graph()
+        return total
 
     def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:
         return x if param is None else blocks.norm(x, name, param)

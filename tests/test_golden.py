@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,15 @@ def _equals_torch(program: llmir.Program, config: dict[str, Any], truth: dict[st
     parameters, tower = _by_kind(truth, truth["parameters"]), 0
     if any(note.startswith("the language model alone is modelled") for note in program.notes):
         tower = parameters.pop("vision_tower") + parameters.pop("projector")
-    assert program.parameters_by_kind == parameters
+    names = torch_scans.MERGED.get(truth["class"], {})
+
+    def named(kinds: Mapping[str, int]) -> dict[str, int]:
+        found = Counter[str]()
+        for kind, number in kinds.items():
+            found[names.get(kind, kind)] += number
+        return +found
+
+    assert named(program.parameters_by_kind) == parameters
     assert program.parameters == sum(truth["parameters"]) - tower
     assert program.active_parameters == truth["active"] - tower
     assert program.kv_cache_bytes_per_token == truth["kv_bytes_per_token"]
@@ -52,9 +61,7 @@ def _equals_torch(program: llmir.Program, config: dict[str, Any], truth: dict[st
         step = {"new": tokens, "context": 0} if "_s" in point else {"new": 1, "context": tokens}
         report = llmir.analyze(program, "cpu", batch=batch, **step)
         scans = torch_scans.matmul_flops(program, config, batch, **step)
-        found, names = Counter[str](), torch_scans.MERGED.get(truth["class"], {})
-        for kind, flops in (*report.matmul_flops_by_kind.items(), *scans.items()):
-            found[names.get(kind, kind)] += flops
+        found = Counter(named(report.matmul_flops_by_kind)) + Counter(named(scans))
         due = _by_kind(truth, numbers)
         if truth["class"] == "Llama4ForCausalLM":  # which gives every token to every expert …
             due["routed_experts"] //= config["num_local_experts"] // config["num_experts_per_tok"]

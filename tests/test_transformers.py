@@ -32,7 +32,8 @@ class Checkpoint:
         self.terms: dict[str, tuple[list[str], list[str]]] = {}
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
         self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
-        self.shapes: dict[str, tuple[int, ...]] = {}  # in the file, of what is no product's
+        # in the file, of what is no product's: by name, and by its shape here, which may differ by layer
+        self.shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
@@ -54,8 +55,8 @@ class Checkpoint:
     def _other(self, at: Instance) -> None:
         for slot, value in enumerate(at.node.operands):
             if param := at.graph[value.node].op.param:
-                shape = at.node.op.stored(slot, tuple(map(Binding(), at.graph.type(value).shape)))
-                self.shapes[param] = shape
+                ours = tuple(map(Binding(), at.graph.type(value).shape))
+                shape = self.shapes[param, ours] = at.node.op.stored(slot, ours)
                 name, piece, *_ = stored(param)
                 if piece is not None:
                     self.rows.setdefault(name, {})[piece] = shape[0]
@@ -82,8 +83,7 @@ class Checkpoint:
         tensor, piece, blocks, turned, _ = stored(name)
         rows = self.rows.get(stored(template).tensor, {})
         start = sum(rows[i] for i in range(piece or 0))
-        if template in self.shapes and not term:
-            own = self.shapes[template]
+        if not term and (own := self.shapes.get((template, shape))):
             whole = sum(rows.values()) or own[0]
             return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
         matrix = bool(set(term) & set(x))

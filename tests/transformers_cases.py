@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state_cases, wide_cases
+from . import gemma_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
@@ -283,6 +283,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
     **state_cases.CASES,
     **wide_cases.CASES,
+    **gemma_cases.CASES,
 }
 
 CASES |= OLDER
@@ -307,7 +308,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The weight that a checkpoint holds under `name`: random, and a function of the name alone."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     noise = rng.normal(size=shape)
-    return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
+    return 1 + 0.1 * noise if "norm" in name or "layer_scalar" in name else noise / np.sqrt(shape[-1])
 
 
 # What a checkpoint calls modules that transformers calls otherwise.
@@ -329,7 +330,7 @@ _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
 _STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text")
+_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "gemma4_text")
 
 
 def stored(name: str, model_type: str) -> str:
@@ -367,7 +368,7 @@ def main() -> None:
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith("e_score_correction_bias"):
+                if name.endswith(("e_score_correction_bias", "layer_scalar")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)

@@ -46,7 +46,9 @@ class Attention:
     `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. With a
     `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
     are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
-    `sinks`, so called there, each head has a score that takes its part of the softmax.
+    `sinks`, so called there, each head has a score that takes its part of the softmax. v is normalized
+    without a weight if `bare_v`, and is what k is before norm and positions if `one_kv`. What it `lends` are
+    keys and values, under that name, to later layers that `borrow` them and have none.
     """
 
     block: ClassVar[str] = "attention"
@@ -69,6 +71,10 @@ class Attention:
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_turned: bool = False
     sinks: str = ""
+    bare_v: bool = False
+    one_kv: bool = False
+    lends: str = ""
+    borrows: str = ""
 
     @property
     def sees(self) -> str:
@@ -78,8 +84,9 @@ class Attention:
 
     @property
     def kind(self) -> str:
-        """What it sees, and whether it knows positions."""
-        return self.sees if self.rope else f"{self.sees}_nope"
+        """What it sees, whether it knows positions, and whether its keys are another layer's."""
+        words = (self.sees, "" if self.rope else "nope", "shared" if self.borrows else "")
+        return "_".join(filter(None, words))
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -97,20 +104,20 @@ class Attention:
             else:
                 q = project("h g r d", "b t g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
-            k = project("h g d", "b t g d", "k_proj", to_k)
-            k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-            v = project("h g d", "b t g d", "v_proj", to_v)
+            k = v = None
+            if not self.borrows:
+                k = first = project("h g d", "b t g d", "k_proj", to_k)
+                k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+                v = first if self.one_kv else project("h g d", "b t g d", "v_proj", to_v)
+                v = self._bare(at, v, "v_norm") if self.bare_v else v
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
-                q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+                q, k = b.rope(q, name="rope_q", **how), k and b.rope(k, name="rope_k", **how)
             if self.norm_turned:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
-                k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+                k = k and self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
-            axes = ("batch", "cached", "kv_heads", "head_dim")
-            kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
-            keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
-            values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
+            keys, values = self._kept(at, k, v) if k and v else self._borrowed(at)
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
@@ -122,6 +129,21 @@ class Attention:
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
 
+    def _kept(self, at: Blocks, k: Value, v: Value) -> tuple[Value, Value]:
+        """Keys and values of all tokens up to now, which later layers may borrow."""
+        b, axes = at.b, ("batch", "cached", "kv_heads", "head_dim")
+        kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
+        keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
+        values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
+        if self.lends:
+            at.beside.hand(f"{self.lends}_keys", keys, axes)
+            at.beside.hand(f"{self.lends}_values", values, axes)
+        return keys, values
+
+    def _borrowed(self, at: Blocks) -> tuple[Value, Value]:
+        """Those of the last layer that lent them."""
+        return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
+
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""
         with at.b.block("attention"):
@@ -132,11 +154,15 @@ class Attention:
         if not self.qk_norm:
             return x
         if self.qk_norm == "bare":
-            with at.b.block("norm"):
-                bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
-                return bare
+            return self._bare(at, x, name)
         whole = axes.replace("g", "G").replace("r", "R")
         learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
             self.qk_norm
         ]
         return at.norm(x, name, f"{self.module}.{param}", learned, over)
+
+    def _bare(self, at: Blocks, x: Value, name: str) -> Value:
+        """Each head normed, without a weight."""
+        with at.b.block("norm"):
+            bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
+            return bare

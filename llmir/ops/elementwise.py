@@ -57,6 +57,23 @@ class Add(Op):
 
 
 @dataclass(frozen=True)
+class Subtract(Op):
+    """a − b."""
+
+    opcode = "subtract"
+    kind = "elementwise"
+    rule = "*, * -> *"
+    takes = ("x", "y")
+    vector_flops = 1
+    linear = frozenset({0, 1})
+    additive = True
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The difference."""
+        return (operands[0] - operands[1],)
+
+
+@dataclass(frozen=True)
 class Mul(Op):
     """a · b, element by element."""
 
@@ -155,6 +172,20 @@ class Sigmoid(Activation):
     opcode = "sigmoid"
     vector_flops = 4
     function = staticmethod(sigmoid)
+
+
+@dataclass(frozen=True)
+class Tanh(Activation):
+    """The hyperbolic tangent."""
+
+    opcode = "tanh"
+    vector_flops = 4
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """As in its name."""
+        result: Array = np.tanh(x)
+        return result
 
 
 class GatedActivation(Op):
@@ -284,6 +315,25 @@ class Scale(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The product."""
         return (operands[0] * self.factor,)
+
+
+@dataclass(frozen=True)
+class ScaleBy(Op):
+    """x · w, of a number for each element of a row, or of one for all."""
+
+    opcode = "scale_by"
+    kind = "elementwise"
+    takes = ("x", "weight")
+    vector_flops = 1
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """`* h, h -> * h`, or with one number `* h, [o] -> * h`."""
+        one = operands[1].shape == (1,) and operands[0].shape[-1] != 1
+        return spelled(f"* h, {'[o]' if one else 'h'} -> * h", len(operands[0].shape))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        return (operands[0] * operands[1],)
 
 
 @dataclass(frozen=True)
