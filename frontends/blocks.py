@@ -113,7 +113,7 @@ class Blocks:
         dtype: DType | None = None,
         buffer: bool = False,
     ) -> Value:
-        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; one by its `param`."""
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; each once."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param}

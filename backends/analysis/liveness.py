@@ -136,7 +136,7 @@ def _identity(at: Instance) -> tuple[object, ...]:
 
 def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
-    found = _Walk(program, program[entry], None, program[entry].outputs).moments
+    found = _Walk(program, program[entry], None, program[entry].outputs, {}).moments
     return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
@@ -168,7 +168,7 @@ class _Walk:
     """One pass over a graph's schedule.
 
     `owned` are the inputs that may be let go inside, each with the piece that it lies in (None: all inputs,
-    each in one of its own), and `wanted` the outputs that something needs.
+    each in one of its own), of `sizes` where not its type says it, and `wanted` the outputs that are needed.
     """
 
     def __init__(
@@ -177,6 +177,7 @@ class _Walk:
         graph: Graph,
         owned: Mapping[str, Value | None] | None,
         wanted: Sequence[Value],
+        sizes: Mapping[Value | None, Size],
     ) -> None:
         self.program, self.graph, self.wanted = program, graph, wanted
         self.moments: list[Moment] = []
@@ -195,7 +196,8 @@ class _Walk:
             elif node.name in ours and node.values[0] in self.uses:
                 met = first.setdefault(ours[node.name], node.values[0])
                 if met == node.values[0]:
-                    self._hold(met, node.name, node.results[0].local(program.mesh).bytes)
+                    whole = node.results[0].local(program.mesh).bytes
+                    self._hold(met, node.name, sizes.get(ours[node.name], whole))
                 else:
                     self._share(node.values[0], met)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
@@ -255,13 +257,15 @@ class _Walk:
         pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        sizes: dict[Value | None, Size] = {piece: self.live[piece].bytes for piece in pieces.values()}
         pairs = list(zip(body.outputs, node.values, strict=True))
         back = [v for v, _ in pairs[: loop.carried]]
         handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
-            walk = _Walk(self.program, body, {**ours, **fresh}, [*back, *handed] if last else back)
+            needed = [*back, *handed] if last else back
+            walk = _Walk(self.program, body, {**ours, **fresh}, needed, sizes)
             away = {*given.values(), *ours.values()}
             outer = [h for p, h in self.live.items() if p not in away]
             base = self.total - sum((self.live[p].bytes for p in away), start=0)

@@ -69,14 +69,8 @@ def _attention(config: Config, types: tuple[str, ...]) -> tuple[Attention, Atten
         qk_norm="head",
         bare_v=True,
     )
-    other: dict[str, Any] = {
-        "rope": whole,
-        "mask": "causal",
-        "head_dim": wide,
-        "kv_heads": groups,
-        "one_kv": one,
-    }
-    return replace(sliding, **other), sliding
+    full = replace(sliding, rope=whole, mask="causal", head_dim=wide, kv_heads=groups, one_kv=one)
+    return full, sliding
 
 
 def _sizes(config: Config, types: tuple[str, ...], size: int, kv: int, one: bool) -> tuple[int, int]:
