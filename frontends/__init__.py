@@ -15,6 +15,7 @@ from .config import Config, read
 from .decoder import Decoder
 from .family import FAMILIES, Family, family
 from .fields import INERT, NEUTRAL
+from .rope import on_axes
 
 __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 
@@ -58,9 +59,8 @@ def _text(config: Config) -> Config:
         config.ignore(*others)
     text = isinstance(config.fields.get("text_config"), Mapping)
     found = config.part("text_config", _WHOLE) if text else config
-    for key in ("rope_scaling", "rope_parameters"):
-        if others and (rope := found.nested(key)):
-            rope.ignore("mrope_section")  # how an image's positions lie; those of text are alike on all axes
+    if others:
+        on_axes(found)
     return found
 
 

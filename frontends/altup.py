@@ -95,12 +95,12 @@ class Alternating:
         b, active = blocks.b, self.streams.active
         with b.block(_BLOCK):
             start = b.pick(streams, index=active, name="stream")
-        mixed = self._coefficients(blocks, start, "predict", "k a A", "b t a A", "altup.prediction_coefs")
+        mixed = self._coefficients(blocks, start, "predict", "k st St", "b t st St", "altup.prediction_coefs")
         with b.block(_BLOCK):
             streams = b.add(b.stream_mix(streams, mixed, name="mix_streams"), streams, name="predicted")
             start = b.pick(streams, index=active, name="predicted_stream")
         total = self.layer.inner(blocks, start)
-        mixed = self._coefficients(blocks, total, "correct", "k a", "b t a", "altup.correction_coefs")
+        mixed = self._coefficients(blocks, total, "correct", "k st", "b t st", "altup.correction_coefs")
         with b.block(_BLOCK):
             new = b.subtract(total, start, name="innovation")
             streams = b.stream_add(streams, new, mixed, offset=1.0, name="corrected")
@@ -118,7 +118,7 @@ class Alternating:
 
     def _coefficients(self, blocks: Blocks, x: Value, name: str, weight: str, out: str, param: str) -> Value:
         """How streams are mixed or corrected, as x says."""
-        b, at = blocks.b, blocks.sized(a=self.streams.count, k=self.streams.count)
+        b, at = blocks.b, blocks.sized(st=self.streams.count, k=self.streams.count)
         x = at.norm(x, f"{name}_norm", "altup.router_norm")
         with b.block(_BLOCK):
             x = b.scale(x, factor=1 / blocks.hidden, name=f"{name}_scale")

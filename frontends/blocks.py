@@ -3,8 +3,8 @@
 Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them, `d`
 head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of latent
 attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
-position, `p` with, `m` of values. `a` are streams of hidden states, and `j` what is hidden again. Ops come in
-the order in which transformers' eager code runs them, so that live memory is that code's.
+position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
+Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _AXES = {
     "w": "tap",
     "k": "rank",
     "j": "embed",
-    "a": "stream",
-    "A": "stream",
+    "st": "stream",
+    "St": "stream",
     "s": "layer",
     "o": "layer_input",
-    "one": "one",
+    "a": "scalar",
     "G": "whole_kv_heads",
     "R": "whole_heads",
 }

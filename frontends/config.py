@@ -71,6 +71,10 @@ class Config:
         value = self._get(key, None, required=False)
         return None if value is None else self._integer(key, value, minimum)
 
+    def stated(self, key: str) -> int | None:
+        """An integer, or None where the field is absent or "auto"."""
+        return None if self._get(key, "auto") == "auto" else self.integer(key)
+
     def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
         """A list of integers from 0 up; null counts as absent."""
         value = self._get(key, None, required=False)

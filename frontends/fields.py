@@ -15,8 +15,8 @@ _INERT = {
         tokenizer_class transformers.js_config transformers_version unsloth_fixed unsloth_version
     """,
     "it is the number of a token": """
-        begin_suppress_tokens bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id
-        forced_eos_token_id mask_token_id pad_token_id sep_token_id
+        begin_suppress_tokens bos_token_id decoder_start_token_id eod_token_id eos_token_id
+        forced_bos_token_id forced_eos_token_id mask_token_id pad_token_id sep_token_id
     """,
     "it says how text is generated from the logits": """
         assistant_confidence_threshold assistant_lookbehind bad_words_ids chat_template diversity_penalty
@@ -34,9 +34,9 @@ _INERT = {
         residual_dropout router_aux_loss_coef router_jitter_noise seq_aux tf_legacy_loss z_loss_coefficient
     """,
     "it says how weights begin": """
-        block_mlp_init_scale block_use_xavier_init linear_a_log_max linear_a_log_min linear_dt_init_floor
-        linear_dt_max linear_dt_min rescale_prenorm_residual time_step_floor
-        time_step_init_scheme time_step_max time_step_min time_step_scale
+        block_mlp_init_scale block_use_xavier_init embedding_initializer_range linear_a_log_max
+        linear_a_log_min linear_dt_init_floor linear_dt_max linear_dt_min rescale_prenorm_residual
+        time_step_floor time_step_init_scheme time_step_max time_step_min time_step_scale
     """,
     "it says what is returned beside the logits": """
         keys_to_ignore_at_inference output_attentions output_hidden_states output_router_logits
@@ -127,12 +127,13 @@ _QUANTIZATION_INERT = {
         true_sequential uri
     """,
     "it says how they are laid out, or which kernel takes them": """
-        actorder backend checkpoint_format do_fuse exllama_config format fuse_max_seq_len
-        is_marlin_format llm_int8_enable_fp32_cpu_offload llm_int8_threshold modules_to_fuse pack_dtype
-        run_compressed scale_dtype use_cuda_fp16 use_exllama use_optimized_inference version zp_dtype
+        actorder backend bnb_4bit_quant_storage checkpoint_format do_fuse exllama_config format
+        fuse_max_seq_len is_marlin_format llm_int8_enable_fp32_cpu_offload llm_int8_threshold modules_to_fuse
+        pack_dtype run_compressed scale_dtype use_cuda_fp16 use_exllama use_optimized_inference version
+        zp_dtype
     """,
-    "it is of bitsandbytes in 4 bits, which is refused": """
-        bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type bnb_4bit_use_double_quant
+    "it is the type that weights are widened to, taken as the model's own": """
+        bnb_4bit_compute_dtype
     """,
 }
 QUANTIZATION_INERT: Mapping[str, str] = _by_field(_QUANTIZATION_INERT)

@@ -13,12 +13,12 @@ _SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
 
 def latent(
     config: Config,
-    defaults: tuple[int, int, int, int, int | None],
+    defaults: tuple[int | None, int, int, int, int | None],
     *,
-    positions_default: int,
+    positions_default: int | None,
     interleaved: bool,
 ) -> LatentAttention:
-    """Its sizes, with a class's `defaults` in the order of `_SIZES`, and its rotary positions.
+    """Its sizes, with a class's `defaults` in the order of `_SIZES`, and its rotary positions, if it has any.
 
     Of the queries' latent null is none; of the values' size it is hidden / heads.
     """
@@ -33,9 +33,12 @@ def latent(
     if rotary % 2:
         raise config.error("qk_rope_head_dim", f"rotary positions need an even size, got {rotary}")
     config.unmodelled("num_key_value_heads", (None, heads), "heads that share keys of their own")
-    config.unmodelled("head_dim", (None, rotary), "heads of another size")
     config.unmodelled("qk_head_dim", (None, nope + rotary), "heads of another size")
-    positions = replace(rope(config, rotary, positions_default), interleaved=interleaved)
+    positions, factor = None, 1.0
+    if positions_default:
+        config.unmodelled("head_dim", (None, rotary), "heads of another size")
+        positions = replace(rope(config, rotary, positions_default), interleaved=interleaved)
+        factor = score_factor(config, positions)
     return LatentAttention(
         heads=heads,
         q_latent=q_latent,
@@ -44,6 +47,6 @@ def latent(
         rotary=rotary,
         value=value or config.integer("hidden_size") // heads,
         rope=positions,
-        scale=(nope + rotary) ** -0.5 * score_factor(config, positions),
+        scale=(nope + rotary) ** -0.5 * factor,
         bias=config.flag("attention_bias", False),
     )

@@ -62,7 +62,7 @@ class PerLayer:
         if not self.scalar:
             return x
         with b.block(_BLOCK):
-            one = blocks.sized(one=1).weight("one", "layer_scalar", self.scalar, buffer=True)
+            one = blocks.sized(a=1).weight("a", "layer_scalar", self.scalar, buffer=True)
             scaled: Value = b.scale_by(x, one, name="layer_scale")
             return scaled
 

@@ -18,8 +18,9 @@ class Mlp:
     """down(act(gate(x)) · up(x)), which checkpoints call `module`; its ops' names begin with `prefix`.
 
     `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
-    a gate. `activation` is an opcode. What is activated and what comes out are scaled by `scales`. With a
-    `sparsity`, of what is activated only the largest share is not 0.
+    a gate. `activation` is an opcode; numbers that it learns are called `learned` there. What is activated
+    and what comes out are scaled by `scales`. With a `sparsity`, of what is activated only the largest share
+    is not 0.
     """
 
     intermediate: int
@@ -29,6 +30,7 @@ class Mlp:
     prefix: str = ""
     matrices: tuple[str, ...] = _GATED
     activation: str = "silu"
+    learned: tuple[str, ...] = ()
     scales: tuple[float, float] = (1.0, 1.0)
     sparsity: float = 0.0
 
@@ -39,7 +41,7 @@ class Mlp:
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, at, own = blocks.b, blocks.sized(f=self.intermediate), self.prefix
+        b, at, own = blocks.b, blocks.sized(f=self.intermediate, a=1), self.prefix
         *gate, up, down = self.matrices
 
         def project(x: Value, term: str, weight: str, out: str, name: str, stored: str) -> Value:
@@ -50,7 +52,8 @@ class Mlp:
             x = at.scale(x, self.scales[0], f"{own}act_scale")
             if self.sparsity:
                 x = b.gaussian_top(x, b.moments(x), sparsity=self.sparsity, name=f"{own}gaussian_top")
-            result: Value = getattr(b, self.activation)(x, name=f"{own}{self.activation}")
+            numbers = [at.weight("a", own + name, f"{self.module}.{name}") for name in self.learned]
+            result: Value = getattr(b, self.activation)(x, *numbers, name=f"{own}{self.activation}")
             return result
 
         with b.block(self.block):

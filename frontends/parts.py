@@ -103,6 +103,15 @@ def interleaved(mixer: Attention) -> Attention:
     return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
+def has_experts(config: Config, first: int) -> tuple[bool, ...]:
+    """Whether each layer has experts: as `mlp_layer_types` says, or all but the `first`."""
+    count, key = layers(config), "mlp_layer_types"
+    kinds = config.texts(key) or tuple("dense" if i < first else "sparse" for i in range(count))
+    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
+        raise config.error(key, f"expected dense or sparse for each of {count} layers")
+    return tuple(kind == "sparse" for kind in kinds)
+
+
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     """The mask that `sliding_window` says: absent it is the family's default, and null is none."""
     key = "sliding_window"
@@ -153,9 +162,9 @@ def mlp(config: Config, **differences: Any) -> Mlp:
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
 
 
-def drafts(config: Config) -> None:
+def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
     """Layers that predict further tokens, which the model runs without: a note says so."""
-    if count := config.optional_integer("num_nextn_predict_layers", 0):
+    if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
 

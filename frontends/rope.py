@@ -85,6 +85,7 @@ def ropes(
     positions: int,
     local: float,
     theta: float,
+    share: float | None = None,
     default: Mapping[str, object] = _NOTHING,
 ) -> tuple[Rope, Rope]:
     """Those of layers with a window, and of others: an object each in `rope_parameters`.
@@ -96,16 +97,25 @@ def ropes(
     if default and params is None:
         params = Config(default, name=config.name)
     if params is None or not params.fields:
-        return Rope(local), rope(config, head_dims[1], positions, theta)
+        bare = {key: value for key, value in config.fields.items() if key == _SHARE}
+        sliding = rope(Config(bare, name=config.name), head_dims[0], positions, local, share=share)
+        return sliding, rope(config, head_dims[1], positions, theta, share=share)
     if odd := [key for key in params.fields if key not in _KINDS]:
         raise params.error(odd[0], f"expected objects for {' and '.join(_KINDS)} alone")
     config.unmodelled("rope_scaling", (None,), "a scaling beside rope_parameters")
     each = [params.nested(kind) or Config({}, name=config.name) for kind in _KINDS]
     sliding, full = (
-        rope(config, size, positions, base, inner=inner)
+        rope(config, size, positions, base, share=share, inner=inner)
         for size, base, inner in zip(head_dims, (local, theta), each, strict=True)
     )
     return sliding, full
+
+
+def on_axes(config: Config) -> None:
+    """Of a model that sees images, how their positions lie: those of text are alike on all axes."""
+    for key in ("rope_scaling", "rope_parameters"):
+        if inner := config.nested(key):
+            inner.ignore("mrope_section", "mrope_interleaved")
 
 
 def _part(config: Config, inner: Config, head_dim: int, share: float | None) -> int:

@@ -54,7 +54,7 @@ def show(value: object) -> str:
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):
-        return "a list"
+        return "a list" if value else "an empty list"
     if value is not None and not isinstance(value, bool | int | float | str):
         return f"a Python {type(value).__name__}"
     try:

@@ -23,8 +23,8 @@ from llmir.views import Pairs
 
 from .checkpoint import Checkpoint, Stored
 
-# Tables that old checkpoints carry along and that are computed, not learned.
-IGNORED = ("rotary_emb.inv_freq",)
+# What checkpoints carry along and nobody learned: tables of old ones, and the constants of xIELU.
+IGNORED = ("rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps")
 
 
 @dataclass(frozen=True)

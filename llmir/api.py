@@ -109,6 +109,7 @@ def analyze(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
+    cache_policy: str = "exact",
 ) -> Report:
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
@@ -118,11 +119,14 @@ def analyze(
     `cost` is the cost model: `calibrated` (the default where kernels were measured, on the device or on a
     relative), by the kernels of an `engine`; `ideal`; a plugin's; or an object of yours with `price(row)`
     (`llmir.CostModel`). Or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
+    `cache_policy` is what is reserved for caches: their `exact` bytes, or as engines do that are `paged` or
+    `unified`.
     """
     from .backends.analysis.report import Report
 
     model = _model(hw, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
+    at["cache_policy"] = cache_policy
     if phase is not None:
         at["phase"] = convert.choice("phase", phase, PHASES)
     return Report(checked_program(program), model.device, **at, model=model)
@@ -137,19 +141,20 @@ def workload(
     generate: int = 128,
     memory_utilization: float = 0.9,
     reserve_bytes: int = 0,
+    cache_policy: str = "exact",
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
-    `cost`, `engine` and `efficiency` are as in `analyze`.
+    `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
     model = _model(hw, cost, engine, efficiency)
     asked = batch, prompt, generate, memory_utilization, reserve_bytes
-    return Workload(checked_program(program), model.device, *asked, model)
+    return Workload(checked_program(program), model.device, *asked, model, cache_policy)
 
 
 def diff(

@@ -4,9 +4,12 @@ A name says all of it. `fp8_e4m3_c.kn` is e4m3 with one scale a channel, on a ma
 is contracted (`k`) and whose second one is kept (`n`):
 
 - `_c` one fp32 scale for each row along `k` (`_c16`: of 16 bits), `_t` one fp32 scale for each matrix
-- `_g128` one 16-bit scale for each 128 elements along `k`; `_g128z` with a zero point beside it
+- `_g128` one 16-bit scale for each 128 elements along `k`
+- `z` at the end of either: a zero point beside each scale; `i`: 32 bits for each position along `k`, which
+  say whose scale it has (GPTQ's `g_idx`)
 - `_b128x128` one fp32 scale for each tile of 128 rows × 128 elements along `k`
-- `mxfp4` and `nvfp4` have the scales that their standards say
+- `mxfp4` and `nvfp4` have the scales that their standards say, `nf4` and `bnb_fp4` those of bitsandbytes:
+  one fp32 for each 64 elements, or, with `_dq`, one of 8 bits, and one fp32 for each 256 of those
 
 After the dot stands one letter a dimension: `k` along which scales run, `n` (of weights) and `m` (of
 activations) the rows, `b` matrices apart, such as experts. Dimensions of one letter are taken together.
@@ -31,16 +34,20 @@ from .names import suggest
 class DType:
     """`bits` an element, and `scale_bits` for each tile of `block` = (rows, elements along `k`).
 
-    0 rows or elements are all there are. `matrix_bits` more belong to each matrix, and `zeros` says that
-    a tile has a zero point (which `scale_bits` includes). Without `roles`, a tensor is one long row, and
-    no matrix. `unit` is the one that multiplies its elements; the rest is what those are called (`_ALL`).
+    0 rows or elements are all there are. 256 scales have `nested_bits` more together, each position along
+    `k` has `index_bits`, and each matrix `matrix_bits`. `zeros` says that a tile has a zero point (which
+    `scale_bits` includes). Elements of the kind `code` are numbers of entries of a table, which nothing
+    multiplies as they are. Without `roles`, a tensor is one long row, and no matrix. `unit` is the one that
+    multiplies its elements; the rest is what those are called (`_ALL`).
     """
 
     name: str
     bits: int
-    kind: Literal["float", "int"] = "float"
+    kind: Literal["float", "int", "code"] = "float"
     block: tuple[int, int] = (0, 0)
     scale_bits: int = 0
+    nested_bits: int = 0
+    index_bits: int = 0
     matrix_bits: int = 0
     zeros: bool = False
     roles: str = ""
@@ -113,7 +120,11 @@ class DType:
         across, length = self.block
         tiles = (ceildiv(rows, across) if across else 1) * (ceildiv(along, length) if length else 1)
         scales = ceildiv(matrices * tiles * self.scale_bits, 8)
-        return data + scales + (ceildiv(matrices * self.matrix_bits, 8) if self.roles else 0)
+        if not self.roles:
+            return data + scales
+        each = self.matrix_bits + along * self.index_bits
+        each = each + (ceildiv(tiles, NESTED) * self.nested_bits if self.nested_bits else 0)
+        return data + scales + ceildiv(matrices * each, 8)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -121,6 +132,8 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+
+NESTED = 256  # scales that share one (QLoRA, arXiv:2305.14314, section 3)
 
 # The one table of element types: bits, the unit that multiplies them, and what they are called, in torch, in
 # safetensors, and in other words. `alias` is the name where no other format of the kind is meant, `scales`
@@ -141,8 +154,17 @@ INT4 = DType("int4", 4, "int", unit="int4", scales="g128")
 MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8, unit="fp4")
 # NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
 NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4")
+# bitsandbytes: elements are numbers of entries of a table of 16 fp32 that lies beside them, in QLoRA's normal
+# floats or in 4-bit floats without infinities; 64 share one fp32. Where scales are quantized again, they are
+# numbers in a table of 256.
+NF4 = DType("nf4", 4, "code", block=(1, 64), scale_bits=32, matrix_bits=16 * 32, unit="bf16")
+BNB_FP4 = replace(NF4, name="bnb_fp4")
+NF4_DQ = replace(NF4, name="nf4_dq", scale_bits=8, nested_bits=32, matrix_bits=(16 + 256) * 32)
+BNB_FP4_DQ = replace(NF4_DQ, name="bnb_fp4_dq")
 
-_ALL = (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, INT64, INT32, INT8, INT4, MXFP4, NVFP4)
+_WIDE = (FP64, FP32, TF32, BF16, FP16, INT64, INT32)
+_NARROW = (FP8_E4M3, FP8_E5M2, INT8, INT4, MXFP4, NVFP4, NF4, NF4_DQ, BNB_FP4, BNB_FP4_DQ)
+_ALL = (*_WIDE, *_NARROW)
 DTYPES = FrozenDict({d.name: d for d in _ALL})
 _CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
 _WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
@@ -170,7 +192,9 @@ _UNITS = {unit: unit for unit in WIDER}
 _UNITS |= {"float8": "fp8", "f8": "fp8", "mxfp8": "fp8", "mxfp6": "fp6", "float4": "fp4"}
 _UNITS |= {"int16": "int32", "bool": "int32", "uint8": "int8", "uint4": "int4"}
 
-_SCALED = re.compile(r"_(?:c(?P<c>16)?|t|g(?P<g>[1-9]\d*)(?P<z>z)?|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*))$")
+_SCALED = re.compile(
+    r"_(?:t|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*)|(?:c(?P<c>16)?|g(?P<g>[1-9]\d*))(?P<z>z)?(?P<i>i)?)$"
+)
 
 
 @lru_cache(maxsize=4096)
@@ -195,13 +219,13 @@ def _scaled(scheme: str) -> DType | None:
     base = DTYPES.get(scheme[: part.start()]) if part else None
     if part is None or base is None or not base.low or base.scale_bits:
         return None
-    if part["g"]:
-        bits = 16 + (base.bits if part["z"] else 0)
-        return replace(base, name=scheme, block=(1, int(part["g"])), scale_bits=bits, zeros=bool(part["z"]))
     if part["n"]:
         return replace(base, name=scheme, block=(int(part["n"]), int(part["k"])), scale_bits=32)
-    rows = 0 if part[0] == "_t" else 1
-    return replace(base, name=scheme, block=(rows, 0), scale_bits=int(part["c"] or 32))
+    if part[0] == "_t":
+        return replace(base, name=scheme, block=(0, 0), scale_bits=32)
+    bits = (16 if part["g"] else int(part["c"] or 32)) + (base.bits if part["z"] else 0)
+    block, index = (1, int(part["g"] or 0)), 32 if part["i"] else 0
+    return replace(base, name=scheme, block=block, scale_bits=bits, zeros=bool(part["z"]), index_bits=index)
 
 
 @lru_cache(maxsize=4096)

@@ -182,8 +182,11 @@ class OpMethods:
 
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
-    ) -> Any:
-        """−e^a · softplus(x + bias), the logarithm of a decay: of each head, or of each element of keys."""
+    ) -> Value:
+        """−e^a · softplus(x + bias), the logarithm of a decay of each head.
+
+        `b t g r, g r, g r -> b t g r`
+        """
         return self._op("decay_gate", (x, a_log, bias), name, block)
 
     def decompress(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
@@ -392,6 +395,15 @@ class OpMethods:
         `b t i y, b c y, b t i -> b t c`
         """
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
+
+    def key_decay_gate(
+        self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """The same of each element of a head's keys (KDA, arXiv:2510.26692).
+
+        `b t g r d, g r, g r d -> b t g r d`
+        """
+        return self._op("key_decay_gate", (x, a_log, bias), name, block)
 
     def l2_norm(self, x: Value, /, *, eps: float = 1e-06, name: str = "", block: str | None = None) -> Value:
         """x / √(Σx² + eps) over the last axis; 3 FLOPs an element (square, sum, scale).
@@ -1091,3 +1103,14 @@ class OpMethods:
             best=best,
             scale=scale,
         )
+
+    def xielu(
+        self, x: Value, positive: Value, negative: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
+
+        αp and αn are softplus of what is learned, and αn is that and 1/2; the longer branch takes 6 FLOPs.
+
+        `*, a!, a! -> *`
+        """
+        return self._op("xielu", (x, positive, negative), name, block)

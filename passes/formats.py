@@ -15,8 +15,10 @@ KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
 KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
+_CODES = ("nf4", "nf4_dq", "bnb_fp4", "bnb_fp4_dq")
+_BLOCKS = ("fp8_b128x128", "int4_g32", "nvfp4", "mxfp4", *_CODES)
 ALLOWED = {
-    "weights": (*_WIDE, "fp8", "fp8_e5m2", "fp8_b128x128", "int8", "int4", "int4_g32", "nvfp4", "mxfp4"),
+    "weights": (*_WIDE, "fp8", "fp8_e5m2", "int8", "int4", *_BLOCKS),
     "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4"),
     "kv": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8"),
     "collectives": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4"),
@@ -45,7 +47,7 @@ def asked(what: str, name: str) -> DType:
 
 def multiplies(activations: DType, weights: DType) -> bool:
     """Whether there is arithmetic for the two: one kind of number, the weights no wider, or int4 widened."""
-    same = activations.kind == weights.kind or weights.bits == 4
+    same = activations.kind == weights.kind or (weights.bits == 4 and weights.kind != "code")
     return same and weights.bits <= activations.bits
 
 

@@ -38,6 +38,7 @@ HEAD = """# Which model classes load
 
 Decoders of text that vLLM registers. Each was built by transformers {version} from the default config of its
 class, on the meta device, and loaded by llmir from the same config: *equal* means that the parameters are.
+A default config that its own class cannot run is *not runnable*.
 
 {counts}
 
@@ -54,6 +55,18 @@ def built(kind: Any) -> tuple[int, dict[str, Any]]:
     return sum(p.numel() for p in model.parameters()), {**config.to_dict(), "architectures": [kind.__name__]}
 
 
+def broken(kind: Any) -> str:
+    """Why a class's default model cannot take tokens, whatever its weights; "" if nothing says so."""
+    try:
+        with torch.device("meta"):
+            kind(kind.config_class())(torch.zeros(1, 2, dtype=torch.long))
+    except TypeError as error:
+        return str(error).partition("\n")[0]
+    except Exception:  # what meta tensors alone cannot do, such as to say which experts are chosen
+        pass
+    return ""
+
+
 def outcome(name: str) -> tuple[str, str, str]:
     """Parameters, verdict and what there is to say of a class."""
     kind = getattr(transformers, SPELLED.get(name, name), None)
@@ -66,6 +79,8 @@ def outcome(name: str) -> tuple[str, str, str]:
     try:
         ours = llmir.load(config).parameters
     except LlmirError as error:
+        if why := broken(kind):
+            return "", "not runnable", f"transformers: {why}"
         fact = "" if kind.__name__ not in FAMILIES else str(error)
         return f"{parameters:,}", "refused", fact
     equal = ours == parameters

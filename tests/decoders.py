@@ -16,6 +16,7 @@ from llmir.frontends.layers import Layer, Norms, Sublayer
 from llmir.frontends.mixers import (
     Attention,
     DeltaNet,
+    LatentAttention,
     Lightning,
     Mamba,
     Mamba2,
@@ -64,9 +65,12 @@ def keepers(draw: st.DrawFn) -> Sublayer:
         projections=draw(st.sampled_from(stacks)),
         negative=flag,
     )
+    low = (*((f"{part}_proj", 1, part) for part in "qkvb"), ("fa fb", 1, "a"), ("ga gb", 1, "z"))
+    kda = DeltaNet(*(4, 4, 3, 5, taps, 1e-3), low, conv="{part}_conv", decays="g r d", gate="sigmoid")
+    mamba = Mamba(8, 5, 3, taps, flag, norm=draw(st.sampled_from((None, Norm(1e-3), Norm(1e-3, learns=())))))
     sides = Sides(mamba2, Attention(4, 2, 6, None), 0.5, (2.0, 0.7))
-    others = (Mamba(8, 5, 3, taps, flag, normed=flag), Lightning(4, 3, 9), ShortConv(8, taps, flag))
-    return draw(st.sampled_from((mamba2, delta, sides, *others)))
+    others = (mamba, Lightning(4, 3, 9), ShortConv(8, taps, flag))
+    return draw(st.sampled_from((mamba2, delta, kda, sides, *others)))
 
 
 @st.composite
@@ -74,6 +78,9 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
     """What mixes tokens."""
     if draw(st.booleans()):
         return draw(keepers())
+    if not draw(st.integers(0, 4)):
+        q_latent, rope = draw(st.sampled_from((None, 3))), draw(st.sampled_from((None, _ROPES[2])))
+        return LatentAttention(4, q_latent, 5, 3, 4, 6, rope, 0.3, draw(st.booleans()))
     return Attention(
         heads=4,
         kv_heads=2,
@@ -87,7 +94,9 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
-        gate=draw(st.booleans()),
+        gate=(gate := draw(st.sampled_from(("", "q_proj", "gate_proj")))),
+        value_dim=None if gate == "q_proj" else draw(st.sampled_from((None, None, 4))),
+        value_scale=draw(st.sampled_from((1.0, 0.7))),
     )
 
 
@@ -122,7 +131,8 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         intermediate=8,
         bias=draw(st.booleans()),
         matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
-        activation=draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2"))),
+        activation=(act := draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu")))),
+        learned=("above", "below") if act == "xielu" else (),
     )
 
 

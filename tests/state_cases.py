@@ -18,6 +18,7 @@ _ATTENTION = {
     "max_position_embeddings": 16,
 }
 _MAMBA = {**_SIZES, "architectures": ["MambaForCausalLM"], "model_type": "mamba", "state_size": 5}
+_FALCON_MAMBA = {**_MAMBA, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
 _MAMBA2 = {
     **_SIZES,
     "architectures": ["Mamba2ForCausalLM"],
@@ -35,6 +36,14 @@ _LFM2 = {
     "num_hidden_layers": 4,
     "layer_types": ["conv", "conv", "full_attention", "conv"],
     "block_multiple_of": 4,
+}
+_LFM2_MOE = {
+    **{key: value for key, value in _LFM2.items() if "block" not in key},
+    "architectures": ["Lfm2MoeForCausalLM"],
+    "model_type": "lfm2_moe",
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
 }
 
 _DELTA = {
@@ -55,6 +64,36 @@ _QWEN3_NEXT = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 12,
     "shared_expert_intermediate_size": 14,
+}
+_QWEN3_5 = {**_DELTA, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "head_dim": 8}
+_QWEN3_5_MOE = {
+    **{key: value for key, value in _QWEN3_NEXT.items() if key != "intermediate_size"},
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_KIMI = {
+    **_ATTENTION,
+    "architectures": ["KimiLinearForCausalLM"],
+    "model_type": "kimi_linear",
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+    "num_experts": 8,
+    "num_experts_per_token": 3,
+    "moe_intermediate_size": 12,
+    "num_shared_experts": 2,
+    "linear_attn_config": {
+        "num_heads": 4,
+        "head_dim": 5,
+        "short_conv_kernel_size": 3,
+        "kda_layers": [1, 3],
+        "full_attn_layers": [2],
+    },
 }
 _OLMO_HYBRID = {
     **_DELTA,
@@ -149,6 +188,13 @@ CASES: dict[str, dict[str, Any]] = {
         "conv_kernel": 3,
         "tie_word_embeddings": False,
     },
+    "falcon-mamba": _FALCON_MAMBA,
+    "falcon-mamba, biases, an epsilon of its own": {
+        **_FALCON_MAMBA,
+        "use_bias": True,
+        "mixer_rms_eps": 0.01,
+        "tie_word_embeddings": False,
+    },
     "mamba2": _MAMBA2,
     "mamba2, biases, one group": {**_MAMBA2, "n_groups": 1, "use_bias": True, "use_conv_bias": False},
     "qwen3-next": _QWEN3_NEXT,
@@ -158,6 +204,34 @@ CASES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "linear_conv_kernel_dim": 3,
         "partial_rotary_factor": 0.5,
+    },
+    "qwen3.5": _QWEN3_5,
+    "qwen3.5, biases, positions along three axes": {
+        **_QWEN3_5,
+        "attention_bias": True,
+        "linear_conv_kernel_dim": 3,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 100.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [1, 1, 0],
+            "mrope_interleaved": True,
+        },
+    },
+    "qwen3.5-moe": _QWEN3_5_MOE,
+    "kimi-linear": _KIMI,
+    "kimi-linear, groups, biases, layers by type": {
+        **{key: value for key, value in _KIMI.items() if key != "linear_attn_config"},
+        "linear_num_heads": 4,
+        "linear_head_dim": 5,
+        "layer_types": ["full_attention", "linear_attention", "full_attention"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "num_expert_group": 4,
+        "topk_group": 2,
+        "moe_renormalize": False,
+        "routed_scaling_factor": 1.5,
+        "attention_bias": True,
+        "q_lora_rank": 10,
     },
     "olmo-hybrid": _OLMO_HYBRID,
     "olmo-hybrid, positions, writes up to 1": {
@@ -223,5 +297,15 @@ CASES: dict[str, dict[str, Any]] = {
         "mlp_hidden_act": "silu",
     },
     "lfm2": _LFM2,
+    "lfm2-moe": _LFM2_MOE,
+    "lfm2-moe, no correction, unnormalized, one dense layer": {
+        **_LFM2_MOE,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.5,
+        "num_dense_layers": 1,
+        "tie_word_embeddings": False,
+        "tie_embedding": False,
+    },
     "lfm2, biases, taps of its own": {**_LFM2, "conv_bias": True, "conv_L_cache": 4},
 }

@@ -103,6 +103,7 @@ _PAIRS = (
         ("int4_g4", "fp8"),
     ),
     *(("nvfp4", "nvfp4"), ("mxfp4", ""), ("mxfp4", "fp8"), ("mxfp4", "mxfp4"), ("nvfp4", ""), ("", "")),
+    *(("nf4", ""), ("nf4_dq", ""), ("bnb_fp4", ""), ("int4_g4zi", ""), ("int8_c16zi", "")),
 )
 _PLANS = (
     "",

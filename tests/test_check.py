@@ -223,7 +223,7 @@ MALFORMED = [
     ("zero.safetensors", raw(0, b"{}"), "is not one of a safetensors file"),
     ("text.safetensors", raw(4, b"{no}"), "broken JSON at line 1, column 2"),
     ("bytes.safetensors", raw(2, b"\xff\xff"), "not UTF-8"),
-    ("list.safetensors", raw(2, b"[]"), "expected a JSON object, got a list"),
+    ("list.safetensors", raw(2, b"[]"), "expected a JSON object, got an empty list"),
     ("deep.json", b"[" * 100_000, "nested more than 8 deep"),
     ("none.json", b"", "the file is empty"),
     ("other.json", b'{"hidden_size": 3}', "no weight_map"),

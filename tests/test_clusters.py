@@ -95,7 +95,8 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "extend: rtx4090\nnode:\n  name: my box\n  devices: 4\n  network: {GBps: 1.25, latency_us: 10}\n"
-        "sources: {node.devices: counted, node.network.GBps: 10 GbE}\n", "utf-8"
+        "sources: {node.devices: counted, node.network.GBps: 10 GbE}\n",
+        "utf-8",
     )
     found = hw.cluster(path)
     assert found.node == hw.Node("my box", 4, hw.Link(1.25e9, 1e-5))

@@ -23,7 +23,9 @@ PUBLISHED = {
     "I32": ("torch.int32", "int32"),
     "I8": ("torch.int8", "int8"),
 }
-SCALES = st.sampled_from(("", "_c", "_c16", "_t", "_g32", "_g128z", "_b128x128", "_b1x64"))
+SCALES = st.sampled_from(
+    ("", "_c", "_c16", "_t", "_g32", "_g128z", "_g128zi", "_c16z", "_ci", "_b128x128", "_b1x64")
+)
 
 
 @pytest.mark.parametrize("stored", PUBLISHED)

@@ -23,9 +23,9 @@ NAIVE = "fuse-attention,fuse,dce"
 
 @st.composite
 def latent_models(draw: st.DrawFn) -> dict[str, Any]:
-    """A small MiniCPM3, or DeepSeek V3 or V3.2, whose heads four ranks can share."""
-    architecture = draw(st.sampled_from(("MiniCPM3", "DeepseekV3", "DeepseekV32")))
-    deepseek, sparse = architecture != "MiniCPM3", architecture == "DeepseekV32"
+    """A small MiniCPM3, DeepSeek V3 or V3.2, or GLM-5, whose heads four ranks can share."""
+    architecture = draw(st.sampled_from(("MiniCPM3", "DeepseekV3", "DeepseekV32", "GlmMoeDsa")))
+    deepseek, sparse = architecture != "MiniCPM3", architecture in ("DeepseekV32", "GlmMoeDsa")
     config: dict[str, Any] = {
         "architectures": [f"{architecture}ForCausalLM"],
         "hidden_size": draw(st.integers(4, 20)),

@@ -50,6 +50,22 @@ TABLES = {
         ],
     ),
     "encoder": ("dtype,batch,q_len,num_heads,head_dim", ["bfloat16,3,512,16,64", "bfloat16,1,77,12,64"]),
+    "scan": (
+        "family,phase,timed,batch,seq_len,num_k_heads,head_k_dim,num_v_heads,head_v_dim"
+        ",nheads,head_dim,d_state,n_groups,d_conv",
+        [
+            f"{family},{how},{sizes}"
+            for family, sizes in (
+                ("gdn", "16,128,64,128,,,,,4"),
+                ("kda", "12,128,12,128,,,,,4"),
+                ("mamba2", ",,,,64,64,128,8,4"),
+            )
+            for how in (
+                *("context,,2,700", "context,,64,1", "generation,,200,1", "verify,,8,4"),
+                *("context,conv,2,700", "context,conv_qkv,1,9", "generation,conv,200,1", "verify,conv,8,4"),
+            )
+        ],
+    ),
     "elementwise": (
         "dtype,op,rows,cols",
         [

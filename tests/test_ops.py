@@ -47,6 +47,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "gelu_tanh": ({}, ("bf16[B, T, 8]",), 0, 8 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "relu": ({}, ("bf16[B, T, 8]",), 0, TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "relu2": ({}, ("bf16[B, T, 8]",), 0, 2 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
+    "xielu": ({}, ("bf16[B, T, 8]", *["bf16[1]"] * 2), 0, 6 * TOKENS * 8, 2 * TOKENS * 8 + 4, 2 * TOKENS * 8),
     "scale": ({"factor": 0.5}, ("bf16[B, T, 8]",), 0, TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "clip": ({"limit": 6.0}, ("bf16[B, T, 8]",), 0, 2 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "soft_cap": ({"cap": 30.0}, ("fp32[B, T, 8]",), 0, 6 * TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS * 8),
@@ -111,6 +112,11 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         6 * TOKENS * 6,
         2 * (TOKENS * 6 + 12),
         4 * TOKENS * 6,
+    ),
+    "key_decay_gate": (
+        {},
+        ("bf16[B, T, 2, 3, 4]", "bf16[2, 3]", "bf16[2, 3, 4]"),
+        *(0, 6 * TOKENS * 24, 2 * (TOKENS * 24 + 6 + 24), 4 * TOKENS * 24),
     ),
     "square_sum": ({}, ("bf16[B, T, 2, 3, 4]",), 0, 2 * TOKENS * 24, 2 * TOKENS * 24, 4 * TOKENS * 2),
     "group_norm": (

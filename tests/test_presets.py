@@ -121,6 +121,7 @@ PUBLISHED = {
     "DeepSeek-V3-671B": 671_026_419_200 - 14_848,
     "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
     "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
+    "GLM-5": 743_911_199_232,  # of transformers' class; the publisher says 744B
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "GLM-4.5-Air": 106_852_245_504,

@@ -54,10 +54,10 @@ FOUR = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "int4_g128z", "bf16"),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
-            "int4",
+            "int4_g128zi",
             "bf16",
         ),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False}, "int4_g128z", "bf16"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": True}, "int8_c16zi", "bf16"),
         ({"load_in_8bit": True, "llm_int8_skip_modules": ["lm_head"]}, "int8", "int8"),
         (
             {
@@ -269,7 +269,6 @@ def test_null_is_not_quantized() -> None:
     ("scheme", "says", "kind"),
     [
         ({"quant_method": "hqq"}, "'hqq' is not supported; supported are fp8, awq, gptq", UnsupportedError),
-        ({"load_in_4bit": True}, "bitsandbytes in 4 bits is not supported", UnsupportedError),
         (
             {"quant_method": "awq", "bits": 3},
             r"\$.quantization_config.bits: 3 is not supported",
@@ -385,11 +384,3 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
     assert note.endswith("taken as not quantized")
-
-
-@pytest.mark.parametrize("wrong", [{}, {"load_in_8bit": False}, {"load_in_8bit": True, "load_in_4bit": True}])
-def test_bitsandbytes_is_of_eight_bits(wrong: dict[str, bool]) -> None:
-    with pytest.raises(UnsupportedError, match="in 4 bits is not supported"):
-        load(LLAMA, quant_method="bitsandbytes", **wrong)
-    with pytest.raises(ConfigError, match='load_in_8bit: expected true or false, got "yes"'):
-        load(LLAMA, quant_method="bitsandbytes", load_in_8bit="yes")

@@ -53,6 +53,12 @@ FORMATS = {
     "int4": lambda i, o: i * o // 2 + 2 * o * math.ceil(i / 128),
     "int4_g96": lambda i, o: i * o // 2 + 2 * o * math.ceil(i / 96),
     "int4_g128z": lambda i, o: i * o // 2 + 5 * o * math.ceil(i / 128) // 2,
+    # GPTQ's qweight, scales, qzeros and g_idx
+    "int4_g128zi": lambda i, o: 4 * (i // 8 * o) + 2 * (i // 128 * o) + 4 * (i // 128 * (o // 8)) + 4 * i,
+    "int8_c16zi": lambda i, o: 4 * (i // 4 * o) + 2 * o + 4 * (o // 4) + 4 * i,
+    # bitsandbytes' weight, absmax and quant_map; quantized again, absmax, nested_absmax, and two tables
+    "nf4": lambda i, o: i * o // 2 + 4 * (i * o // 64) + 4 * 16,
+    "nf4_dq": lambda i, o: i * o // 2 + i * o // 64 + 4 * math.ceil(i * o / 64 / 256) + 4 * (16 + 256),
     "mxfp4": lambda i, o: i * o // 2 + o * math.ceil(i / 32),
     "nvfp4": lambda i, o: i * o // 2 + o * math.ceil(i / 16) + 4,
     "fp32": lambda i, o: 4 * i * o,

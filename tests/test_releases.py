@@ -108,8 +108,7 @@ def test_no_id_leaves_the_cache(cache: Path) -> None:
     assert hub.config("some/model") is None
 
 
-def test_the_cache_lies_where_the_hub_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_lies_where_the_hub_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -58,11 +58,11 @@ def tile(x: Array, name: str) -> tuple[Array, Array, Array]:
     rows, along = x.shape
     low, high = np.zeros_like(x), np.zeros_like(x)
     scheme = name.partition(".")[0].rpartition("_")[2]
-    tall, long = {"c": (1, along), "t": (rows, along), "mxfp4": (1, 32), "nvfp4": (1, 16)}.get(
-        scheme, (1, along)
-    )
+    scheme = "nf4" if scheme in ("dq", "fp4") else scheme
+    tiles = {"t": (rows, along), "nf4": (1, 64), "mxfp4": (1, 32), "nvfp4": (1, 16)}
+    tall, long = tiles.get(scheme, (1, along))
     if scheme[0] == "g":
-        long = int(scheme[1:].rstrip("z"))
+        long = int(scheme[1:].rstrip("zi"))
     if scheme[0] == "b" and "x" in scheme:
         tall, long = map(int, scheme[1:].split("x"))
     for i in range(rows):
@@ -81,19 +81,20 @@ def bound(x: Array, name: str) -> Array:
         return np.maximum(magnitude / 16, largest / 448 / 1024)
     if name.startswith("fp8_e5m2"):
         return np.maximum(magnitude / 8, largest / 57344 / 131072)
-    if name.startswith("int8"):
-        return largest / 254
-    if name.startswith("int4"):
-        return (high - low) / 30 if "z" in name else largest / 14
-    if name.startswith("mxfp4"):
-        return largest / 4
+    if name.startswith("int4") and "z" in name:
+        return (high - low) / 30
+    shares = {"int8": 1 / 254, "int4": 1 / 14, "mxfp4": 1 / 4, "nf4": 0.152, "bnb_fp4": 1 / 6}
+    for format, share in shares.items():
+        if name.startswith(format):
+            return largest * share
     whole = np.abs(x).max()
     return np.asarray(largest * 17 / 96 + whole / 458752)
 
 
 NAMES = (
     *("fp8_e4m3_c.nk", "fp8_e4m3_t.nk", "fp8_e4m3_b3x5.nk", "fp8_e5m2_c.nk", "int8_c.nk", "int8_g7.nk"),
-    *("int4_g4.nk", "int4_g4z.nk", "int4_c16.nk", "mxfp4.nk", "nvfp4.nk"),
+    *("int4_g4.nk", "int4_g4z.nk", "int4_c16.nk", "int4_c16zi.nk", "mxfp4.nk", "nvfp4.nk"),
+    *("nf4.nk", "nf4_dq.nk", "bnb_fp4.nk"),
 )
 MATRICES = arrays.arrays(
     np.float64,

@@ -9,6 +9,7 @@ import pytest
 import llmir
 from llmir.errors import LlmirError
 
+from .front_cases import CASES as FRONT
 from .older_cases import OLDER
 from .sparse_cases import SPARSE
 from .transformers_cases import CASES
@@ -72,12 +73,21 @@ def _sparse(case: str, layers: int = 1) -> dict[str, object]:
     return {**SPARSE[case], **own, "torch_dtype": "bfloat16"}
 
 
+def _front(case: str, layers: int = 1) -> dict[str, object]:
+    """Layers of a family with gates, sinks, scales or choices of its own."""
+    own = {"num_hidden_layers": layers, "_name_or_path": f"tiny-{case.partition(',')[0]}"}
+    return {**FRONT[case], **own, "torch_dtype": "bfloat16"}
+
+
 def _latent(case: str) -> dict[str, object]:
     """Both layers of a DeepSeek, the second with experts."""
     return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
 
 
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
+    "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
+    "tiny-apertus.fused.ir": (_front("apertus"), llmir.DEFAULT_PIPELINE),
+    "tiny-mimo-v2-flash.ir": (_front("mimo-v2-flash, a window of 3", 2), "fuse-attention"),
     "tiny-arcee.fused.ir": (_wide("arcee"), llmir.DEFAULT_PIPELINE),
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
     "tiny-gemma2.ir": (_wide("gemma2, caps that bite"), ""),
@@ -93,6 +103,7 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-deepseek-v2.ir": (_latent("deepseek-v2, groups, biases, yarn"), ""),
     "tiny-deepseek-v3.fused.ir": (_latent("deepseek-v3"), llmir.DEFAULT_PIPELINE),
     "tiny-deepseek-v3.2.ir": (_latent("deepseek-v3.2"), "absorb-mla,fuse-attention"),
+    "tiny-glm-5.ir": (_latent("glm-5") | {"num_hidden_layers": 2}, "absorb-mla,fuse-attention"),
     "tiny-ernie-4.5-moe.fused.ir": (_sparse("ernie-4.5-moe", 2), llmir.DEFAULT_PIPELINE),
     "tiny-glm-4.5.fused.ir": (_sparse("glm-4.5, groups", 2), llmir.DEFAULT_PIPELINE),
     "tiny-gpt-oss.ir": (_sparse("gpt-oss, a window of 3 in the first layer"), ""),

@@ -19,9 +19,9 @@ from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
 from . import transformers_cases
-from .transformers_cases import CASES, FILE, NEXT, PROMPT, chunked, steps
+from .transformers_cases import AREAS, CASES, NEXT, PROMPT, chunked, steps
 
-TRUTH = json.loads(FILE.read_text("utf-8"))
+TRUTH = {case: logits for file in AREAS for case, logits in json.loads(file.read_text("utf-8")).items()}
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
@@ -29,7 +29,7 @@ class Checkpoint:
     """The weights as a program takes them: a checkpoint's [out, in] with the axes taken apart."""
 
     def __init__(self, program: Program) -> None:
-        self.terms: dict[str, tuple[list[str], list[str]]] = {}
+        self.terms: dict[tuple[str, int], tuple[list[str], list[str]]] = {}  # by the number of axes too
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
         self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
         # in the file, of what is no product's: by name, and by its shape here, which may differ by layer
@@ -43,7 +43,8 @@ class Checkpoint:
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
-                self.terms[getattr(op, "param", "")] = (term[1:] if grouped else term, terms[0])
+                own = term[1:] if grouped else term
+                self.terms[op.param, len(own)] = own, terms[0]
                 if grouped and op.param and "{expert}" not in op.param:
                     self.stacked[op.param] = at.node.op.experts
                 name, piece, *_ = stored(op.param)
@@ -79,9 +80,9 @@ class Checkpoint:
                 return transformers_cases.parameter(name, whole)
             return transformers_cases.parameter(name, (self.stacked[template], *whole))[expert][0]
 
-        term, x = self.terms.get(template, ([], []))
+        term, x = self.terms.get((template, len(shape)), ([], []))
         tensor, piece, blocks, turned, _ = stored(name)
-        rows = self.rows.get(stored(template).tensor, {})
+        rows = {} if piece is None else self.rows[stored(template).tensor]
         start = sum(rows[i] for i in range(piece or 0))
         if not term and (own := self.shapes.get((template, shape))):
             whole = sum(rows.values()) or own[0]

@@ -103,8 +103,10 @@ NODE = PROGRAM["main"].nodes[0]
 FOLDER = Path(mkdtemp())
 IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
-AT = {"batch": 1, "new": 1, "context": 0, "cost": None, "engine": None, "efficiency": None}
+PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
+AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
 JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0}
+CACHES = {"cache_policy": "exact"}
 
 
 def built(method: str, *arguments: Any, **named: Any) -> Any:
@@ -144,16 +146,16 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False}),
     "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
     "run a list": (lambda step: llmir.run(PROGRAM, ["fuse", step]), {"step": "dce"}),
-    "analyze": (llmir.analyze, {"program": PROGRAM, "hw": "h100-sxm", "beside": (), "phase": None, **AT}),
-    "analyze beside": (
-        lambda part: llmir.analyze(PROGRAM, "h100-sxm", beside=[part]),
-        {"part": {"batch": 2}},
+    "analyze": (
+        llmir.analyze,
+        {"program": PROGRAM, "hw": "h100-sxm", "beside": (), "phase": None, **AT, **CACHES},
     ),
+    "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (
         llmir.workload,
-        {"program": PROGRAM, "hw": "h100-sxm", **JOB, "cost": None, "engine": None, "efficiency": None},
+        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING},
     ),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),

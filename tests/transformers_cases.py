@@ -1,6 +1,6 @@
 """Tiny models whose logits transformers was asked for, and the weights that both sides compute.
 
-`python -m tests.transformers_cases` adds those that data/transformers.json lacks, and remakes those that are
+`python -m tests.transformers_cases` adds those that the files of `AREAS` lack, and remakes those that are
 named (it needs torch and transformers).
 """
 
@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from . import gemma_cases, state_cases, wide_cases
+from . import front_cases, gemma_cases, newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
+from .stored_names import parts, stored
 
 FILE = Path(__file__).parent / "data" / "transformers.json"
 
@@ -31,11 +32,7 @@ _MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 12,
 }
-
-
 _QWEN2 = {**_SIZES, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-
-
 _QWEN2_MOE = {
     **_QWEN2,
     "architectures": ["Qwen2MoeForCausalLM"],
@@ -91,7 +88,6 @@ _MIXTRAL = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
-
 
 _GLM = {**_SIZES, "architectures": ["GlmForCausalLM"], "model_type": "glm", "head_dim": 8, "pad_token_id": 0}
 _GLM4 = {**_GLM, "architectures": ["Glm4ForCausalLM"], "model_type": "glm4"}
@@ -281,12 +277,19 @@ CASES: dict[str, dict[str, Any]] = {
     "minicpm3": _MINICPM_3,
     "minicpm3, nothing scaled": {**_MINICPM_3, "scale_depth": None, "dim_model_base": None, "scale_emb": 1},
     "qwen3-moe, a window of 3": {**_MOE, "use_sliding_window": True, "sliding_window": 3},
-    **state_cases.CASES,
     **wide_cases.CASES,
-    **gemma_cases.CASES,
 }
 
 CASES |= OLDER
+# Where logits lie.
+AREAS = {
+    FILE: CASES,
+    FILE.with_name("transformers_front.json"): front_cases.CASES,
+    FILE.with_name("transformers_gemma.json"): gemma_cases.CASES,
+    FILE.with_name("transformers_newest.json"): newest_cases.CASES,
+    FILE.with_name("transformers_states.json"): state_cases.CASES,
+}
+CASES = CASES | front_cases.CASES | gemma_cases.CASES | newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -301,7 +304,7 @@ def steps(case: str) -> int:
 
 def chunked(case: str) -> bool:
     """Whether tokens go through in uneven chunks too: with windows, and with states."""
-    return "window of" in case or case in state_cases.CASES
+    return "window of" in case or case in {**state_cases.CASES, **newest_cases.CASES}
 
 
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -311,42 +314,20 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return 1 + 0.1 * noise if "norm" in name or "layer_scalar" in name else noise / np.sqrt(shape[-1])
 
 
-# What a checkpoint calls modules that transformers calls otherwise.
-_STORED = {
-    "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
-    "ernie4_5_moe": {"mlp.gate.moe_statics": "mlp.moe_statics"},
-    "granitemoe": {
-        "router.weight": "router.layer.weight",
-        "experts.gate_up_proj": "input_linear.weight",
-        "experts.down_proj": "output_linear.weight",
-    },
-}
-_STORED["gpt_neox"] = {"lm_head": "embed_out"}
-_STORED["minimax_m2"] = _STORED["minimax"] = _STORED["mixtral"]
-_STORED["granitemoehybrid"] = {  # and not of the shared MLP
-    f"block_sparse_moe.{ours}": f"block_sparse_moe.{theirs}" for ours, theirs in _STORED["granitemoe"].items()
-}
-_STORED["nemotron_h"] = {"model.": "backbone."}
-_STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
-# Whose checkpoints have all experts in one tensor.
-_STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "gemma4_text")
-
-
-def stored(name: str, model_type: str) -> str:
-    """The name in a checkpoint of a parameter of transformers."""
-    for ours, theirs in _STORED.get(model_type, {}).items():
-        name = name.replace(ours, theirs)
-    return name
-
-
 def main() -> None:
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    for file, cases in AREAS.items():
+        _write(file, cases)
+
+
+def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.set_default_dtype(torch.float64)
-    found = json.loads(FILE.read_text("utf-8"))
-    for case, fields in CASES.items():
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
         config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
@@ -354,21 +335,12 @@ def main() -> None:
         how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
-            for name, tensor in model.named_parameters():
-                *_, parent, last = name.split(".")
-                if parent == "experts" and fields["model_type"] not in _STACKED:
-                    kinds = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)  # gate above up
-                    for e, rows in enumerate(tensor):
-                        stem = name.rpartition(".")[0] + f".{e}."
-                        parts = rows.chunk(len(kinds))
-                        for kind, part in zip(kinds, parts, strict=True):
-                            own = stored(f"{stem}{kind}.weight", fields["model_type"])
-                            part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
-                else:
+            for whole, tensor in model.named_parameters():
+                for name, part in parts(whole, tensor, fields["model_type"]):
                     own = stored(name, fields["model_type"])
-                    tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
+                    part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith(("e_score_correction_bias", "layer_scalar")):
+                if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)
@@ -382,8 +354,8 @@ def main() -> None:
             "prefill": prefill.logits[:, -3:].numpy().round(7).tolist(),
             "decode": torch.cat([step.logits for step in decode], dim=1).numpy().round(7).tolist(),
         }
-    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in CASES)
-    FILE.write_text("{\n" + lines + "\n}\n", "utf-8")
+    lines = ",\n".join(f"{json.dumps(case)}: {json.dumps(found[case])}" for case in cases)
+    file.write_text("{\n" + lines + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":

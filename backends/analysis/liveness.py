@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llmir.backends.analysis.caches import CachePolicy, State, policy
 from llmir.dim import Binding, Number, Size, at_most, grown, maximum
 from llmir.graph import Graph, Instance, Node, Program, Value
-from llmir.mesh import Mesh
 from llmir.op import Loop
 from llmir.tensor import Tensor
 
@@ -100,23 +100,28 @@ class Memory:
 
 
 @lru_cache(maxsize=256)
-def memories(program: Program) -> tuple[Memory, ...]:
+def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...]:
     """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
 
     Weights are those of all phases: what each has in a form of its own lies beside the others.
     """
+    by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
-    caches: list[Size] = [0] * len(program.entries)
+    states: list[list[State]] = [[] for _ in program.entries]
     for at in (*program.instances(), *beside(program)):
         if at.node.op.role == "weight":
             weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
         elif at.node.op.role == "cache":
-            after = _after(at.graph, program.mesh)[at.node.name]
-            caches[at.stage] += after * at.repeat * program.micro_batches
+            states[at.stage].append(_state(at, program))
     return tuple(
-        Memory(weights[stage], caches[stage], _moments(program, entry))
+        Memory(weights[stage], by.reserved(states[stage]), _moments(program, entry, by))
         for stage, entry in enumerate(program.entries)
     )
+
+
+def _state(at: Instance, program: Program) -> State:
+    type, layer = at.node.results[0].local(program.mesh), at.path.rpartition(".")[0]
+    return State(type, at.node.name in _written(at.graph), layer, at.repeat * program.micro_batches)
 
 
 def beside(program: Program) -> Iterator[Instance]:
@@ -134,18 +139,16 @@ def _identity(at: Instance) -> tuple[object, ...]:
     return at.stage, at.node.op.param or at.path, at.layers, at.node.results[0]
 
 
-def _moments(program: Program, entry: str) -> tuple[Moment, ...]:
+def _moments(program: Program, entry: str, by: CachePolicy) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
-    found = _Walk(program, program[entry], None, program[entry].outputs, {}).moments
+    found = _Walk(program, program[entry], None, by, program[entry].outputs, {}).moments
     return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
 @lru_cache(maxsize=256)
-def _after(graph: Graph, mesh: Mesh) -> dict[str, Size]:
-    """The bytes of each cache of `graph` after this step: what its type keeps, if the step writes to it."""
-    written = {graph.origin(v).name for n in graph.nodes if n.operands for v in n.values}
-    held = ((n.name, n.results[0].local(mesh).bytes) for n in graph.nodes if n.op.role == "cache")
-    return {name: grown(size) if name in written else size for name, size in held}
+def _written(graph: Graph) -> frozenset[str]:
+    """The sources of `graph` that the step writes to."""
+    return frozenset(graph.origin(v).name for n in graph.nodes if n.operands for v in n.values)
 
 
 def _needed(program: Program, node: Node) -> dict[str, Value]:
@@ -176,10 +179,11 @@ class _Walk:
         program: Program,
         graph: Graph,
         owned: Mapping[str, Value | None] | None,
+        by: CachePolicy,
         wanted: Sequence[Value],
         sizes: Mapping[Value | None, Size],
     ) -> None:
-        self.program, self.graph, self.wanted = program, graph, wanted
+        self.program, self.graph, self.by, self.wanted = program, graph, by, wanted
         self.moments: list[Moment] = []
         self.live: dict[Value, Held] = {}  # by the value that a piece was made for
         self.total: Size = 0
@@ -242,7 +246,7 @@ class _Walk:
             origin = self.graph.origin(value)
             size = local(type)
             if origin.op.role == "cache":  # rows that are read now and that it does not keep
-                size = size - _after(self.graph, self.program.mesh)[origin.name]
+                size = self.by.spilled(size, grown(local(origin.results[0])))
             if size:
                 self._hold(value, str(value)[1:], size)
         self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
@@ -265,7 +269,7 @@ class _Walk:
             ours = pieces if last else given if first else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
             needed = [*back, *handed] if last else back
-            walk = _Walk(self.program, body, {**ours, **fresh}, needed, sizes)
+            walk = _Walk(self.program, body, {**ours, **fresh}, self.by, needed, sizes)
             away = {*given.values(), *ours.values()}
             outer = [h for p, h in self.live.items() if p not in away]
             base = self.total - sum((self.live[p].bytes for p in away), start=0)

@@ -14,7 +14,7 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host
-from llmir.backends.cost.nodes import check
+from llmir.backends.cost.nodes import BOX, check
 from llmir.dim import Binding, Dim, Number, Size, maximum, sole
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
@@ -23,8 +23,6 @@ from llmir.graph import Program
 BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
-# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
-BOX = 8
 _SEQUENCES = Dim.symbol("B")
 
 
@@ -34,6 +32,7 @@ class Plan:
 
     program: Program
     model: Model
+    cache_policy: str = "exact"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -53,7 +52,7 @@ class Plan:
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
         """What each stage must hold."""
-        return memories(self.program)
+        return memories(self.program, self.cache_policy)
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
@@ -152,10 +151,10 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(program: Program, model: Model) -> Plan:
+def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
     check(program, model.device)
-    return Plan(program, model)
+    return Plan(program, model, cache_policy)
 
 
 def _sums(

@@ -13,6 +13,7 @@ import numpy as np
 from llmir.backends import cost
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, other, running
+from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
@@ -60,6 +61,7 @@ class Report(Immutable, Result):
     decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
     `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
     which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
+    `cache_policy` says what is reserved for caches (`analysis.caches`).
 
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
@@ -74,6 +76,7 @@ class Report(Immutable, Result):
     at: Binding
     shape: tuple[int, ...]
     phase: str
+    cache_policy: str
     plan: Plan
     _stated: str
 
@@ -88,12 +91,13 @@ class Report(Immutable, Result):
         beside: Iterable[Mapping[str, Any]] = (),
         model: Model | None = None,
         phase: str = "",
+        cache_policy: str = "exact",
     ) -> None:
         steps = (
             checked(batch, new, context),
             *(other(part) for part in items("beside", beside, "other sequences")),
         )
-        vars(self)["_stated"] = phase
+        vars(self)["_stated"], cache_policy = phase, policy(cache_policy).name
         program, phase, at = running(program, steps, phase)
         try:
             shape = at.shape
@@ -105,18 +109,18 @@ class Report(Immutable, Result):
         if math.prod(shape) > LONG:
             LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
         vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
-        vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:])
+        vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:], cache_policy=cache_policy)
         vars(self)["plan"] = self._plan(model or cost.model(device))
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
-        named["phase"] = self._stated
+        named |= {"phase": self._stated, "cache_policy": self.cache_policy}
         beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
         return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 
     def _plan(self, model: Model) -> Plan:
         both = isinstance(self.at, Mixed) and len(set(self.at.phases)) > 1
-        return (together if both else plan)(self.program, model)
+        return (together if both else plan)(self.program, model, self.cache_policy)
 
     def _total(self, size: Size) -> Number:
         return sweep(lambda at: at(size), self.at)
@@ -218,7 +222,7 @@ class Report(Immutable, Result):
 
     @figure
     def kv_cache_bytes(self) -> Number:
-        """Resident bytes of the caches, once this step has written to them."""
+        """Resident bytes of the caches, once this step has written to them, as the policy reserves them."""
         return self._held(lambda memory, at: at(memory.caches))
 
     @figure

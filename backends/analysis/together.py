@@ -99,7 +99,8 @@ class Together(Plan):
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
         """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""
-        pairs = zip(memories(self.program), memories(self.program.phases["decode"]), strict=True)
+        programs = self.program, self.program.phases["decode"]
+        pairs = zip(*(memories(program, self.cache_policy) for program in programs), strict=True)
         return tuple(Memory(m.weights, m.caches, tuple(_moments(m, beside))) for m, beside in pairs)
 
 
@@ -131,7 +132,7 @@ def _moments(memory: Memory, beside: Memory) -> Iterator[Moment]:
 
 
 @lru_cache(maxsize=256)
-def together(program: Program, model: Model) -> Together:
+def together(program: Program, model: Model, cache_policy: str = "exact") -> Together:
     """The plan of a step of both phases of `program`, which is that of prefill."""
     plan(program, model)  # an error if its ranks do not fit the device
-    return Together(program, model)
+    return Together(program, model, cache_policy)

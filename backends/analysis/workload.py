@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
-from llmir.backends.analysis.liveness import memories
+from llmir.backends.analysis.caches import POLICIES
+from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
@@ -38,7 +39,8 @@ class Workload(Record, Result):
 
     Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
     last of them, and None when one token is all there is. Memory may be used up to
-    `memory_utilization` of the device, less `reserve_bytes`.
+    `memory_utilization` of the device, less `reserve_bytes`. `cache_policy` says what is reserved for caches:
+    their `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`).
     """
 
     program: Program
@@ -49,6 +51,7 @@ class Workload(Record, Result):
     memory_utilization: float = _between(0, 1, above=True, default=0.9)
     reserve_bytes: int = _between(0, MOST, default=0)
     model: Model | None = None
+    cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -67,7 +70,7 @@ class Workload(Record, Result):
 
     def _step(self, new: Any, context: Any) -> Report:
         at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
-        return Report(self.program, self.device, **at, model=self.model)
+        return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @cached_property
     def prefill(self) -> Report:
@@ -142,9 +145,13 @@ class Workload(Record, Result):
             max(
                 m.peak(Binding(B=sequences, T=new, C=context))
                 for new, context in ends
-                for m in memories(self.program.phase(step_phase(self.program, [new])))
+                for m in self.memories(new)
             )
         )
+
+    def memories(self, new: int) -> tuple[Memory, ...]:
+        """What each stage must hold in a step of so many new tokens."""
+        return memories(self.program.phase(step_phase(self.program, [new])), self.cache_policy)
 
     @property
     def fits(self) -> bool:
@@ -207,6 +214,7 @@ class Workload(Record, Result):
             "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
             "parallel": asdict(program.parallelism),
             "micro_batches": program.micro_batches,
+            "cache_policy": self.cache_policy,
             "cost_model": self.prefill.cost_model,
             "engine": model.engine or getattr(model, "kernels", None),
             "fits": self.fits,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from llmir.dim import Binding, Dim, Mixed, Number, maximum, monomials
+from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
-from .kernels import Call, Host, calls
-from .nodes import split
+from .kernels import Call, Host, Network, across, calls
+from .nodes import boxed, split
 from .price import Model, Price, Roofline
 from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
 
 _POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
+NCCL = "nccl"
 
 
 @dataclass(frozen=True)
@@ -110,16 +111,17 @@ class Measured(Price):
 
 @dataclass(frozen=True)
 class Crossing(Measured):
-    """The time of ranks in several nodes, between which nothing was measured: the roofline of the network.
+    """The time of ranks in several nodes: of the slowest of `inside`, beside what the network adds."""
 
-    It is never less than if all of them were in one node, nor than as many as one holds take `inside` it.
-    """
+    inside: tuple[Measured, ...] = ()
+    over: tuple[Call, ...] = ()  # the ways through the network
+    network: Network = field(default_factory=Network)
 
-    inside: Measured | None = None  # of the same sizes
-
-    def _times(self, at: Binding) -> tuple[Number, Number]:
-        time, least = Measured._times(self, at)
-        return (maximum(time, self.inside.time(at)) if self.inside else time), least
+    def _fresh(self, at: Binding) -> tuple[Number, Number]:
+        least = self.roofline.time(at)
+        near = reduce(maximum, (one.call.seconds(one.fit.kernel, one.device, at, 0.0) for one in self.inside))
+        ways = (way.seconds(self.network, self.device, at, 0.0) for way in self.over)
+        return maximum(near + reduce(minimum, ways), least), least
 
     @property
     def basis(self) -> Basis:
@@ -231,12 +233,20 @@ class Calibrated(Model):
         if len(known) > 1:
             return Choice(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
-        node = self.device.node
-        if node and split(self.device, row.work.group)[1] > 1:
-            if not one:
-                return replace(roofline, basis=BETWEEN_NODES)
-            return Crossing(**vars(one), inside=replace(one, call=within(one.call, node.devices)))
+        if over := across(row, self.device):
+            return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
         return one or roofline
+
+    def _crossing(self, one: Measured, over: tuple[Call, ...], row: Row) -> Crossing:
+        """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.
+
+        Engines leave what crosses nodes to NCCL, but no price is below that of their own kernels inside.
+        """
+        device, most = boxed(self.device, row.work.ranks)
+        calls = {within(one.call, n) for n in (most, max(2, len(split(self.device, row.work.group)[0])))}
+        fits = [nearest(device, one.call.families, engine) for engine in (self.engine, NCCL)]
+        inside = [replace(one, device=device, call=call, fit=fit) for call in calls for fit in fits if fit]
+        return Crossing(**vars(one), inside=tuple(inside), over=over)
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)

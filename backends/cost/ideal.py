@@ -1,17 +1,19 @@
 """The roofline: no op is faster than its arithmetic at the peak rate, nor than its bytes at full bandwidth.
 
 Launches cost nothing, rates are the datasheet's and collectives take the fastest way: a lower bound.
+What crosses nodes takes no less than what as many ranks of one node send.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmir.hw import Device
 
 from .limit import Limit
 from .names import cost_model
 from .network import exchange
+from .nodes import boxed, split
 from .price import Model, Roofline
 from .rows import Row
 
@@ -48,5 +50,9 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
         found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
     if done.wire:
         found.append(exchange(device, done.pattern, done.payload, done.group))
+        if split(device, done.group)[1] > 1:
+            one, ranks = boxed(device, done.ranks)
+            near = exchange(one, done.pattern, done.payload, tuple(range(ranks)))
+            found.append(replace(near, what=f"{near.what}, as in one node"))
     found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
     return tuple(found)

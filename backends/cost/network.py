@@ -165,8 +165,8 @@ def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]
     if nodes == 1:
         return fastest(_alone(algorithms, _link(device, inside), ranks))
     if ranks == 1:
-        return fastest(_alone(algorithms, _network(device), nodes))
-    near, far = _link(device, inside), _network(device)
+        return fastest(_alone(algorithms, network_of(device), nodes))
+    near, far = _link(device, inside), network_of(device)
     # Of an exchange every piece is someone's own; of all else a rank takes one of the pieces of its node.
     piece = Fraction(1) if opcode == "all_to_all" else Fraction(1, ranks)
     at_once = _to_all(algorithms, near, ranks, far, nodes)
@@ -195,7 +195,8 @@ def _link(device: Device, ranks: tuple[int, ...]) -> Span:
     return Span(name, f"links.{name}", link)
 
 
-def _network(device: Device) -> Span:
+def network_of(device: Device) -> Span:
+    """What joins its node to others; HardwareError if nothing does."""
     network = device.node.network if device.node else None
     if network is None:
         raise HardwareError(f"{device.name} has no network that joins several nodes")

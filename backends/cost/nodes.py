@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
 from llmir.errors import HardwareError
 from llmir.graph import Program
 from llmir.hw import Device, Node
+
+# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+BOX = 8
 
 
 def nodes(program: Program, device: Device) -> int | None:
@@ -30,6 +36,13 @@ def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]
             "it must fit in one or take as many of each"
         )
     return tuple(first), len(met)
+
+
+@lru_cache(maxsize=256)
+def boxed(device: Device, ranks: int) -> tuple[Device, int]:
+    """The device as if all ranks were in one box, and as many of them as one holds."""
+    most = max(device.node.devices, BOX) if device.node else ranks
+    return replace(device, node=None), min(ranks, most)
 
 
 def check(program: Program, device: Device) -> None:

@@ -195,7 +195,12 @@ def result(workload: Workload) -> list[tuple[str, str]]:
 
 def _share(workload: Workload) -> str:
     reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
-    return f"{100 * workload.memory_utilization:g}% of the memory{reserve}"
+    return f"{100 * workload.memory_utilization:g}% of the memory{reserve}{_caches(workload)}"
+
+
+def _caches(priced: Report | Workload) -> str:
+    """How caches are reserved, if not by their bytes."""
+    return "" if priced.cache_policy == "exact" else f", caches {priced.cache_policy}"
 
 
 def step_lines(report: Report) -> list[tuple[str, str]]:
@@ -210,7 +215,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
         ("read", moved(report, "read")),
         ("written", moved(report, "write")),
         ("weights", units.bytes(report.weight_bytes)),
-        ("KV cache", units.bytes(report.kv_cache_bytes)),
+        ("KV cache", f"{units.bytes(report.kv_cache_bytes)}{_caches(report)}"),
         ("activations", units.bytes(report.activation_peak_bytes)),
         ("peak memory", units.bytes(report.peak_memory_bytes)),
         ("peak at", plain(report.peak_at)),

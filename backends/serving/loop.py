@@ -24,8 +24,8 @@ class Loop(Workload):
         alone, sequences = replicas(self.program), batch // self.program.micro_batches
         reading = Binding(B=alone, T=self.prompt, C=0)
         full, one = (Binding(B=n, T=1, C=self.prompt + self.generate - 2) for n in (sequences, alone))
-        others = [full(m.caches) - one(m.caches) for m in memories(self.program)]
-        steps = zip(memories(self.program), others, strict=True)
+        others = [full(m.caches) - one(m.caches) for m in memories(self.program, self.cache_policy)]
+        steps = zip(memories(self.program, self.cache_policy), others, strict=True)
         return int(max(max(m.peak(full), m.peak(reading) + more) for m, more in steps))
 
 

@@ -8,32 +8,41 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
-from ..layers import Layer
+from ..layers import Layer, Norms
 from ..mixers import Indexer, LatentAttention
 from ..mlps import Mlp, Moe, Routing
-from ..parts import check_chosen, decoder, drafts, layers
+from ..parts import check_chosen, decoder, drafts, has_experts, layers
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
 _V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
 _V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
 
 
-def experts(config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False) -> Moe:
-    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together."""
-    count, chosen, width, shared = (
-        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in _EXPERTS
+def experts(
+    config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False, module: str = "mlp"
+) -> Moe:
+    """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
+
+    A class whose default of those is 0 has none.
+    """
+    keys = _EXPERTS if defaults.get("n_shared_experts") != 0 else _EXPERTS[:3]
+    count, chosen, width, *shared = (
+        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in keys
     )
     found = Moe(
         count=count,
         chosen=chosen,
         intermediate=width,
         routing=routing,
-        shared=Mlp(shared * width, bias, "mlp.shared_experts", "shared_experts", "shared_"),
+        module=module,
+        shared=Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
+        if shared
+        else None,
     )
     return check_chosen(config, found)
 
 
-def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
+def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
     """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
     return Routing(
         score="sigmoid",
@@ -42,7 +51,7 @@ def by_groups(config: Config, groups: int, kept: int, scale: float) -> Routing:
         groups=config.integer("n_group", groups),
         kept=config.integer("topk_group", kept),
         best=2,
-        correction="mlp.gate.e_score_correction_bias",
+        correction=f"{module}.gate.e_score_correction_bias",
     )
 
 
@@ -50,6 +59,19 @@ def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first
     """The first layers dense, then those of experts; without experts where all are dense."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
     return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
+
+
+def by_type(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
+    """As `mlp_layer_types` says; where it is absent, the first so many are dense."""
+    return tuple(Layer(mixer, sparse if has else dense) for has in has_experts(config, first))
+
+
+def indexer(config: Config, heads: int, *, interleaved: bool = False) -> Indexer:
+    """What chooses keys, in all layers; so many heads by default."""
+    config.every("layer_types", *("indexed_attention",) * layers(config))
+    config.integer("q_lora_rank", 1536)  # of the indexer's queries too, so there is no null
+    sizes = (config.assumed("index_n_heads", heads), config.assumed("index_head_dim", 128))
+    return Indexer(*sizes, config.assumed("index_topk", 2048), interleaved)
 
 
 @family("DeepseekV2ForCausalLM", "deepseek_v2")
@@ -89,20 +111,61 @@ def deepseek_v32(config: Config) -> Decoder:
     config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
     config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     drafts(config)
-    count = layers(config)
-    config.every("layer_types", *("indexed_attention",) * count)
-    keys = config.assumed("index_topk", 2048)
-    indexer = Indexer(config.assumed("index_n_heads", 64), config.assumed("index_head_dim", 128), keys)
-    config.integer("q_lora_rank", 1536)  # of the indexer's queries too, so there is no null
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
-    mixer = replace(mixer, indexer=indexer)
-    sparse, dense = (
-        experts(config, by_groups(config, 8, 4, 2.5), _V3),
+    mixer = replace(mixer, indexer=indexer(config, 64))
+    dense, sparse = (
         Mlp(config.assumed("intermediate_size", 18432)),
+        experts(config, by_groups(config, 8, 4, 2.5), _V3),
     )
     first = config.integer("first_k_dense_replace", 3, minimum=0)
-    kinds = config.texts("mlp_layer_types") or ("dense",) * min(first, count) + ("sparse",) * (count - first)
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
-    stacked = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
-    return decoder(config, "DeepseekV32ForCausalLM", stacked)
+    return decoder(config, "DeepseekV32ForCausalLM", by_type(config, mixer, dense, sparse, first))
+
+
+@family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
+def glm_moe_dsa(config: Config) -> Decoder:
+    """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, whose indexer turns pairs of neighbours too."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    drafts(config)
+    _own_indexers(config)
+    config.unmodelled("rope_interleave", (None, True), "halves that are rotated")
+    config.unmodelled("indexer_rope_interleave", (None, True), "halves that are rotated")
+    mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
+    mixer = replace(mixer, indexer=indexer(config, 32, interleaved=True))
+    dense, sparse = (
+        Mlp(config.assumed("intermediate_size", 12288)),
+        experts(config, by_groups(config, 1, 1, 2.5), _V3),
+    )
+    first = config.integer("first_k_dense_replace", 3, minimum=0)
+    stacked = by_type(config, mixer, dense, sparse, first)
+    return decoder(config, "GlmMoeDsaForCausalLM", stacked, eps_default=1e-5)
+
+
+def _own_indexers(config: Config) -> None:
+    """An error for layers that see the keys which another layer's indexer chose."""
+    why = "keys that another layer's indexer chose"
+    config.every("indexer_types", *("full",) * layers(config))
+    config.unmodelled("index_topk_pattern", (None, "F" * layers(config)), why)
+    config.unmodelled("index_topk_freq", (None, 0, 1), why)
+    config.ignore("index_skip_topk_offset")  # where they would begin
+
+
+@family("AXK1ForCausalLM", "axk1")
+def axk1(config: Config) -> Decoder:
+    """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    config.integer("q_lora_rank", 1536)  # there is no null
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)
+    sparse = experts(config, by_groups(config, 8, 4, 2.5), {**_V3, "n_routed_experts": 192})
+    dense = Mlp(config.assumed("intermediate_size", 18432))
+    first, behind = (
+        config.integer("first_k_dense_replace", 1, minimum=0),
+        Norms(after_mlp="post_mlp_layernorm"),
+    )
+    stacked = (
+        replace(layer, norms=behind) if layer.mlp == sparse else layer
+        for layer in by_type(config, mixer, dense, sparse, first)
+    )
+    return decoder(config, "AXK1ForCausalLM", tuple(stacked))

@@ -1,4 +1,4 @@
-"""EXAONE 4. Defaults for absent fields are transformers' own."""
+"""EXAONE 4, and K-EXAONE with experts. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import BEHIND, Layer
-from ..parts import all_but_every, attention, decoder, mlp, slides, window
+from ..mixers import Attention
+from ..mlps import Mlp
+from ..parts import all_but_every, attention, decoder, drafts, has_experts, mlp, slides, window
+from .deepseek import by_groups, experts
 
 
-@family("Exaone4ForCausalLM", "exaone4")
-def exaone4(config: Config) -> Decoder:
-    """Exaone4ForCausalLM: windows in all layers but each fourth, which knows no positions then."""
+def _mixers(config: Config) -> tuple[Attention, ...]:
+    """Of each layer: windows in all but each fourth, which knows no positions then."""
     mask, pattern = window(config, 4096), "sliding_window_pattern"
     if mask == "causal" or config.texts("layer_types"):  # the pattern does not act, and may be "LLLG"
         config.ignore(pattern)
@@ -21,8 +23,39 @@ def exaone4(config: Config) -> Decoder:
     else:
         every = config.integer(pattern, 4)
     mixer = attention(config, kv_default=32, qk_norm="head")
-    sliding, full = replace(mixer, mask=mask), replace(mixer, rope=mixer.rope if mask == "causal" else None)
+    full = replace(mixer, rope=mixer.rope if mask == "causal" else None)
+    kinds = full, replace(mixer, mask=mask)
+    return tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
+
+
+@family("Exaone4ForCausalLM", "exaone4")
+def exaone4(config: Config) -> Decoder:
+    """Exaone4ForCausalLM: norms behind both sublayers."""
     feed = mlp(config)
-    kinds = Layer(full, feed, BEHIND), Layer(sliding, feed, BEHIND)
-    stack = tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
+    stack = tuple(Layer(mixer, feed, BEHIND) for mixer in _mixers(config))
     return decoder(config, "Exaone4ForCausalLM", stack, eps_default=1e-5)
+
+
+_EXPERTS = {
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1024,
+    "n_shared_experts": 1,
+}
+
+
+@family("ExaoneMoeForCausalLM", "exaone_moe")
+@family("ExaoneMoEForCausalLM", "exaone_moe")
+def exaone_moe(config: Config) -> Decoder:
+    """ExaoneMoeForCausalLM, K-EXAONE: DeepSeek V3's experts, norms before both sublayers."""
+    drafts(config)
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
+    config.spelled(first_k_dense_replace="first_last_k_dense_replace", n_routed_experts="num_experts")
+    config.spelled(n_shared_experts="num_shared_experts")
+    routing = replace(by_groups(config, 1, 1, 2.5), correction="mlp.e_score_correction_bias")
+    routed, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 16384))
+    has = has_experts(config, config.integer("first_k_dense_replace", 1, minimum=0))
+    config.unmodelled("is_moe_layer", (None, [*has]), "other layers of experts than the class has")
+    stack = tuple(Layer(m, routed if s else dense) for m, s in zip(_mixers(config), has, strict=True))
+    return decoder(config, "ExaoneMoeForCausalLM", stack, eps_default=1e-5)

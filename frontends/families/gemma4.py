@@ -58,7 +58,7 @@ def _attention(config: Config, types: tuple[str, ...]) -> tuple[Attention, Atten
     wide, groups = _sizes(config, types, size, kv, one)
     if count % groups:
         raise config.error(_GROUPS, f"{groups} does not divide {count} attention heads")
-    local, whole = ropes(config, (size, wide), 131072, 1e4, 1e6, _ROPES)
+    local, whole = ropes(config, (size, wide), 131072, 1e4, 1e6, default=_ROPES)
     sliding = attention(
         config,
         rope=local,

@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6 and 4.7 with experts. Defaults for absent fields are transformers' own."""
+"""GLM-4.5, 4.6 and 4.7 with experts, and Solar Open. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..latents import latent
 from ..layers import Layer
 from ..mlps import Mlp
 from ..parts import attention, decoder, drafts, layers
-from .deepseek import by_groups, experts
+from .deepseek import by_groups, by_type, experts
 
 _EXPERTS = {
     "n_routed_experts": 128,
@@ -49,10 +49,26 @@ def glm_moe_lite(config: Config) -> Decoder:
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
-    dense, count = Mlp(config.assumed("intermediate_size", 10240)), layers(config)
-    kinds = config.texts("mlp_layer_types") or ("dense", *("sparse",) * (count - 1))
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"expected dense or sparse for each of {count} layers")
+    dense = Mlp(config.assumed("intermediate_size", 10240))
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
-    stack = tuple(Layer(mixer, sparse if kind == "sparse" else dense) for kind in kinds)
+    stack = by_type(config, mixer, dense, sparse, 1)
     return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)
+
+
+_SOLAR = {**_EXPERTS, "moe_intermediate_size": 1280}
+
+
+@family("SolarOpenForCausalLM", "solar_open")
+def solar_open(config: Config) -> Decoder:
+    """SolarOpenForCausalLM: GLM's experts in all layers."""
+    config.ignore("intermediate_size")  # of a dense MLP, which no layer has
+    mixer = attention(
+        config,
+        positions_default=131072,
+        kv_default=8,
+        head_dim_default=128,
+        theta_default=1e6,
+        qkv_bias=config.flag("attention_bias", False),
+    )
+    layer = Layer(mixer, experts(config, by_groups(config, groups=1, kept=1, scale=1.0), _SOLAR))
+    return decoder(config, "SolarOpenForCausalLM", (layer,) * layers(config), eps_default=1e-5)

@@ -12,38 +12,16 @@ from ..layers import Layer, Norms
 from ..mixers import Attention, Mamba2, Sides
 from ..mlps import Mlp, Moe
 from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp
+from ..scans import channels, mamba2
 from .granite_moe import shared, stacked
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _NAMES = Names(norm="model.final_layernorm")
 
 
-def mamba2_of(
-    config: Config, inner: int | None = None, *, eps_default: float = 1e-5, **differences: Any
-) -> Mamba2:
-    """What `mamba_` fields say of Mamba-2 of `inner` channels, else mamba_expand · hidden_size."""
-    inner = inner or config.integer("mamba_expand", 2) * config.integer("hidden_size")
-    config.ignore("mamba_expand")
-    heads, groups = config.integer("mamba_n_heads", 128), config.integer("mamba_n_groups", 1)
-    if heads % groups:
-        raise config.error("mamba_n_groups", f"{groups} does not divide {heads} heads")
-    stated = config.fields.get("mamba_d_head", "auto") != "auto"
-    size = config.integer("mamba_d_head") if stated else inner // heads
-    config.ignore("mamba_d_head")
-    if heads * size != inner:
-        raise config.error("mamba_n_heads", f"{heads} of size {size} are not the {inner} channels")
-    return Mamba2(
-        heads,
-        size,
-        groups,
-        config.integer("mamba_d_state", 256),
-        config.integer("mamba_d_conv", 4),
-        config.flag("mamba_proj_bias", False),
-        config.flag("mamba_conv_bias", True),
-        eps=config.number("rms_norm_eps", eps_default),
-        module="mamba",
-        **differences,
-    )
+def _scan(config: Config, eps: float) -> Mamba2:
+    """Whose norms have the epsilon of the others, by default `eps`."""
+    return mamba2(config, channels(config), eps=config.number("rms_norm_eps", eps), module="mamba")
 
 
 @family("BambaForCausalLM", "bamba")
@@ -52,7 +30,7 @@ def bamba(config: Config) -> Decoder:
     bias = config.flag("attention_bias", False)
     config.ignore("partial_rotary_factor")  # the class has its own
     attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)
-    keeps, chosen = mamba2_of(config), config.integers("attn_layer_indices")
+    keeps, chosen = _scan(config, 1e-5), config.integers("attn_layer_indices")
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
     stack = (Layer(attends if i in chosen else keeps, wide, _NORMS) for i in range(layers(config)))
     return decoder(config, "BambaForCausalLM", tuple(stack), names=_NAMES, eps_default=1e-5)
@@ -68,7 +46,7 @@ def granite_hybrid(config: Config) -> Decoder:
         how["rope"] = None
         config.ignore("rope_theta", "rope_scaling", "rope_parameters")
     config.unmodelled("normalization_function", (None, "rmsnorm"), "another norm")
-    attends, keeps = attention(config, **how), mamba2_of(config, eps_default=1e-6)
+    attends, keeps = attention(config, **how), _scan(config, 1e-6)
     count = config.optional_integer("num_local_experts", 0) if "num_local_experts" in config else 8
     width = config.assumed("shared_intermediate_size", 1024)
     wide: Mlp | Moe
@@ -101,9 +79,12 @@ def falcon_h1(config: Config) -> Decoder:
     before = config.flag("mamba_norm_before_gate", True)
     inner = config.optional_integer("mamba_d_ssm") if "mamba_d_ssm" in config else 1024
     into = _factor(config, "ssm_in_multiplier")
-    keeps = mamba2_of(
+    config.ignore("mamba_expand")
+    keeps = mamba2(
         config,
-        inner,
+        inner or channels(config),
+        eps=config.number("rms_norm_eps", 1e-5),
+        module="mamba",
         norm=("before" if before else "gated") if config.flag("mamba_rms_norm", False) else "",
         scales=tuple(into * x for x in _factors(config, "ssm_multipliers", 5)),
         out_bias=config.flag("projectors_bias", False),

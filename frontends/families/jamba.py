@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
-from ..mixers import Mamba
 from ..mlps import Mlp, Moe, Routing
 from ..parts import attention, check_chosen, decoder, layers
+from ..scans import mamba
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _MODULE = "feed_forward"
@@ -17,19 +18,7 @@ _MODULE = "feed_forward"
 @family("JambaForCausalLM", "jamba")
 def jamba(config: Config) -> Decoder:
     """JambaForCausalLM: no rotary positions; what scans take is normalized."""
-    hidden = config.integer("hidden_size")
-    stated = config.fields.get("mamba_dt_rank", "auto") != "auto"
-    config.ignore("mamba_dt_rank")
-    keeps = Mamba(
-        config.integer("mamba_expand", 2) * hidden,
-        config.integer("mamba_d_state", 16),
-        config.integer("mamba_dt_rank") if stated else -(-hidden // 16),
-        config.integer("mamba_d_conv", 4),
-        config.flag("mamba_proj_bias", False),
-        config.flag("mamba_conv_bias", True),
-        normed=True,
-        module="mamba",
-    )
+    keeps = mamba(config, norm=Norm(config.number("rms_norm_eps", 1e-6)), module="mamba")
     attends = attention(config, kv_default=8, rope=None)
     dense = Mlp(config.integer("intermediate_size"), module=_MODULE)
     experts = Moe(

@@ -1,22 +1,54 @@
-"""LFM2 of Liquid AI. Defaults for absent fields are transformers' own."""
+"""LFM2 of Liquid AI, dense and with experts. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import Layer, Norms, Sublayer
 from ..mixers import ShortConv
-from ..mlps import Mlp
-from ..parts import attention, decoder, kinds, layers
+from ..mlps import Mlp, Moe, Routing, apart
+from ..parts import attention, check_chosen, decoder, kinds, layers
 
 _NORMS = Norms("operator_norm", before_mlp="ffn_norm")
+_MODULE, _MATRICES = "feed_forward", ("w1", "w3", "w2")
 
 
 @family("Lfm2ForCausalLM", "lfm2")
 def lfm2(config: Config) -> Decoder:
     """Lfm2ForCausalLM: short convolutions, and attention in the layers of `full_attn_idxs`."""
+    every = range(layers(config))
+    chosen = config.integers("full_attn_idxs", every)
+    usual = ("full_attention" if i in chosen else "conv" for i in every)
+    mlp = Mlp(_width(config), module=_MODULE, matrices=_MATRICES)
+    return _decoder(config, "Lfm2ForCausalLM", usual, [mlp] * len(every))
+
+
+@family("Lfm2MoeForCausalLM", "lfm2_moe")
+def lfm2_moe(config: Config) -> Decoder:
+    """Lfm2MoeForCausalLM: experts by sigmoid after the first layers."""
+    correction = f"{_MODULE}.expert_bias" if config.flag("use_expert_bias", True) else ""
+    normalize, scale = config.flag("norm_topk_prob", True), config.number("routed_scaling_factor", 1.0)
+    experts = Moe(
+        count=config.assumed("num_experts", 32),
+        chosen=config.assumed("num_experts_per_tok", 4),
+        intermediate=config.assumed("moe_intermediate_size", 1792),
+        routing=Routing("sigmoid", normalize, scale, correction=correction),
+        module=_MODULE,
+        matrices=apart(*_MATRICES),
+    )
+    sparse = check_chosen(config, experts)
+    dense = Mlp(config.assumed("intermediate_size", 7168), module=_MODULE, matrices=_MATRICES)
+    first = config.integer("num_dense_layers", 2, minimum=0)
+    mlps = [dense if i < first else sparse for i in range(layers(config))]
+    return _decoder(config, "Lfm2MoeForCausalLM", (), mlps)
+
+
+def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequence[Sublayer]) -> Decoder:
+    """Of mixers by `layer_types`, or else the `usual` ones."""
     attends = attention(
         config,
         positions_default=128_000,
@@ -28,15 +60,11 @@ def lfm2(config: Config) -> Decoder:
     )
     bias = config.flag("conv_bias", False)
     conv = ShortConv(config.integer("hidden_size"), config.integer("conv_L_cache", 3), bias)
-    every = range(layers(config))
-    chosen = config.integers("full_attn_idxs", every)
-    usual = ("full_attention" if i in chosen else "conv" for i in every)
-    mlp = Mlp(_width(config), module="feed_forward", matrices=("w1", "w3", "w2"))
-    own = kinds(config, usual, "conv", "full_attention")
-    stack = tuple(Layer(conv if kind == "conv" else attends, mlp, _NORMS) for kind in own)
+    own = zip(kinds(config, usual, "conv", "full_attention"), mlps, strict=True)
+    stack = tuple(Layer(conv if kind == "conv" else attends, mlp, _NORMS) for kind, mlp in own)
     norm, names = Norm(config.number("norm_eps", 1e-5)), Names(norm="model.embedding_norm")
     tied = config.flag("tie_embedding", True)
-    return decoder(config, "Lfm2ForCausalLM", stack, norm=norm, tied_default=tied, names=names)
+    return decoder(config, architecture, stack, norm=norm, tied_default=tied, names=names)
 
 
 def _width(config: Config) -> int:

@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2 (Mamba-Codestral). Defaults for absent fields are transformers' own."""
+"""Mamba, Falcon-Mamba and Mamba-2 (Mamba-Codestral). Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,40 @@ from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Mamba, Mamba2
 from ..parts import activation, decoder, layers
+from ..scans import ALONE, channels, mamba, mamba2
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
+
+
+@family("MambaForCausalLM", "mamba")
+def mamba_1(config: Config) -> Decoder:
+    """MambaForCausalLM."""
+    return _stack(config, "MambaForCausalLM", mamba(_wide(config)), tied=True)
+
+
+@family("FalconMambaForCausalLM", "falcon_mamba")
+def falcon_mamba(config: Config) -> Decoder:
+    """FalconMambaForCausalLM: what a scan takes is normalized by norms that learn nothing."""
+    config.ignore("use_falcon_mambapy")
+    norm = Norm(config.number("mixer_rms_eps", 1e-6), learns=())
+    return _stack(config, "FalconMambaForCausalLM", mamba(_wide(config), norm=norm), tied=True)
+
+
+@family("Mamba2ForCausalLM", "mamba2")
+def mamba_2(config: Config) -> Decoder:
+    """Mamba2ForCausalLM: groups of heads are normalized each by itself."""
+    config.ignore("time_step_rank")  # of Mamba 1; this class does not read it
+    inner, eps = channels(config.spelled(**ALONE)), config.number("layer_norm_epsilon", 1e-5)
+    mixer = mamba2(config, inner, size=64, groups=8, state=128, eps=eps)
+    return _stack(config, "Mamba2ForCausalLM", mixer, tied=False)
+
+
+def _wide(config: Config) -> Config:
+    """The config, in which `intermediate_size` may say again how many channels there are."""
+    due = channels(config.spelled(**ALONE))
+    if config.integer("intermediate_size", due) != due:
+        raise config.error("intermediate_size", f"expected expand · hidden_size, {due}")
+    return config
 
 
 def _stack(config: Config, architecture: str, mixer: Mamba | Mamba2, *, tied: bool) -> Decoder:
@@ -21,47 +53,3 @@ def _stack(config: Config, architecture: str, mixer: Mamba | Mamba2, *, tied: bo
     norm = Norm(config.number("layer_norm_epsilon", 1e-5))
     stack = (layer,) * layers(config)
     return decoder(config, architecture, stack, norm=norm, tied_default=tied, names=_NAMES)
-
-
-@family("MambaForCausalLM", "mamba")
-def mamba(config: Config) -> Decoder:
-    """MambaForCausalLM. Steps have a rank of a sixteenth of the hidden size, unless stated."""
-    hidden = config.integer("hidden_size")
-    channels = config.integer("expand", 2) * hidden
-    if config.integer("intermediate_size", channels) != channels:
-        raise config.error("intermediate_size", f"expected expand · hidden_size, {channels}")
-    stated = config.fields.get("time_step_rank", "auto") != "auto"
-    config.ignore("time_step_rank")
-    mixer = Mamba(
-        channels,
-        config.integer("state_size", 16),
-        config.integer("time_step_rank") if stated else -(-hidden // 16),
-        config.integer("conv_kernel", 4),
-        config.flag("use_bias", False),
-        config.flag("use_conv_bias", True),
-    )
-    return _stack(config, "MambaForCausalLM", mixer, tied=True)
-
-
-@family("Mamba2ForCausalLM", "mamba2")
-def mamba2(config: Config) -> Decoder:
-    """Mamba2ForCausalLM: groups of heads are normalized each by itself."""
-    config.ignore("time_step_rank")  # of Mamba 1; this class does not read it
-    heads, size = config.integer("num_heads", 128), config.integer("head_dim", 64)
-    inner = config.integer("expand", 2) * config.integer("hidden_size")
-    if heads * size != inner:
-        raise config.error("num_heads", f"{heads} of head_dim {size} are not expand · hidden_size, {inner}")
-    groups = config.integer("n_groups", 8)
-    if heads % groups:
-        raise config.error("n_groups", f"{groups} does not divide {heads} heads")
-    mixer = Mamba2(
-        heads,
-        size,
-        groups,
-        config.integer("state_size", 128),
-        config.integer("conv_kernel", 4),
-        config.flag("use_bias", False),
-        config.flag("use_conv_bias", True),
-        eps=config.number("layer_norm_epsilon", 1e-5),
-    )
-    return _stack(config, "Mamba2ForCausalLM", mixer, tied=False)

@@ -1,4 +1,4 @@
-"""MiniCPM3. Defaults for absent fields are transformers' own."""
+"""MiniCPM3 and Youtu-LLM: latent attention, dense. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def minicpm3(config: Config) -> Decoder:
         tied_default=True,
         embedding_scale=config.number("scale_emb", 12),
         logits_scale=(_scale(config, "dim_model_base", 256) or hidden) / hidden,
+    )
+
+
+@family("YoutuForCausalLM", "youtu")
+def youtu(config: Config) -> Decoder:
+    """YoutuForCausalLM: DeepSeek V3's latent attention."""
+    pairs = config.flag("rope_interleave", True)
+    mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=131072, interleaved=pairs)
+    return decoder(
+        config, "YoutuForCausalLM", (Layer(mixer, mlp(config)),) * layers(config), tied_default=True
     )
 
 

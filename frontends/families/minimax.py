@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from llmir.errors import UnsupportedError
 
 from ..config import Config
 from ..decoder import Decoder
@@ -13,12 +16,36 @@ from ..mlps import Moe, Routing, apart
 from ..parts import attention, check_chosen, decoder, kinds, layers
 
 _KINDS = ("linear_attention", "full_attention")
+_OLD = {"full_attn": "full_attention", "linear_attn": "linear_attention", "mlp": "mlp"}
 
 
 @family("MiniMaxForCausalLM", "minimax")
 def minimax(config: Config) -> Decoder:
     """MiniMaxForCausalLM: lightning attention; residuals are of what norms give, times a factor each."""
-    attends = attention(config, positions_default=131072, kv_default=8, theta_default=1e6)
+    return _decoder(config, (_KINDS[(i + 1) % 2] for i in range(layers(config))))
+
+
+@family("MiniMaxM1ForCausalLM", "minimax_m1")
+@family("MiniMaxText01ForCausalLM", "minimax_text_01")
+def minimax_01(config: Config) -> Decoder:
+    """The same in the words of the code that checkpoints bring along, with positions on part of a head."""
+    for new, old in _OLD.items():
+        config.spelled(**{f"{new}_{what}_factor": f"layernorm_{old}_{what}" for what in ("alpha", "beta")})
+    if not config.flag("postnorm", False):
+        raise config.error("postnorm", "residuals before norms are not modelled; true is", UnsupportedError)
+    config.unmodelled("shared_intermediate_size", (None, 0), "a shared expert")
+    config.ignore("shared_moe_mode")
+    found, count = config.integers("attn_type_list"), layers(config)
+    if len(found) != count or not {*found} <= {0, 1}:
+        raise config.error("attn_type_list", f"expected 0 or 1 for each of {count} layers")
+    size = config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads"))
+    share = config.integer("rotary_dim", size) / size
+    return _decoder(config, (_KINDS[kind] for kind in found), share_default=share)
+
+
+def _decoder(config: Config, usual: Iterable[str], **positions: Any) -> Decoder:
+    how: dict[str, Any] = {"positions_default": 131072, "kv_default": 8, "theta_default": 1e6, **positions}
+    attends = attention(config, **how)
     config.unmodelled("block_size", (256,), "a sum in other pieces")
     keeps = Lightning(attends.heads, attends.head_dim, layers(config))
     experts = Moe(
@@ -32,7 +59,6 @@ def minimax(config: Config) -> Decoder:
     wide = check_chosen(config, experts)
     mixers: dict[str, Sublayer] = {_KINDS[0]: keeps, _KINDS[1]: attends}
     own = {kind: Layer(mixer, wide, **_factors(config, kind)) for kind, mixer in mixers.items()}
-    usual = (_KINDS[(i + 1) % 2] for i in range(layers(config)))
     stack = tuple(own[kind] for kind in kinds(config, usual, *_KINDS))
     return decoder(config, "MiniMaxForCausalLM", stack, eps_default=1e-5)
 
@@ -44,5 +70,5 @@ def _factors(config: Config, kind: str) -> dict[str, Any]:
         [config.number(f"{part}_{what}_factor", 1.0) for part in (mixer, "mlp")] for what in ("alpha", "beta")
     )
     if added[0] != added[1]:
-        raise config.error(f"{mixer}_beta_factor", f"{added[0]} is not mlp_beta_factor {added[1]}")
+        raise config.error(f"{mixer}_beta_factor", f"{added[0]} is not that of the MLP, {added[1]}")
     return {"kept": tuple(kept), "residual": added[0]}

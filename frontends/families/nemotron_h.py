@@ -12,11 +12,19 @@ from ..layers import Layer, Norms
 from ..mixers import Mamba2
 from ..mlps import Mlp, Moe, Routing
 from ..parts import activation, attention, check_chosen, decoder, drafts
+from ..scans import PLAIN, mamba2
 from ..source import show
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _OLD = {"mamba": "linear_attention", "attention": "full_attention"}
+_SCAN = {
+    **PLAIN,
+    "mamba_n_heads": "mamba_num_heads",
+    "mamba_d_head": "mamba_head_dim",
+    "mamba_n_groups": "n_groups",
+    "mamba_d_state": "ssm_state_size",
+}
 _MATRICES = ("up_proj", "down_proj")
 
 
@@ -55,20 +63,8 @@ def _kinds(config: Config) -> tuple[str, ...]:
 def _scan(config: Config) -> Mamba2:
     config.unmodelled("mamba_hidden_act", (None, "silu"), "another activation")
     config.unmodelled("mamba_proj_bias", (None, config.flag("use_bias", False)), "biases unlike use_bias")
-    heads, groups = config.integer("mamba_num_heads", 128), config.integer("n_groups", 8)
-    if heads % groups:
-        raise config.error("n_groups", f"{groups} does not divide {heads} heads")
-    return Mamba2(
-        heads,
-        config.integer("mamba_head_dim", 64),
-        groups,
-        config.integer("ssm_state_size", 128),
-        config.integer("conv_kernel", 4),
-        config.flag("use_bias", False),
-        config.flag("use_conv_bias", True),
-        eps=config.number("layer_norm_epsilon", 1e-5),
-        least=config.number("time_step_min", 0.001),
-    )
+    least, eps = config.number("time_step_min", 0.001), config.number("layer_norm_epsilon", 1e-5)
+    return mamba2(config.spelled(**_SCAN), size=64, groups=8, state=128, least=least, eps=eps)
 
 
 def _experts(config: Config, how: dict[str, Any]) -> Moe:

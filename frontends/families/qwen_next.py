@@ -1,45 +1,87 @@
-"""Qwen3-Next: gated delta nets, and every fourth layer gated attention. Absent fields as in transformers."""
+"""Qwen3-Next and Qwen3.5: delta nets, and each fourth layer gated attention. Defaults are transformers'."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer
+from ..layers import Layer, Sublayer
 from ..mixers import DeltaNet
-from ..mlps import Mlp
-from ..parts import attention, decoder, kinds, layers
+from ..mlps import Mlp, Moe
+from ..parts import attention, decoder, drafts, kinds, layers, mlp
+from ..rope import on_axes
 from .qwen import experts_of, mlps_of
 
 _KINDS = ("linear_attention", "full_attention")
+_APART = ("qkv", "z", "b", "a")
 
 
 @family("Qwen3NextForCausalLM", "qwen3_next")
 def qwen3_next(config: Config) -> Decoder:
-    """Qwen3NextForCausalLM: the weights of norms are stored less 1, but of those after a delta net."""
+    """Qwen3NextForCausalLM: a delta net's projections lie in two tensors, key head by key head."""
+    mlps = mlps_of(config, _experts(config, 512, 10))
+    return _decoder(config, "Qwen3NextForCausalLM", delta_net(config, ("qkvz", "ba"), by_head=True), mlps)
+
+
+@family("Qwen3_5ForCausalLM", "qwen3_5_text")
+def qwen3_5(config: Config) -> Decoder:
+    """Qwen3_5ForCausalLM: q, k and v of a delta net lie in one tensor, its gates in one each."""
+    mlps = [mlp(config)] * layers(config)
+    return _later(config, "Qwen3_5ForCausalLM", mlps, 4)
+
+
+@family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text")
+def qwen3_5_moe(config: Config) -> Decoder:
+    """Qwen3_5MoeForCausalLM: the same with experts in every layer, whose weights add up to one."""
+    config.unmodelled("norm_topk_prob", (None, True), "weights of experts that do not add up to one")
+    config.unmodelled("decoder_sparse_step", (None, 1), "dense layers between")
+    config.ignore("intermediate_size")  # of dense layers, which there are none
+    mlps = [_experts(config, 256, 8)] * layers(config)
+    return _later(config, "Qwen3_5MoeForCausalLM", mlps, 2)
+
+
+def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads: int) -> Decoder:
+    """Qwen3.5: some fields of its configs say what its classes have anyway."""
+    config.unmodelled("mlp_only_layers", (None, []), "dense layers between")
+    config.unmodelled("attn_output_gate", (None, True), "attention without a gate")
+    config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
+    config.ignore("mtp_use_dedicated_embeddings")
+    on_axes(config)
+    drafts(config, "mtp_num_hidden_layers")
+    return _decoder(config, architecture, delta_net(config, _APART, by_head=False), mlps, kv_heads)
+
+
+def _experts(config: Config, count: int, chosen: int) -> Moe:
+    width = config.assumed("shared_expert_intermediate_size", 512)
+    shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
+    return experts_of(config, count, chosen, 512, shared, normalize=True)
+
+
+def _decoder(
+    config: Config, architecture: str, keeps: DeltaNet, mlps: Sequence[Sublayer], kv_heads: int = 2
+) -> Decoder:
+    """The weights of norms are stored less 1, but of those after a delta net."""
     bias = config.flag("attention_bias", False)
     attends = attention(
         config,
         positions_default=32768,
-        kv_default=2,
+        kv_default=kv_heads,
         head_dim_default=256,
         share_default=0.25,
         qkv_bias=bias,
         out_bias=bias,
         qk_norm="head",
-        gate=True,
+        gate="q_proj",
     )
-    keeps = delta_net(config, ("qkvz", "ba"), by_head=True)
-    width = config.assumed("shared_expert_intermediate_size", 512)
-    shared = Mlp(width, module="mlp.shared_expert", block="shared_experts", prefix="shared_")
-    mlps = mlps_of(config, experts_of(config, 512, 10, 512, shared, normalize=True))
     every = config.integer("full_attention_interval", 4)
     usual = (_KINDS[(i + 1) % every == 0] for i in range(layers(config)))
     mixers = (attends if kind == _KINDS[1] else keeps for kind in kinds(config, usual, *_KINDS))
     stack = tuple(Layer(mixer, mlp) for mixer, mlp in zip(mixers, mlps, strict=True))
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
-    return decoder(config, "Qwen3NextForCausalLM", stack, norm=norm)
+    return decoder(config, architecture, stack, norm=norm)
 
 
 def delta_net(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:

@@ -43,12 +43,14 @@ class Attention:
     Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
     cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
     normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
-    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. With a
-    `gate`, q_proj has beside each head of q another, whose sigmoid scales the output. `module` and `matrices`
-    are what checkpoints call it and its projections to q, k, v and back, and `qk_norms` the norms. With
-    `sinks`, so called there, each head has a score that takes its part of the softmax. v is normalized
-    without a weight if `bare_v`, and is what k is before norm and positions if `one_kv`. What it `lends` are
-    keys and values, under that name, to later layers that `borrow` them and have none.
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
+    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
+    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
+    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
+    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
+    they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
+    `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
+    have none.
     """
 
     block: ClassVar[str] = "attention"
@@ -63,7 +65,7 @@ class Attention:
     mask: str = "causal"
     scale: float | None = None
     cap: float = 0.0
-    gate: bool = False
+    gate: str = ""
     clip: float = 0.0
     temper: Temper | None = None
     module: str = "self_attn"
@@ -71,6 +73,8 @@ class Attention:
     qk_norms: tuple[str, str] = ("q_norm", "k_norm")
     norm_turned: bool = False
     sinks: str = ""
+    value_dim: int | None = None
+    value_scale: float = 1.0
     bare_v: bool = False
     one_kv: bool = False
     lends: str = ""
@@ -90,7 +94,9 @@ class Attention:
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, at = blocks.b, blocks.sized(g=self.kv_heads, r=self.heads // self.kv_heads, d=self.head_dim)
+        b, wide, m = blocks.b, self.value_dim or self.head_dim, "m" if self.value_dim else "d"
+        sizes = {"g": self.kv_heads, "r": self.heads // self.kv_heads, "d": self.head_dim}
+        at = blocks.sized(**sizes, m=wide)
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
         def project(weight: str, out: str, name: str, param: str) -> Value:
@@ -98,7 +104,7 @@ class Attention:
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
-            if self.gate:
+            if self.gate == self.matrices[0]:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
@@ -108,8 +114,12 @@ class Attention:
             if not self.borrows:
                 k = first = project("h g d", "b t g d", "k_proj", to_k)
                 k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-                v = first if self.one_kv else project("h g d", "b t g d", "v_proj", to_v)
+                v = first if self.one_kv else project(f"h g {m}", f"b t g {m}", "v_proj", to_v)
                 v = self._bare(at, v, "v_norm") if self.bare_v else v
+                v = at.scale(v, self.value_scale, "value_scale")
+            if self.gate and self.gate != self.matrices[0]:
+                named = f"{self.module}.{self.gate}"
+                gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
                 q, k = b.rope(q, name="rope_q", **how), k and b.rope(k, name="rope_k", **how)
@@ -127,14 +137,15 @@ class Attention:
         with b.block("attention"):
             how = {"bias": self.out_bias}
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
-            return at.linear(mixed, "b t g r d", "g r d h", "b t h", "o_proj", to_out, **how)
+            return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
 
     def _kept(self, at: Blocks, k: Value, v: Value) -> tuple[Value, Value]:
         """Keys and values of all tokens up to now, which later layers may borrow."""
         b, axes = at.b, ("batch", "cached", "kv_heads", "head_dim")
-        kept = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, self.head_dim)
+        rows = (B, mask(self.mask).kept(C), self.kv_heads)
+        kept, held = at.tensor(*rows, self.head_dim), at.tensor(*rows, self.value_dim or self.head_dim)
         keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
-        values = b.append(b.cache(kept, name="v_cache", axes=axes), v, name="append_v")
+        values = b.append(b.cache(held, name="v_cache", axes=axes), v, name="append_v")
         if self.lends:
             at.beside.hand(f"{self.lends}_keys", keys, axes)
             at.beside.hand(f"{self.lends}_values", values, axes)

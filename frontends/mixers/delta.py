@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from llmir.dtype import FP32
 from llmir.graph import Value
@@ -19,11 +18,12 @@ class DeltaNet:
     """Heads whose states forget by a gate and write by the delta rule.
 
     `projections` are what checkpoints call those to q, k, v, the output's gate z, the strength b of a write
-    and the decay a: each a module, in how many blocks it stacks them, and the parts. With
-    `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`.
+    and the decay a: each a module, in how many blocks it stacks them, and the parts. Two modules, one after
+    the other, have a rank of `key_dim` between them. There is one convolution of q, k and v, or one of each
+    `{part}`. A decay is of each head or of each element of its keys, as its axes `decays` say. With
+    `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`, and gated
+    by the `gate` of z.
     """
-
-    kind: ClassVar[str] = "delta"
 
     key_heads: int
     value_heads: int
@@ -38,20 +38,20 @@ class DeltaNet:
     module: str = "linear_attn"
     block: str = "attention"
     norm_block: str = "norm"
+    kind: str = "delta"
+    conv: str = "conv1d"
+    decays: str = "g r"
+    gate: str = "silu"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
         sizes = {"g": self.key_heads, "r": self.value_heads // self.key_heads}
-        at, b = blocks.sized(**sizes, d=self.key_dim, u=self.value_dim, w=self.taps), blocks.b
+        sizes |= {"d": self.key_dim, "u": self.value_dim, "k": self.key_dim, "w": self.taps}
+        at, b = blocks.sized(**sizes), blocks.b
         with b.block(self.block):
-            rows: dict[str, Value] = {}
-            for module, count, letters in self.projections:
-                name = module if len(letters) > 1 else f"{letters}_proj"
-                parts = {f"{part}_proj": f"h {_AXES[part]}" for part in letters}
-                found = at.merged(x, parts, name, f"{self.module}.{module}", count)
-                rows |= zip(letters, found, strict=True)
+            rows = self._rows(at, x)
             q, k, v = (self._convolved(at, rows[part], part, i) for i, part in enumerate("qkv"))
-            decay, beta, z = self._gates(at, x, rows)
+            decay, beta, z = self._gates(at, rows)
         with b.block(_CORE):
             q, k = b.l2_norm(q, name="q_l2"), b.l2_norm(k, name="k_l2")
             kept = at.state("g r d u", "state", {}, FP32)
@@ -62,21 +62,44 @@ class DeltaNet:
             y = self._gated(at, y, z)
             return at.linear(y, "b t g r u", "g r u h", "b t h", "out_proj", f"{self.module}.{self.out}")
 
+    def _rows(self, at: Blocks, x: Value) -> dict[str, Value]:
+        """What each part is projected to."""
+        rows: dict[str, Value] = {}
+        for modules, count, letters in self.projections:
+            *low, module = modules.split()
+            name = module if len(letters) > 1 else f"{letters}_proj"
+            given = x
+            if low:
+                given = at.linear(x, "b t h", "h k", "b t k", f"{letters}_low", f"{self.module}.{low[0]}")
+            axes = {**_AXES, "a": self.decays}
+            parts = {f"{part}_proj": f"{'k' if low else 'h'} {axes[part]}" for part in letters}
+            found = at.merged(given, parts, name, f"{self.module}.{module}", count)
+            rows |= zip(letters, found, strict=True)
+        return rows
+
     def _convolved(self, at: Blocks, x: Value, part: str, piece: int) -> Value:
-        name = f"conv_{part}"
-        y = at.convolved(x, _AXES[part], name, f"{self.module}.conv1d", bias=False, piece=piece, block=_CORE)
+        stored = f"{self.module}.{self.conv.format(part=part)}"
+        own = None if "{part}" in self.conv else piece
+        y = at.convolved(x, _AXES[part], f"conv_{part}", stored, bias=False, piece=own, block=_CORE)
         with at.b.block(_CORE):
             result: Value = at.b.silu(y, name=f"silu_{part}")
             return result
 
-    def _gates(self, at: Blocks, x: Value, rows: dict[str, Value]) -> tuple[Value, Value, Value]:
+    def _gates(self, at: Blocks, rows: dict[str, Value]) -> tuple[Value, Value, Value]:
         """The logarithm of the decay, the strength of a write, and what gates the output."""
         b, own = at.b, f"{self.module}."
-        a_log, bias = at.weight("g r", "A_log", f"{own}A_log"), at.weight("g r", "dt_bias", f"{own}dt_bias")
-        decay: Value = b.decay_gate(rows["a"], a_log, bias, name="decay")
+        a_log = at.weight("g r", "A_log", f"{own}A_log")
+        bias = at.weight(self.decays, "dt_bias", f"{own}dt_bias")
+        by = b.decay_gate if self.decays == "g r" else b.key_decay_gate
+        decay: Value = by(rows["a"], a_log, bias, name="decay")
         beta = at.scale(b.sigmoid(rows["b"], name="beta"), 2.0 if self.negative else 1.0, "beta_scale")
         return decay, beta, rows["z"]
 
     def _gated(self, at: Blocks, y: Value, z: Value) -> Value:
-        result: Value = at.b.mul(y, at.b.silu(z, name="silu_z"), name="gate_mul")
-        return result
+        b = at.b
+        gated: Value = (
+            b.sigmoid_mul(y, z, name="gated")
+            if self.gate == "sigmoid"
+            else b.mul(y, b.silu(z, name="silu_z"), name="gate_mul")
+        )
+        return gated

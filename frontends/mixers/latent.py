@@ -20,16 +20,20 @@ _PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a store
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own."""
+    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own.
+
+    Halves are rotated or, `interleaved`, pairs of neighbours.
+    """
 
     heads: int
     size: int
     keys: int
+    interleaved: bool = False
 
     def build(self, blocks: Blocks, x: Value, rows: Value, rope: Rope, rotary: int) -> Value:
-        """The scores of all keys, of hidden states and of the queries' latent; halves are rotated."""
+        """The scores of all keys, of hidden states and of the queries' latent."""
         b, at, module = blocks.b, blocks.sized(i=self.heads, y=self.size), f"{_MODULE}indexer."
-        how = {**vars(rope), "size": rotary, "interleaved": False}
+        how = {**vars(rope), "size": rotary, "interleaved": self.interleaved}
         with b.block("indexer"):
             q = at.linear(rows, "b t q", "q i y", "b t i y", "index_q", f"{module}wq_b")
             k = at.linear(x, "b t h", "h y", "b t y", "index_k", f"{module}wk")
@@ -48,8 +52,8 @@ class LatentAttention:
     """The cache keeps a latent row of a token and a rotary key, from which keys and values are expanded.
 
     A head's queries and keys are of `nope` elements without position and `rotary` with, its values of
-    `value`. Queries go through a latent of `q_latent` too, if there is one. The biases are those of
-    `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
+    `value`; without a `rope`, none has position. Queries go through a latent of `q_latent` too, if there is
+    one. The biases are those of `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
     """
 
     kind: ClassVar[str] = "full"
@@ -61,14 +65,14 @@ class LatentAttention:
     nope: int
     rotary: int
     value: int
-    rope: Rope
+    rope: Rope | None
     scale: float
     bias: bool = False
     indexer: Indexer | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
-        b, how = blocks.b, vars(self.rope)
+        b = blocks.b
         sizes = {"g": self.heads, "l": self.latent, "u": self.nope, "p": self.rotary, "m": self.value}
         at = blocks.sized(**sizes, q=self.q_latent or 1)
         norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
@@ -79,12 +83,15 @@ class LatentAttention:
                 at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias
             )
             latent = norms.norm(latent, "kv_a_norm", f"{_MODULE}kv_a_layernorm", "l")
-            q_rope = b.rope(q_rope, name="rope_q", **how)
-            k_rope = b.rope(k_rope, name="rope_k", **how)
+            if self.rope:
+                how = vars(self.rope)
+                q_rope, k_rope = b.rope(q_rope, name="rope_q", **how), b.rope(k_rope, name="rope_k", **how)
             latents = _appended(at, latent, self.latent, "latent")
             rotary = _appended(at, k_rope, self.rotary, "k_rope")
             k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")
-        index = self.indexer.build(at, x, rows, self.rope, self.rotary) if self.indexer else None
+        index = None
+        if self.indexer and self.rope:
+            index = self.indexer.build(at, x, rows, self.rope, self.rotary)
         with b.block("attention_core"):
             scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
             masked = b.attention_mask(scores, mask="causal", name="mask")

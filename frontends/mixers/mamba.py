@@ -8,14 +8,14 @@ from typing import ClassVar
 from llmir.dtype import FP32
 from llmir.graph import Value
 
-from ..blocks import Blocks
+from ..blocks import Blocks, Norm
 
 
 @dataclass(frozen=True)
 class Mamba:
     """Mamba (arXiv:2312.00752): `channels` of a state of `state` numbers each, with steps of low `rank`.
 
-    With `normed`, steps and what goes in and out of the state are normalized (Jamba).
+    With a `norm`, steps and what goes in and out of the state are normalized.
     """
 
     kind: ClassVar[str] = "mamba"
@@ -27,7 +27,7 @@ class Mamba:
     taps: int = 4
     bias: bool = False
     conv_bias: bool = True
-    normed: bool = False
+    norm: Norm | None = None
     module: str = "mixer"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
@@ -40,10 +40,10 @@ class Mamba:
             x = b.silu(at.convolved(x, "f", "conv", f"{module}.conv1d", bias=self.conv_bias))
             inner = {"dt_low": "f k", "b_proj": "f n", "c_proj": "f n"}
             low, ins, outs = at.merged(x, inner, "x_proj", f"{module}.x_proj")
-            if self.normed:
-                low = at.normal.build(at, low, "dt_norm", f"{module}.dt_layernorm", "k", 1)
-                ins = at.normal.build(at, ins, "b_norm", f"{module}.b_layernorm", "n", 1)
-                outs = at.normal.build(at, outs, "c_norm", f"{module}.c_layernorm", "n", 1)
+            if self.norm:
+                low = self.norm.build(at, low, "dt_norm", f"{module}.dt_layernorm", "k", 1)
+                ins = self.norm.build(at, ins, "b_norm", f"{module}.b_layernorm", "n", 1)
+                outs = self.norm.build(at, outs, "c_norm", f"{module}.c_layernorm", "n", 1)
             dt = at.linear(low, "b t k", "k f", "b t f", "dt_proj", f"{module}.dt_proj", bias=True)
             a_log, skip = at.weight("f n", "a_log", f"{module}.A_log"), at.weight("f", "skip", f"{module}.D")
             kept = at.state("f n", "state", {}, FP32)

@@ -9,10 +9,12 @@ from llmir.frontends.presets import (
     gemma,
     llama,
     mistral,
+    newest,
     older,
     others,
     phi,
     qwen,
+    recent,
     sparse,
     state,
 )
@@ -22,7 +24,22 @@ from llmir.names import normalize
 
 __all__ = ["PRESETS", "Preset", "find", "names"]
 
-_FAMILIES = (llama, mistral, others, phi, qwen, deepseek, sparse, gemma, cohere, allenai, older, state)
+_FAMILIES = (
+    llama,
+    mistral,
+    others,
+    phi,
+    qwen,
+    deepseek,
+    newest,
+    sparse,
+    gemma,
+    cohere,
+    allenai,
+    older,
+    state,
+    recent,
+)
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
 

@@ -97,6 +97,7 @@ _EXAONE_1B = {
     "head_dim": 64,
     "max_position_embeddings": 65536,
     "sliding_window": None,
+    "layer_types": ["full_attention"] * 30,
     "tie_word_embeddings": True,
 }
 _GRANITE: Mapping[str, object] = {

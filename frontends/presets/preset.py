@@ -14,8 +14,9 @@ class Preset(Record):
     """One published model.
 
     `parameters` is the total its publisher states, counted over weights only (not over buffers such
-    as rotary tables). `aliases` are releases with the same weight shapes: they may differ in how long
-    a context they were tuned for. `hf_id` is empty where the hub has none.
+    as rotary tables), and what transformers' class has with the same config, where it has the class
+    (`scripts/preset_totals.py` compares them all). `aliases` are releases with the same weight shapes: they
+    may differ in how long a context they were tuned for. `hf_id` is empty where the hub has none.
     """
 
     name: str

@@ -9,8 +9,8 @@ from llmir.errors import UnsupportedError
 
 from ..config import Config
 from ..source import show
-from . import groups
-from .groups import KEY, STATIC, Options
+from . import groups, unquantized
+from .groups import STATIC, Options
 
 
 class Method(NamedTuple):
@@ -52,14 +52,14 @@ def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:
 
 def _awq(config: Config, entries: tuple[str, ...]) -> Options:
     bits, group = _bits(config), _group(config)
-    return {"weights": _integer(bits, group, zeros=config.flag("zero_point", True))}
+    config.ignore("zero_point")  # stored either way
+    return {"weights": f"{_integer(bits, group)}z"}
 
 
 def _gptq(config: Config, entries: tuple[str, ...]) -> Options:
-    bits, group = _bits(config), _group(config)
-    if config.flag("desc_act", False):
-        config.note(f"$.{KEY}.desc_act: the order of the input channels is neither stored nor read here")
-    weights = _integer(bits, group, zeros=not config.flag("sym", True))
+    """Zero points and the group of each input channel are stored, whether they say something or not."""
+    weights = f"{_integer(_bits(config), _group(config))}zi"
+    config.ignore("desc_act", "sym")
     return {"weights": weights, "plan": f"lm_head:{weights}" if config.flag("lm_head", False) else ""}
 
 
@@ -69,12 +69,28 @@ def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
 
 
 def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
+    """In 8 bits both operands, outliers aside; in 4 bits weights alone, under scales of 64."""
     eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
-    if eight and not four:
-        return {"weights": "int8", "activations": "int8"}  # outliers aside
-    raise config.error(
-        "load_in_4bit", "bitsandbytes in 4 bits is not supported; in 8 bits is", UnsupportedError
-    )
+    if eight == four:
+        raise config.error(
+            "load_in_4bit", f"expected this or load_in_8bit, got {'both' if four else 'neither'}"
+        )
+    config.ignore("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")  # stated in 8 bits too
+    if eight:
+        return _headed({"weights": "int8", "activations": "int8"}, entries)
+    kind = config.text("bnb_4bit_quant_type", "fp4")
+    if kind not in _CODES:
+        fact = f"{show(kind)} is not supported; {' and '.join(_CODES)} are"
+        raise config.error("bnb_4bit_quant_type", fact, UnsupportedError)
+    double = config.flag("bnb_4bit_use_double_quant", False)
+    return _headed({"weights": _CODES[kind] + ("_dq" if double else "")}, entries)
+
+
+def _headed(options: Options, entries: tuple[str, ...]) -> Options:
+    """With lm_head, which a list of what stays leaves out where it does not name it."""
+    if entries and not any(unquantized.covers(entry, "lm_head") for entry in entries):
+        options["plan"] = f"lm_head:{options['weights']}"
+    return options
 
 
 def _bits(config: Config) -> int:
@@ -91,8 +107,8 @@ def _group(config: Config) -> int:
     return 0 if config.fields.get(key) == -1 else config.integer(key, 128)
 
 
-def _integer(bits: int, group: int, *, zeros: bool) -> str:
-    return f"int{bits}_g{group}{'z' if zeros else ''}" if group else f"int{bits}_c16"
+def _integer(bits: int, group: int) -> str:
+    return f"int{bits}_g{group}" if group else f"int{bits}_c16"
 
 
 def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None:
@@ -102,6 +118,7 @@ def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None
         raise config.error(key, fact, UnsupportedError)
 
 
+_CODES = {"nf4": "nf4", "fp4": "bnb_fp4"}  # what bitsandbytes calls its tables
 _METHODS = {
     # transformers names the second list, vLLM the first.
     "fp8": Method(_fp8, ("ignored_layers", "modules_to_not_convert")),

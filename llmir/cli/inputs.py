@@ -150,4 +150,5 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
         memory_utilization=given.get("memory_utilization", 0.9),
         reserve_bytes=given.get("reserve", 0),
+        cache_policy=given.get("cache_policy", "exact"),
     )

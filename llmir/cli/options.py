@@ -34,8 +34,8 @@ precision = _stack(
     click.option(
         "--weights",
         metavar="DTYPE",
-        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4 or "
-        "mxfp4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
+        "mxfp4 or nf4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
     ),
     click.option(
         "--activations",
@@ -161,6 +161,14 @@ memory = _stack(
         type=of_workload("reserve_bytes", Bytes, "SIZE"),
         default=0,
         help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
+    ),
+    click.option(
+        "--cache-policy",
+        type=click.Choice(["exact", "paged", "unified"]),
+        default="exact",
+        show_default=True,
+        help="What is reserved for caches: their bytes; pages of 16 tokens, each kind of layer apart; or "
+        "equal pages for all layers, where windows keep all tokens.",
     ),
 )
 

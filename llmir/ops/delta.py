@@ -40,17 +40,13 @@ class L2Norm(Op):
 
 @dataclass(frozen=True)
 class DecayGate(Op):
-    """−e^a · softplus(x + bias), the logarithm of a decay: of each head, or of each element of keys."""
+    """−e^a · softplus(x + bias), the logarithm of a decay of each head."""
 
     opcode = "decay_gate"
     kind = "elementwise"
+    rule = "b t g r, g r, g r -> b t g r"
     takes = ("x", "a_log", "bias")
     vector_flops = 6
-
-    def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With the elements of keys or without."""
-        d = " d" * (len(operands[0].shape) - 4)
-        return equation(f"b t g r{d}, g r, g r{d} -> b t g r{d}")
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
         """fp32."""
@@ -64,6 +60,18 @@ class DecayGate(Op):
         """As in its name."""
         x, a_log, bias = operands
         return (-np.exp(a_log).reshape(*a_log.shape, *(1,) * (x.ndim - 4)) * softplus(x + bias),)
+
+
+@dataclass(frozen=True)
+class KeyDecayGate(DecayGate):
+    """The same of each element of a head's keys (KDA, arXiv:2510.26692)."""
+
+    opcode = "key_decay_gate"
+    rule = "b t g r d, g r, g r d -> b t g r d"
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Heads together; a has the axes of x."""
+        return (1, 1, prod(shape), 1) if slot == 1 else (prod(shape),)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Ops that touch each element on its own.
 
 FLOPs per element: add, mul, scale 1, silu, sigmoid 4, silu·mul 5, soft cap 6, gelu 8, relu 1,
-clamped GLU 11.
+xIELU 6, clamped GLU 11.
 """
 
 from __future__ import annotations
@@ -186,6 +186,27 @@ class Tanh(Activation):
         """As in its name."""
         result: Array = np.tanh(x)
         return result
+
+
+@dataclass(frozen=True)
+class Xielu(Op):
+    """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
+
+    αp and αn are softplus of what is learned, and αn is that and 1/2; the longer branch takes 6 FLOPs.
+    """
+
+    opcode = "xielu"
+    kind = "elementwise"
+    rule = "*, a!, a! -> *"
+    takes = ("x", "positive", "negative")
+    activates = True
+    vector_flops = 6
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        x, (above, below) = operands[0], (np.logaddexp(0, operand) for operand in operands[1:])
+        bent = (np.expm1(np.minimum(x, -1e-6)) - x) * (0.5 + below)
+        return (np.where(x > 0, above * x * x, bent) + 0.5 * x,)
 
 
 class GatedActivation(Op):

@@ -18,6 +18,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Of each float format: bits of mantissa, least exponent, largest value.
 _FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
 _FP4 = {"mxfp4", "nvfp4"}
+# bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and 4-bit
+# floats of magnitudes 0, 1/192 and six multiples of 1/12.
+_NORMAL = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023),
+    1.0,
+)
+_MAGNITUDES = (0.0, 1 / 192, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
+_CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.unique([*_MAGNITUDES, *(-x for x in _MAGNITUDES)])}
 
 
 def rounded(x: Array, to: DType) -> Array:
@@ -53,13 +63,17 @@ def to_format(x: Array, name: str) -> Array:
         step = np.exp2(exponent - mantissa)
         result: Array = np.clip(np.rint(x / step) * step, -most, most)
         return result
+    if name in _CODES:
+        values = _CODES[name]
+        nearest: Array = values[np.searchsorted((values[1:] + values[:-1]) / 2, x)]
+        return nearest
     top = {"int8": 127, "int4": 7}[name]
     whole: Array = np.clip(np.rint(x), -top, top)
     return whole
 
 
 def _tiles(x: Array, to: DType) -> Array:
-    name = to.plain.name
+    name = to.plain.name.removesuffix("_dq")  # scales that are quantized again are kept as they were
     if to.zeros:
         return _with_zeros(x, 2**to.bits - 1)
     largest = np.abs(x).max(axis=(2, 4), keepdims=True)
@@ -68,6 +82,8 @@ def _tiles(x: Array, to: DType) -> Array:
     elif name == "nvfp4":  # e4m3 scales, themselves under one scale of the matrix
         matrix = _nonzero(largest.max(axis=(1, 3), keepdims=True) / (6.0 * 448.0))
         scale = to_format(largest / 6.0 / matrix, "fp8_e4m3") * matrix
+    elif name in _CODES:
+        scale = largest
     else:
         scale = largest / _FLOATS.get(name, (0, 0, 127.0 if to.bits == 8 else 7.0))[2]
     scale = _nonzero(scale)

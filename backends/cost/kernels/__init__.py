@@ -11,6 +11,7 @@ from .decode import Decode
 from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape
 from .moe import GroupedShape, Moe, RoutedShape
+from .network import HopsShape, Network, across
 from .prefill import Prefill
 from .stream import Stream, StreamShape
 
@@ -30,9 +31,11 @@ __all__ = [
     "Gemm",
     "GemmShape",
     "GroupedShape",
+    "HopsShape",
     "Host",
     "Kernel",
     "Moe",
+    "Network",
     "Parameter",
     "Prefill",
     "RoutedShape",
@@ -41,6 +44,7 @@ __all__ = [
     "StepShape",
     "Stream",
     "StreamShape",
+    "across",
     "calls",
     "parameter",
     "parameters",

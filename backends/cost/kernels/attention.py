@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number
+from llmir.dim import Binding, Number
 from llmir.masks import mask
 
 from .base import Array, Shape
@@ -71,9 +71,13 @@ def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
 
 
 def shape(row: Row) -> AttentionShape:
-    """The shape of a fused attention: new tokens of each sequence, after those that the cache holds."""
-    q, k, *_ = row.operands
+    """The shape of a fused attention: new tokens of each sequence, after those that the cache holds.
+
+    Where the heads of keys and of values differ in size, the kernel is told their mean.
+    """
+    q, k, v, *_ = row.operands
     batch, new, groups, group, head = q.shape
+    mean = head if v.shape[-1] == head else Binding()(head + v.shape[-1]) / 2
     op: Any = row.node.op
     by = mask(op.mask)
     return AttentionShape(
@@ -82,7 +86,7 @@ def shape(row: Row) -> AttentionShape:
         cached=k.shape[1] - new * by.step,
         kv_heads=groups,
         group=group,
-        head=head,
+        head=mean,
         q_bits=q.dtype.bits,
         kv_bits=bits(k.dtype),
         out_bits=row.shape.dtype.bits,

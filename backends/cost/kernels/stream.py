@@ -37,7 +37,7 @@ class Stream(Kernel):
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     row_ns: float = parameter(0.3, 0.001, 30, "ns", "a row, however short")
     spread: float = parameter(10, 0.5, 200, "", "multiprocessors that share a row")
-    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
+    launch_us: float = parameter(3, 0.1, 300, "µs", "of an empty call")
 
     def seconds(self, device: Device, shape: StreamShape) -> Number:
         """Time of one call."""

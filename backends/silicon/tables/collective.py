@@ -12,7 +12,7 @@ from llmir.backends.silicon.rows import MOST, Array, Column, Table
 from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.graph import Program
-from llmir.mesh import mesh_of
+from llmir.mesh import Mesh, mesh_of
 from llmir.tensor import parse_tensor
 
 from .table import MORE, WHOSE, Kernels, columns
@@ -69,11 +69,18 @@ class Collective(Kernels):
 
 
 @lru_cache(maxsize=64)
-def collective(op: str, ranks: int, narrow: bool) -> Program:
-    """The op among so many ranks, of elements of one byte or of two."""
+def collective(op: str, ranks: int, narrow: bool, nodes: int = 1, slots: int = 0) -> Program:
+    """The op among so many ranks, of elements of one byte or of two.
+
+    Those of several `nodes` of so many `slots` leave the rest of each idle.
+    """
     if op not in OPS:
         raise InputError(f"no op is a {op!r}")
-    mesh = mesh_of(tp=ranks)
+    mesh, each = mesh_of(tp=ranks), ranks // nodes
+    if nodes > 1:
+        if ranks % nodes or slots % each:
+            raise InputError(f"{ranks} ranks do not lie alike over {nodes} nodes of {slots}")
+        mesh = Mesh((("tp0", nodes), ("idle", slots // each), ("tp1", each)))
     atoms = mesh.atoms("tp")
     opcode, type, options = OPS[op]
     b = Builder()

@@ -1,0 +1,68 @@
+"""What ranks of several nodes send each other: hop after hop, each through a port of its own.
+
+Two protocols, as NCCL has: small payloads go with a flag beside each word (LL), large ones in chunks that are
+waited for (Simple). What is not fitted is as in NCCL's src/graph/tuning.cc: 14 µs a hop of Simple, 2.7 of LL,
+which is the latency of the network's datasheet, and half of the port's rate for LL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.backends.cost.network import ALGORITHMS, SEND, network_of
+from llmir.backends.cost.nodes import split
+from llmir.backends.cost.rows import Row
+from llmir.dim import Number
+from llmir.hw import Device
+
+from .base import Kernel, Shape, families, parameter
+from .call import Call
+
+
+@dataclass(frozen=True)
+class HopsShape(Shape):
+    """A `payload` of which a rank sends `share` over the network, in so many `hops`."""
+
+    payload: Number
+    hops: Number
+    share: Number
+
+
+@families("network")
+@dataclass(frozen=True)
+class Network(Kernel):
+    """What goes through the port of one rank."""
+
+    small_us: float = parameter(0.1, 0.001, 100, "µs", "a hop, beside the link's latency, of a small payload")
+    small: float = parameter(0.5, 0.02, 1, "", "share of the port that a small payload's protocol reaches")
+    large_us: float = parameter(11.3, 0.01, 400, "µs", "a hop, beside the link's latency, of a large payload")
+    large: float = parameter(1, 0.02, 1, "", "share of the port that a large payload's protocol reaches")
+
+    def seconds(self, device: Device, shape: HopsShape) -> Number:
+        """Time beside that of what the ranks do in their nodes."""
+        link = network_of(device).link
+        sent = shape.share * shape.payload / link.Bps
+        small = shape.hops * (link.latency_s + self.small_us * 1e-6) + sent / self.small
+        large = shape.hops * (link.latency_s + self.large_us * 1e-6) + sent / self.large
+        return np.minimum(small, large)
+
+
+def across(row: Row, device: Device) -> tuple[Call, ...]:
+    """The ways in which nodes can send each other the payload of a collective; none within one node.
+
+    Each rank sends for itself: of an exchange all that is for other nodes, of all else a piece of its node's.
+    Sums in one shot or two are for the inside of nodes.
+    """
+    inside, nodes = split(device, row.work.group) if row.work.wire else ((), 1)
+    if nodes == 1:
+        return ()
+    link, pattern = network_of(device).link, row.work.pattern or row.node.op.opcode
+    exchanges = pattern == "all_to_all"
+    piece = 1.0 if exchanges else 1 / len(inside)
+    return tuple(
+        Call(("network",), HopsShape(row.work.payload, a.hops(nodes), piece * float(a.share(nodes))))
+        for a in ALGORITHMS.get(pattern, (SEND,))
+        if a.runs_on(link, nodes) and (exchanges or not a.direct)
+    )

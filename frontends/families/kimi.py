@@ -1,0 +1,87 @@
+"""Kimi-Linear of Moonshot AI. Defaults for absent fields are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..config import Config
+from ..decoder import Decoder
+from ..family import family
+from ..latents import latent
+from ..layers import Layer, Sublayer
+from ..mixers import DeltaNet
+from ..mlps import Mlp, apart
+from ..parts import decoder, has_experts, kinds, layers
+from .deepseek import by_groups, experts
+
+_KINDS = ("linear_attention", "full_attention")
+_SPELLED = {
+    "max_position_embeddings": "model_max_length",
+    "norm_topk_prob": "moe_renormalize",
+    "n_group": "num_expert_group",
+    "n_routed_experts": "num_experts",
+    "num_experts_per_tok": "num_experts_per_token",
+    "n_shared_experts": "num_shared_experts",
+}
+_EXPERTS = {
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1024,
+    "n_shared_experts": 1,
+}
+_LOW = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
+_MODULE = "block_sparse_moe"
+
+
+@family("KimiLinearForCausalLM", "kimi_linear")
+def kimi_linear(config: Config) -> Decoder:
+    """KimiLinearForCausalLM: KDA, and latent attention that knows no positions; DeepSeek V3's experts."""
+    config.spelled(**_SPELLED)
+    config.unmodelled("mla_use_nope", (None, True), "latent attention with positions")
+    config.unmodelled("moe_router_activation_func", (None, "sigmoid"), "another score of the router")
+    config.ignore("head_dim", "rope_theta", "rope_scaling", "rope_parameters", "use_grouped_topk")
+    attends = latent(config, (None, 512, 128, 64, 128), positions_default=None, interleaved=False)
+    routing = by_groups(config, groups=1, kept=1, scale=2.446, module=_MODULE)
+    sparse = replace(experts(config, routing, _EXPERTS, module=_MODULE), matrices=apart("w1", "w3", "w2"))
+    dense = Mlp(config.assumed("intermediate_size", 9216))
+    linear = config.nested("linear_attn_config") or Config({}, name=config.name)
+    mixers: dict[str, Sublayer] = {_KINDS[0]: _kda(config, linear), _KINDS[1]: attends}
+    first = config.integer("first_k_dense_replace", 1, minimum=0)
+    found = zip(kinds(config, _usual(config, linear), *_KINDS), has_experts(config, first), strict=True)
+    stack = tuple(Layer(mixers[kind], sparse if routed else dense) for kind, routed in found)
+    return decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5)
+
+
+def _usual(config: Config, linear: Config) -> tuple[str, ...]:
+    """What layers are where `layer_types` does not say it; the lists of them begin at 1."""
+    count = layers(config)
+    full, others = (linear.integers(f"{what}_layers") for what in ("full_attn", "kda"))
+    if not full and not others:
+        return tuple(_KINDS[i > 0 and i % 4 == 0] for i in range(count))
+    if sorted(full + others) != list(range(1, count + 1)):
+        raise linear.error("kda_layers", f"with full_attn_layers they are not each of {count} layers once")
+    return tuple(_KINDS[i + 1 in full] for i in range(count))
+
+
+def _kda(config: Config, linear: Config) -> DeltaNet:
+    """What `linear_attn_config`, or else the config itself, says of KDA."""
+    heads, size, taps = (
+        linear.integer(own, config.integer(key, default))
+        for own, key, default in (
+            ("num_heads", "linear_num_heads", 32),
+            ("head_dim", "linear_head_dim", 128),
+            ("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+        )
+    )
+    return DeltaNet(
+        *(heads, heads, size, size, taps),
+        config.number("rms_norm_eps", 1e-5),
+        (*((f"{part}_proj", 1, part) for part in "qkvb"), *_LOW),
+        norms="o_norm",
+        out="o_proj",
+        module="self_attn",
+        kind="kda",
+        conv="{part}_conv1d",
+        decays="g r d",
+        gate="sigmoid",
+    )

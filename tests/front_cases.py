@@ -1,0 +1,152 @@
+"""Tiny models of families with gates, sinks, scales and choices of their own, for `transformers_cases`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "vocab_size": 13,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+    "torch_dtype": "float32",
+}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12}
+_ROUTED = {**_EXPERTS, "n_routed_experts": 8, "n_shared_experts": 2}
+_ROUTED.pop("num_experts")
+
+
+def _model(architecture: str, model_type: str, **more: Any) -> dict[str, Any]:
+    return {**_SIZES, "architectures": [architecture], "model_type": model_type, **more}
+
+
+AFMOE = _model(
+    "AfmoeForCausalLM",
+    "afmoe",
+    **_EXPERTS,
+    head_dim=8,
+    num_hidden_layers=6,
+    sliding_window=3,
+    route_scale=1.5,
+)
+EXAONE = _model(
+    "ExaoneMoeForCausalLM", "exaone_moe", **_EXPERTS, head_dim=8, num_hidden_layers=5, sliding_window=3
+)
+MIMO = _model(
+    "MiMoV2FlashForCausalLM",
+    "mimo_v2_flash",
+    **_ROUTED,
+    head_dim=12,
+    v_head_dim=6,
+    num_key_value_heads=1,
+    num_hidden_layers=7,
+    sliding_window=3,
+)
+MIMO.pop("n_shared_experts")
+APERTUS = _model("ApertusForCausalLM", "apertus", hidden_act="xielu")
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 5,
+}
+YOUTU = _model("YoutuForCausalLM", "youtu", **_LATENT)
+AXK1 = _model("AXK1ForCausalLM", "axk1", **_LATENT | _ROUTED, n_group=4, topk_group=2, num_hidden_layers=3)
+SOLAR = _model("SolarOpenForCausalLM", "solar_open", **_ROUTED, head_dim=8)
+HUNYUAN = _model(
+    "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=3, head_dim=8, eod_token_id=3
+)
+HY3 = _model("HYV3ForCausalLM", "hy_v3", **_EXPERTS, head_dim=8, num_hidden_layers=3)
+
+CASES: dict[str, dict[str, Any]] = {
+    "afmoe, a window of 3": AFMOE,
+    "afmoe, a window of 3, scaled, biases": {
+        **AFMOE,
+        "mup_enabled": True,
+        "attention_bias": True,
+        "num_shared_experts": 1,
+        "num_dense_layers": 2,
+        "global_attn_every_n_layers": 2,
+        "num_key_value_heads": None,
+    },
+    "mimo-v2-flash, a window of 3": MIMO,
+    "mimo-v2-flash, a window of 3, groups, positions of each kind": {
+        **MIMO,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "attention_value_scale": None,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 2.0,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "mlp_layer_types": ["sparse", "sparse", "dense", "sparse"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.5},
+            "full_attention": {"rope_type": "default", "rope_theta": 90.0, "partial_rotary_factor": 1.0},
+        },
+    },
+    "youtu": YOUTU,
+    "youtu, biases, halves rotated, untied": {
+        **YOUTU,
+        "attention_bias": True,
+        "rope_interleave": False,
+        "q_lora_rank": None,
+        "tie_word_embeddings": False,
+    },
+    "axk1": AXK1,
+    "axk1, layers by type": {**AXK1, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    "solar-open": SOLAR,
+    "solar-open, groups, biases": {
+        **SOLAR,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "routed_scaling_factor": 1.5,
+        "norm_topk_prob": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "hunyuan-moe": HUNYUAN,
+    "hunyuan-moe, stretched, tied": {
+        **HUNYUAN,
+        "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 100.0},
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+        "moe_topk": [2, 2],
+    },
+    "hunyuan-dense, stretched": {
+        **_model("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", head_dim=8),
+        "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 100.0},
+    },
+    "hy3": HY3,
+    "hy3, biases, layers by type": {
+        **HY3,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "num_shared_experts": 2,
+        "router_scaling_factor": 0.7,
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
+    "apertus": APERTUS,
+    "apertus, biases, plain positions": {
+        **APERTUS,
+        "attention_bias": True,
+        "num_key_value_heads": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "exaone-moe, a window of 3": EXAONE,
+    "exaone-moe, a window of 3, groups, layers by type": {
+        **EXAONE,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_shared_experts": 2,
+        "norm_topk_prob": False,
+        "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"],
+    },
+}
