@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from llmir.convert import choice, flag
 from llmir.errors import LlmirError, UnsupportedError
@@ -12,9 +13,8 @@ from llmir.names import plain
 
 from . import quantization
 from .config import Config, read
-from .decoder import Decoder
-from .family import FAMILIES, Family, family
-from .fields import INERT, NEUTRAL
+from .family import FAMILIES, Family, Model, family
+from .fields import INERT, NEUTRAL, TOWERS
 from .rope import on_axes
 
 __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
@@ -30,21 +30,24 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
-    config = _text(read(model, lenient=lenient))
-    decoder = _decoder(config)
+    whole = read(model, lenient=lenient)
+    config, without = _text(whole), ", ".join(_towers(whole))
+    family = _model(config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map, which is not run; its class is modelled")
-    program, stored = quantization.scheme(config, lambda apart: decoder.program(logits, apart))
-    facts = {**program.facts, "quantization": stored} if stored else program.facts
-    return program.replace(facts=facts, notes=tuple(config.notes))
+    program, how = quantization.scheme(config, lambda apart: family.program(logits, apart))
+    facts = {**program.facts, **how, **({TOWERS: without} if without else {})}
+    own = {"facts": facts, "notes": tuple(config.notes)}
+    phases = {name: phase.replace(**own) for name, phase in program.phases.items()}
+    return program.replace(**own, phases=phases)
 
 
 # What a multimodal config states for its language model too.
 _TOWERS = ("vision_config", "audio_config")
-_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
+_SHARED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 
 # What stands on a backbone, by the end of its class: logits of the vocabulary, of labels, or nothing.
 _CAUSAL = "ForCausalLM"
@@ -52,19 +55,40 @@ _HEADS = {"ForSequenceClassification": "score", "Model": ""}
 
 
 def _text(config: Config) -> Config:
-    """Of a multimodal config the part that is its language model; the others are left out, with a note."""
-    others = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
-    if others:
+    """Of a multimodal config the part that is its language model; the others are left out, with a note.
+
+    A config whose family reads all parts stays whole.
+    """
+    if _whole(config):
+        return config
+    if others := _towers(config):
         config.note(f"the language model alone is modelled, without {' and '.join(others)}")
         config.ignore(*others)
     text = isinstance(config.fields.get("text_config"), Mapping)
-    found = config.part("text_config", _WHOLE) if text else config
+    found = config.part("text_config", _SHARED) if text else config
     if others:
         on_axes(found)
     return found
 
 
-def _decoder(config: Config) -> Decoder:
+def _towers(config: Config) -> list[str]:
+    """The parts of a multimodal config beside its language model, where its family does not read them."""
+    found = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
+    return [] if found and _whole(config) else found
+
+
+def _whole(config: Config) -> bool:
+    """Whether its class's family reads all parts of a multimodal config."""
+    if not any(isinstance(config.fields.get(key), Mapping) for key in _TOWERS):
+        return False
+    named = config.texts("architectures")[:1]
+    if named:
+        return named[0] in FAMILIES and FAMILIES[named[0]].whole
+    kind = config.fields.get("model_type")
+    return bool(FAMILIES.matching(lambda family: family.whole and kind in family.model_types))
+
+
+def _model(config: Config) -> Model:
     """What a config's family makes of it, under the head that its class has."""
     classes = config.texts("architectures")
     for named in classes[:1]:
@@ -72,9 +96,11 @@ def _decoder(config: Config) -> Decoder:
             backbone = f"{named.removesuffix(end)}{_CAUSAL}"
             if named.endswith(end) and named not in FAMILIES and backbone in FAMILIES:
                 config.every("architectures", *[named] * len(classes))
-                decoder = FAMILIES[backbone].read(config)
+                decoder: Any = FAMILIES[backbone].read(config)  # of a causal class
                 names = decoder.names if head else decoder.names.bare()
-                return replace(decoder, architecture=named, head=head, labels=_labels(config), names=names)
+                own = {"architecture": named, "head": head, "labels": _labels(config), "names": names}
+                model: Model = replace(decoder, **own)
+                return model
     return _family(config).read(config)
 
 
@@ -94,7 +120,9 @@ def _family(config: Config) -> Family:
         return FAMILIES[named]
     if "model_type" not in config:
         if "_class_name" in config:  # diffusers' way to say what a config is of
-            raise _unknown(config, "_class_name", plain(config.text("_class_name")))
+            if (named := config.text("_class_name")) in FAMILIES:
+                return FAMILIES[named]
+            raise _unknown(config, "_class_name", plain(named))
         raise config.error("architectures", "missing, and there is no model_type either")
     kind = config.text("model_type")
     for found in FAMILIES.matching(lambda family: kind in family.model_types):

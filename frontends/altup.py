@@ -67,7 +67,7 @@ class AltUp:
 
     def _project(self, blocks: Blocks, x: Value, module: str) -> Value:
         at = blocks.sized(j=blocks.hidden)
-        return at.linear(x, "b t h", "h j", "b t j", module.replace(".", "_"), module)
+        return at.linear(x, "b t h", "h J", "b t J", module.replace(".", "_"), module)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Alternating:
     """
 
     layer: Layer
-    streams: AltUp
+    altup: AltUp
     scaled: bool = True
 
     @property
@@ -86,13 +86,17 @@ class Alternating:
         return self.layer.mixer
 
     @property
+    def streams(self) -> None:
+        """None that are mixed by the token."""
+
+    @property
     def kinds(self) -> tuple[str, str]:
         """Those of the layer."""
         return self.layer.kinds
 
     def build(self, blocks: Blocks, streams: Value) -> Value:
         """Of the streams that enter it, those that leave it."""
-        b, active = blocks.b, self.streams.active
+        b, active = blocks.b, self.altup.active
         with b.block(_BLOCK):
             start = b.pick(streams, index=active, name="stream")
         mixed = self._coefficients(blocks, start, "predict", "k st St", "b t st St", "altup.prediction_coefs")
@@ -118,7 +122,7 @@ class Alternating:
 
     def _coefficients(self, blocks: Blocks, x: Value, name: str, weight: str, out: str, param: str) -> Value:
         """How streams are mixed or corrected, as x says."""
-        b, at = blocks.b, blocks.sized(st=self.streams.count, k=self.streams.count)
+        b, at = blocks.b, blocks.sized(st=self.altup.count, k=self.altup.count)
         x = at.norm(x, f"{name}_norm", "altup.router_norm")
         with b.block(_BLOCK):
             x = b.scale(x, factor=1 / blocks.hidden, name=f"{name}_scale")

@@ -160,6 +160,7 @@ class Config:
         fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
         found = Config({**inner.fields, **fields}, name=self.name, lenient=self.lenient)
         found.notes, found._path = self.notes, inner._path
+        inner.ignore(*inner.fields)  # whoever has the part asks for them there
         return found
 
     def dtype(self) -> str:

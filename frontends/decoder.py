@@ -52,7 +52,7 @@ class Decoder:
     Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. `learned`
     positions may be added, and embeddings normalized by what checkpoints call `embedding_norm`. A `head`
     "score" gives logits of so many labels, and "" the hidden states. Layers may read a `layer_table` of the
-    tokens, and pass on several `streams`.
+    tokens, and pass on several streams of `altup`.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Decoder:
     learned: Learned | None = None
     embedding_norm: str = ""
     layer_table: LayerTable | None = None
-    streams: AltUp | None = None
+    altup: AltUp | None = None
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -89,14 +89,18 @@ class Decoder:
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = self._embedded(blocks, b.embedding(table, tokens))
         model = Blocks(b, self.dtype, self.norm, self.names.stem, h=self.hidden)
+        model.beside.hand("tokens", tokens, ("batch", "seq"))
         if self.layer_table:
             self.layer_table.build(model, tokens, x)
-        if self.streams:
-            x = self.streams.expand(model, x)
+        if self.altup:
+            x = self.altup.expand(model, x)
         stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
-        among = ("stream",) if self.streams else ()
+        streams = self.layers[0].streams
+        x = streams.split(blocks, x) if streams else x
+        among = ("stream",) if streams or self.altup else ()
         x = stack.build(model.beside, x, ("batch", "seq", *among, "embed"))
-        x = self.streams.contract(model, x) if self.streams else x
+        x = streams.join(blocks, x) if streams else x
+        x = self.altup.contract(model, x) if self.altup else x
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             seen = b.last_token(x) if logits == "last" else x

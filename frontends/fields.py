@@ -8,6 +8,9 @@ from types import MappingProxyType
 
 from .config import Neutral
 
+# Facts of a program: how its checkpoint is quantized, and which parts of a multimodal model it leaves out.
+METHOD, TOWERS = "quant_method", "without"
+
 # What these say does not reach the logits of a forward pass over tokens and a cache.
 _INERT = {
     "it names the model, its files or what wrote them": """

@@ -25,16 +25,16 @@ class LayerTable:
 
     def build(self, blocks: Blocks, tokens: Value, x: Value) -> None:
         """Hand it to layers, of token ids and what enters the first layer."""
-        b, at = blocks.b, blocks.sized(v=self.rows, s=self.layers, o=self.size)
+        b, at = blocks.b, blocks.sized(v=self.rows, ly=self.layers, li=self.size)
         with b.block("embedding"):
-            table = at.weight("v s o", "layer_embed.weight", "embed_tokens_per_layer.weight")
+            table = at.weight("v ly li", "layer_embed.weight", "embed_tokens_per_layer.weight")
             own = b.layer_embedding(table, tokens, rows=self.rows)
             own = at.scale(own, self.scale, "layer_embedding_scale")
         with b.block(_BLOCK):
             name = "per_layer_model_projection"
-            seen = at.linear(x, "b t h", "h s o", "b t s o", "per_layer_proj", name)
+            seen = at.linear(x, "b t h", "h ly li", "b t ly li", "per_layer_proj", name)
             seen = b.scale(seen, factor=blocks.hidden**-0.5, name="per_layer_proj_scale")
-        seen = at.norm(seen, "per_layer_norm", "per_layer_projection_norm", "o")
+        seen = at.norm(seen, "per_layer_norm", "per_layer_projection_norm", "li")
         with b.block(_BLOCK):
             both = b.scale(b.add(seen, own, name="per_layer_sum"), factor=0.5**0.5, name="per_layer")
         blocks.beside.hand("per_layer", both, ("batch", "seq", "layer", "layer_input"))
@@ -68,10 +68,10 @@ class PerLayer:
 
     def mixed(self, blocks: Blocks, x: Value) -> Value:
         """What is added to hidden states."""
-        b, at = blocks.b, blocks.sized(o=self.size)
+        b, at = blocks.b, blocks.sized(li=self.size)
         with b.block(_BLOCK):
             own = b.pick(blocks.beside["per_layer"], name="layer_input")
-            gate = at.linear(x, "b t h", "h o", "b t o", "layer_gate", "per_layer_input_gate")
+            gate = at.linear(x, "b t h", "h li", "b t li", "layer_gate", "per_layer_input_gate")
             gated = b.mul(getattr(b, self.activation)(gate, name="layer_act"), own, name="layer_mul")
-            mixed = at.linear(gated, "b t o", "o h", "b t h", "layer_proj", "per_layer_projection")
+            mixed = at.linear(gated, "b t li", "li h", "b t h", "layer_proj", "per_layer_projection")
         return at.norm(mixed, "layer_input_norm", "post_per_layer_input_norm")

@@ -10,6 +10,7 @@ from llmir.graph import Value
 from .altup import Laurel
 from .blocks import Blocks
 from .layer_input import PerLayer
+from .streams import Streams
 
 
 class Sublayer(Protocol):
@@ -49,6 +50,10 @@ class Whole(Protocol):
         """What mixes tokens."""
 
     @property
+    def streams(self) -> Streams | None:
+        """How residuals go on, if in several streams that are mixed by the token."""
+
+    @property
     def kinds(self) -> tuple[str, str]:
         """Those of its mixer and its mlp."""
 
@@ -62,8 +67,8 @@ class Layer:
 
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
-    not what a norm is given but what it gives, times the number for the mixer or for the mlp. A `laurel` is
-    beside the mixer, and a `tail` behind all.
+    not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
+    there are several residuals, and both sublayers. A `laurel` is beside the mixer, and a `tail` behind all.
     """
 
     mixer: Sublayer | None
@@ -72,6 +77,7 @@ class Layer:
     parallel: bool = False
     residual: float = 1.0
     kept: tuple[float, float] | None = None
+    streams: Streams | None = None
     laurel: Laurel | None = None
     tail: PerLayer | None = None
 
@@ -82,11 +88,11 @@ class Layer:
 
     def build(self, blocks: Blocks, start: Value) -> Value:
         """Of the hidden states that enter it, those that leave it."""
-        total = self.inner(blocks, start)
+        total = self._through(blocks, start, self.streams) if self.streams else self.inner(blocks, start)
         return self.tail.build(blocks, total) if self.tail else total
 
     def inner(self, blocks: Blocks, start: Value) -> Value:
-        """The same without its tail."""
+        """The same of one stream without its tail."""
         b, total, seen, norms, beside = blocks.b, start, start, self.norms, None
         if self.mixer:
             seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
@@ -107,6 +113,17 @@ class Layer:
                     mixed = b.add(beside, mixed, name="parallel_add")
             total = self._kept(blocks, seen, 1, self.mlp.block) if self.kept else total
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
+        return total
+
+    def _through(self, blocks: Blocks, total: Value, streams: Streams) -> Value:
+        """The streams after both sublayers."""
+        attention, mlp = ("attn", self.mixer, "input_norm"), ("ffn", self.mlp, "post_norm")
+        norms = self.norms.before_mixer, self.norms.before_mlp
+        for (part, sublayer, name), param in zip((attention, mlp), norms, strict=True):
+            assert sublayer
+            x, *by = streams.enter(blocks, total, part)
+            given = sublayer.build(blocks, self._norm(blocks, x, name, param))
+            total = streams.leave(blocks, total, given, tuple(by), part)
         return total
 
     def _norm(self, blocks: Blocks, x: Value, name: str, param: str | None) -> Value:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from llmir.dtype import FP32, DType
+from llmir.dtype import FP32, INT64, DType
 from llmir.graph import Value
 
 from .blocks import Blocks
+
+
+def _clamp(numbers: tuple[float, ...]) -> dict[str, Any]:
+    """As attributes of the op."""
+    return dict(zip(("limit", "slope", "offset"), numbers, strict=False))
+
 
 _GATED = ("gate_proj", "up_proj", "down_proj")  # what most call the matrices of a gated MLP
 
@@ -19,8 +25,8 @@ class Mlp:
 
     `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
     a gate. `activation` is an opcode; numbers that it learns are called `learned` there. What is activated
-    and what comes out are scaled by `scales`. With a `sparsity`, of what is activated only the largest share
-    is not 0.
+    and what comes out are scaled by `scales`. With a `clamp`, act and the product are those of `clamped_glu`:
+    limit, slope and offset. With a `sparsity`, of what is activated only the largest share is not 0.
     """
 
     intermediate: int
@@ -32,6 +38,7 @@ class Mlp:
     activation: str = "silu"
     learned: tuple[str, ...] = ()
     scales: tuple[float, float] = (1.0, 1.0)
+    clamp: tuple[float, ...] | None = None
     sparsity: float = 0.0
 
     @property
@@ -57,7 +64,11 @@ class Mlp:
             return result
 
         with b.block(self.block):
-            if gate:
+            if gate and self.clamp:
+                pair = zip(("gate_proj", "up_proj"), (*gate, up), strict=True)
+                both = [project(x, "b t h", "h f", "b t f", name, stored) for name, stored in pair]
+                wide = b.clamped_glu(*both, name=f"{own}clamped_glu", **_clamp(self.clamp))
+            elif gate:
                 acted = act(project(x, "b t h", "h f", "b t f", "gate_proj", gate[0]))
                 wide = project(x, "b t h", "h f", "b t f", "up_proj", up)
                 wide = b.mul(acted, wide, name=f"{own}gate_mul")
@@ -69,13 +80,14 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Routing:
-    """How tokens choose experts: by `softmax` or `sigmoid` of the router's logits, the largest of them.
+    """How tokens choose experts: by an activation of the router's logits, or softmax, the largest of them.
 
     With `normalize` the weights of those chosen add up to one, as by a softmax over their logits alone; they
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
-    if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does. The
-    weights of those chosen are scaled by what checkpoints call `expert_scale`, one for each expert.
+    if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does; by a
+    `table`, so called in checkpoints, of so many `rows`, a token's id chooses. The weights of those chosen
+    are scaled by what checkpoints call `expert_scale`, one for each expert.
     """
 
     score: str = "softmax"
@@ -87,6 +99,8 @@ class Routing:
     correction: str = ""
     learned: bool = False
     jitter: float = 0.0
+    table: str = ""
+    rows: int = 0
     expert_scale: str = ""
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
@@ -95,6 +109,10 @@ class Routing:
         if self.jitter:
             return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
         scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
+        if self.table:
+            at = blocks.sized(z=self.rows, k=chosen)
+            table = at.weight("z k", "expert_table", self.table, dtype=INT64, buffer=True)
+            return b.hash_top_k(scores, table, blocks.beside["tokens"], scale=self.scale)
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
         if self.correction:
@@ -118,14 +136,13 @@ class Moe:
     """`count` experts, of which each token goes through `chosen`; outputs are summed by routing weight.
 
     `module` is what checkpoints call it, `router` the module that the choice is by, `matrices` and `biases`
-    gate, up and down of the experts, or up and down alone. With a `clamp`, of limit and slope, the product of
-    gate and up is gpt-oss's; with `scaled_inputs` weights scale what goes to experts, not what they give. All
-    tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have one, called
-    `shared_gate`. Experts may see hidden states by a `norm` of theirs, and the router by a scaled one, of the
-    weight `router_scale`.
+    gate, up and down of the experts, or up and down alone. With a `clamp` the product of gate and up is that
+    of `clamped_glu`: limit, slope, offset; with `scaled_inputs` weights scale what goes to experts, not what
+    they give. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
+    one, called `shared_gate`. Experts may see hidden states by a `norm` of theirs, and the router by a scaled
+    one, of the weight `router_scale`.
     """
 
-    kind: ClassVar[str] = "moe"
     block: ClassVar[str] = "routed_experts"
 
     count: int
@@ -139,12 +156,17 @@ class Moe:
     matrices: tuple[str, ...] = apart()
     biases: tuple[str, ...] | None = None
     activation: str = "silu"
-    clamp: tuple[float, float] | None = None
+    clamp: tuple[float, ...] | None = None
     scaled_inputs: bool = False
     shared: Mlp | None = None
     shared_gate: str = ""
     norm: str = ""
     router_scale: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Whether a table chooses."""
+        return "hash_moe" if self.routing.table else "moe"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -191,8 +213,8 @@ class Moe:
         b, gated = at.b, len(self.matrices) == 3
         gate = self._project(at, rows, chosen, 0 if gated else 1)
         if self.clamp:
-            up, (limit, slope) = self._project(at, rows, chosen, 1), self.clamp
-            clamped: Value = b.clamped_glu(gate, up, limit=limit, slope=slope, name="clamped_glu")
+            up = self._project(at, rows, chosen, 1)
+            clamped: Value = b.clamped_glu(gate, up, name="clamped_glu", **_clamp(self.clamp))
             return clamped
         acted: Value = getattr(b, self.activation)(gate, name=self.activation)
         if not gated:

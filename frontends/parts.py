@@ -79,9 +79,15 @@ def attention(
     theta_default: float = 10000.0,
     trained_default: int | None = None,
     share_default: float | None = None,
+    bias: bool = False,
     **differences: Any,
 ) -> Attention:
-    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
+    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`.
+
+    With `bias` all four projections have one.
+    """
+    if bias:
+        differences |= {"qkv_bias": True, "out_bias": True}
     count, kv, size = heads(config, kv_default, head_dim_default)
     if "rope" not in differences:
         if size % 2:

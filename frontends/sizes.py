@@ -51,7 +51,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "kv_heads": sizes.get("kv_heads", 0),
         "head_dim": sizes.get("head_dim", 0),
         "experts": sizes.get("expert", 0),
-        "vocab": sizes["vocab"],
+        "vocab": sizes.get("vocab", 0),
         "positions": program.facts.get("positions", 0),
         "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
         "state_bytes_per_sequence": program.state_bytes_per_sequence,

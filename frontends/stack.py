@@ -49,7 +49,7 @@ class Stack:
         """The graphs that are repeated, by name."""
         return {name: body.graph for name, body in self._made.items()}
 
-    def build(self, beside: Beside, x: Value, axes: tuple[str, ...]) -> Value:
+    def build(self, beside: Beside, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
         """What the last layer gives of hidden states of these axes."""
         self._port = Port(beside.b.type(x), axes)
         return self._repeats(beside, x, fold(self._pattern))

@@ -9,22 +9,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from llmir.dim import Binding
+from llmir.dtype import DType
 from llmir.equation import Equation
 from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
-from llmir.names import stored
+from llmir.names import Place, stored
 from llmir.op import Op
 from llmir.views import Pairs
 
 from .checkpoint import Checkpoint, Stored
+from .fields import METHOD, TOWERS
+from .packing import packing
 
 # What checkpoints carry along and nobody learned: tables of old ones, and the constants of xIELU.
 IGNORED = ("rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps")
+
+# How checkpoints of multimodal models call the language model: `model.language_model.layers`, or, as their
+# first releases did, `language_model.model.layers` (transformers' `_checkpoint_conversion_mapping`).
+_INNER = re.compile(r"^(?:(model\.)language_model\.|language_model\.(?=model\.|lm_head))")
+# Top modules that are no part of a language model.
+_OTHER = re.compile(r"^(?:model\.)?\w*(?:vision|visual|image|audio|projector|connector|merger|aligner)\w*\.")
 
 
 @dataclass(frozen=True)
@@ -104,30 +113,61 @@ def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
+class _Tensor(NamedTuple):
+    """A tensor before it is laid out: its shape as [out, in], after the experts if it has all of them."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    place: Place
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    def stored(self) -> Stored:
+        """As it lies in a file, in a type that needs no packing."""
+        shape = self.shape
+        if self.place.turned:
+            *experts, outs, ins = shape
+            shape = (*experts, ins, outs)
+        if self.place.flat:
+            shape = (shape[0] * shape[1], *shape[2:])
+        return Stored(shape, self.dtype.name, Binding()(self.dtype.bytes_of(self.elements)))
+
+
 def expected(program: Program) -> dict[str, Stored]:
-    """Each tensor of the program's checkpoint, by name; `program` is unfused."""
+    """Each tensor of the program's checkpoint, by name; `program` is unfused.
+
+    `UnsupportedError` for matrices of few bits that are stored in a way that llmir does not have.
+    """
     found: dict[str, Stored] = {}
-    for at in program.instances():
-        for param, tensor in _stored(at):
-            place, (*experts, outs, ins) = stored(param), (1, *tensor.shape)
-            laid = replace(tensor, shape=(*experts, ins, outs)[1:]) if place.turned else tensor
-            if place.flat:
-                laid = replace(laid, shape=(laid.shape[0] * laid.shape[1], *laid.shape[2:]))
-            name, outs = place.tensor, -1 if place.turned else int(_stacked(at.node.op))
-            found[name] = _joined(found[name], laid, outs) if place.piece else laid
+    tensors = _tensors(program)
+    wide = next((t.dtype.name for t in tensors.values() if not t.dtype.low), "bf16")
+    for name, tensor in tensors.items():
+        if tensor.dtype.low:
+            pack = packing(program.facts.get(METHOD))
+            found |= pack.tensors(name, tensor.shape, tensor.dtype, wide)
+        else:
+            found[name] = tensor.stored()
+    return found
+
+
+def _tensors(program: Program) -> dict[str, _Tensor]:
+    """By name, each tensor with all its pieces."""
+    found: dict[str, _Tensor] = {}
+    for at in (at for part in program.parts for at in part.instances()):
+        for param, own in _stored(at):
+            place, shape, outs = stored(param), list(own), int(_stacked(at.node.op))
+            if place.piece:
+                shape[outs] += found[place.tensor].shape[outs]
+            found[place.tensor] = _Tensor(tuple(shape), at.node.results[0].dtype, place)
     return found
 
 
 def _stacked(op: Op) -> bool:
     """Whether all experts are in one tensor."""
     return "expert" in op.axes and "{expert}" not in op.param
-
-
-def _joined(first: Stored, next: Stored, along: int) -> Stored:
-    """Two pieces of one tensor, along an axis."""
-    shape = list(next.shape)
-    shape[along] += first.shape[along]
-    return Stored(tuple(shape), next.dtype, first.bytes + next.bytes)
 
 
 class _Use(NamedTuple):
@@ -146,8 +186,8 @@ def _uses(at: Instance) -> Iterator[_Use]:
         yield _Use(node.op, slot, rule, tuple(d.axes[0] for d in rule.operands[slot]))
 
 
-def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
-    """Every tensor that holds a part of this weight: one for each layer, and for each expert if named so."""
+def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name and shape of each part of this weight: one for each layer, and for each expert if named so."""
     op, type = at.node.op, at.node.results[0]
     if not op.param:
         return
@@ -157,10 +197,9 @@ def _stored(at: Instance) -> Iterator[tuple[str, Stored]]:
     layers = at.layers if "{layer}" in op.param else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
     shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
-    stored = Stored(shape, type.dtype.name, Binding()(type.dtype.bytes_of(math.prod(shape))))
     for layer in layers:
         for expert in experts:
-            yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), stored
+            yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), shape
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
@@ -190,23 +229,39 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     return {name: tensor for name, tensor in found.items() if name not in names}
 
 
+def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, Stored | None]:
+    """The tensors of the language model, under the names that they have in a file of their own.
+
+    Of a multimodal checkpoint those of the other parts are left out.
+    """
+    if TOWERS not in program.facts:
+        return checkpoint.tensors
+    inner = {_INNER.sub(r"\1", name): tensor for name, tensor in checkpoint.tensors.items()}
+    return {name: tensor for name, tensor in inner.items() if not _OTHER.match(name)}
+
+
 def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
     """How the tensors of a checkpoint differ from those that `program` (unfused) expects."""
-    wanted = expected(program)
-    found = {name: t for name, t in checkpoint.tensors.items() if not name.endswith(IGNORED)}
+    wanted, tensors = expected(program), _tensors(program)
+    parameters = sum(tensor.elements for tensor in tensors.values())
+    text = _text(program, checkpoint)
+    packed = any(tensor.dtype.low for tensor in tensors.values())
+    ignored = (*IGNORED, *(packing(program.facts.get(METHOD)).beside if packed else ()))
+    found = {name: t for name, t in text.items() if not name.endswith(ignored)}
     tied = _tied(program, wanted)
     copies = {name: tensor for name, tensor in tied.items() if name in found}
     pairs = [(name, ours, theirs) for name, ours in (wanted | copies).items() if (theirs := found.get(name))]
-    # An index may count a tied copy or not.
+    # An index may count a tied copy or not; what else lies in the files, it counts too.
+    whole = len(found) == len(checkpoint.tensors)
     totals = (
-        ("bytes", checkpoint.total_bytes, _bytes),
-        ("parameters", checkpoint.total_parameters, _parameters),
+        ("bytes", checkpoint.total_bytes if whole or not packed else None, _bytes),
+        ("parameters", None if packed else checkpoint.total_parameters, _parameters),
     )
     return Comparison(
         program.name,
         checkpoint.path,
         len(wanted),
-        _parameters(wanted),
+        parameters,
         _bytes(wanted),
         len(found),
         any(found.values()),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import convert
-from .errors import InputError, PassError, UnsupportedError
+from .errors import InputError, PassError
 from .graph import PHASES, Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
 from .verify import verify
@@ -137,8 +137,8 @@ def workload(
     hw: Any,
     *,
     batch: int = 1,
-    prompt: int = 2048,
-    generate: int = 128,
+    prompt: int | None = None,
+    generate: int | None = None,
     memory_utilization: float = 0.9,
     reserve_bytes: int = 0,
     cache_policy: str = "exact",
@@ -148,13 +148,23 @@ def workload(
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
+    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither.
     `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
-    model = _model(hw, cost, engine, efficiency)
-    asked = batch, prompt, generate, memory_utilization, reserve_bytes
-    return Workload(checked_program(program), model.device, *asked, model, cache_policy)
+    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
+    asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
+    return Workload(program, model.device, *asked, model, cache_policy)
+
+
+def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
+    """Tokens in and out, as asked for or by default; `InputError` where there are none to ask for."""
+    for name, value in (("prompt", prompt), ("generate", generate)):
+        if program.patches and value is not None:
+            facts = f"{program.name} reads {program.patches} patches of each image, and no tokens"
+            raise InputError(f"{name}: {facts}; batch alone counts")
+    return (1, 1) if program.patches else (_given(prompt, 2048), _given(generate, 128))
 
 
 def diff(
@@ -198,8 +208,7 @@ def diff(
     basis = common(list(zip(programs, devices, strict=True)), cost, engine, efficiency)
     sides = list(zip(programs, basis.models, strict=True))
     if requests:
-        asked = batch, _given(prompt, 2048), _given(generate, 128)
-        jobs = [Workload(p, m.device, *asked, model=m) for p, m in sides]
+        jobs = [Workload(p, m.device, batch, *_tokens(p, prompt, generate), model=m) for p, m in sides]
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
     at: dict[str, Any] = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
     at = {name: convert.integer(name, value, name != "context") for name, value in at.items()}
@@ -211,7 +220,7 @@ def _given(value: Any, default: int) -> Any:
     return default if value is None else value
 
 
-def explain(priced: Report | Workload, op: str, *, phase: str = "prefill") -> Explanation:
+def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> Explanation:
     """One op of a step: its equation, its costs in symbols and numbers, and why it takes as long as it does.
 
     `op` is a name that a report has, such as `layer.qkv_proj` or `qkv_proj`; of a workload, `phase` is the
@@ -223,10 +232,13 @@ def explain(priced: Report | Workload, op: str, *, phase: str = "prefill") -> Ex
 
     op = convert.text("op", op)
     if isinstance(priced, Workload):
-        steps = {"prefill": priced.prefill, "decode": priced.decode}
-        if (step := steps[convert.choice("phase", phase, tuple(steps))]) is None:
-            raise InputError("phase: with 1 token to generate there is no decode step")
-        return explain(step, op, phase)
+        runs = priced.steps
+        if phase is None:
+            phase = next(name for name in ("prefill", "encode") if name in runs)
+        if convert.choice("phase", phase, PHASES) not in runs:
+            why = {"decode": "with 1 token to generate", "encode": "without image tokens"}
+            raise InputError(f"phase: {why.get(phase, 'with images alone')} there is no {phase} step")
+        return explain(runs[phase], op, phase)
     if not isinstance(priced, Report):
         convert.refuse("priced", priced, "a Report or a Workload")
     return explain(priced, op)
@@ -239,13 +251,15 @@ def interpret(
     caches: Mapping[str, list[Array]] | None = None,
     *,
     context: int = 0,
+    phase: str | None = None,
 ) -> tuple[list[Array], dict[str, list[Array]]]:
     """What a program computes, in numpy, in float64: the outputs of one step, and the caches after it.
 
     `inputs` are whole arrays by name; their shapes say how many sequences and tokens there are. `weights`
     gives an array for a checkpoint's name and a type; by default numbers that depend on the name alone.
     `caches` are those that the step before returned, by rank, and `context` says how many tokens there were
-    before this step. For small models: nothing is spared.
+    before this step; `phase` says which of a program's phases runs, by default decode for one new token of
+    each, else prefill. For small models: nothing is spared.
     """
     from .backends.interpret import interpret, random
 
@@ -258,7 +272,8 @@ def interpret(
         given = convert.items(f"caches: {name}", pieces, "arrays")
         held[name] = [convert.array(f"caches: {name}", x) for x in given]
     tokens = convert.integer("context", context)
-    return interpret(checked_program(program), arrays, weights or random, held, context=tokens)
+    runs = "" if phase is None else convert.choice("phase", phase, PHASES)
+    return interpret(checked_program(program), arrays, weights or random, held, context=tokens, phase=runs)
 
 
 def equivalent(
@@ -295,11 +310,9 @@ def check(
         return conservation(against, checked_program(program), batch=batch, new=new)
     from .frontends import checkpoint, weights
 
-    if stored := checked_program(program).facts.get("quantization"):
-        raise UnsupportedError(f"check: a checkpoint that is quantized ({stored}) cannot be compared yet")
     if batch is not None or new is not None:
         raise InputError("check: a checkpoint is compared whole; leave batch and new out")
-    return weights.compare(program, checkpoint.read(str(convert.path("against", against))))
+    return weights.compare(checked_program(program), checkpoint.read(str(convert.path("against", against))))
 
 
 def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,55 +19,16 @@ from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .names import plain
-from .op import Loop, Op
+from .node import Node, Value, checked_name
+from .op import Loop
 from .tensor import Tensor
 from .views import Shown
 
+__all__ = ["PHASES", "Graph", "Instance", "Node", "Program", "Value", "checked_name"]
 
-class Value(NamedTuple):
-    """One result of a node; printed `%node`, or `%node#1` for results after the first."""
-
-    node: str
-    result: int = 0
-
-    def __str__(self) -> str:
-        return f"%{self.node}#{self.result}" if self.result else f"%{self.node}"
-
-
-@dataclass(frozen=True)
-class Node:
-    """An op at its place in a graph: its name, the values it takes, the types it gives."""
-
-    name: str
-    op: Op
-    operands: tuple[Value, ...]
-    results: tuple[Tensor, ...]
-
-    def __post_init__(self) -> None:
-        for what, found, kind in (("operands", self.operands, Value), ("results", self.results, Tensor)):
-            if not isinstance(found, tuple) or not all(isinstance(each, kind) for each in found):
-                convert.refuse(f"node: {what}", found, f"a tuple of {kind.__name__}s", VerifyError)
-        if not isinstance(self.op, Op):
-            convert.refuse("node: op", self.op, "an op", VerifyError)
-
-    @cached_property
-    def values(self) -> tuple[Value, ...]:
-        """Its results as values."""
-        return tuple(Value(self.name, i) for i in range(len(self.results)))
-
-
-PHASES = ("prefill", "decode")  # the steps that read a prompt, and those of one new token of each sequence
+PHASES = ("encode", "prefill", "decode")  # steps of images, of prompts, of one new token of each sequence
 
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
-_NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
-
-
-def checked_name(name: object) -> str:
-    """`name` if IR can spell it; `VerifyError` if not."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
-        convert.refuse("name", name, allowed, VerifyError)
-    return name
 
 
 class Graph(Immutable, Shown):
@@ -208,7 +168,7 @@ class Program(Record, Shown):
     field).
 
     `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
-    over the same weights and caches.
+    over the same weights and caches; but encode has weights of its own, and gives what prefill takes.
     """
 
     prints = "ir"
@@ -255,8 +215,19 @@ class Program(Record, Shown):
         convert.choice("phase", name, PHASES, error=VerifyError)
         if name not in self.phases:
             return self
-        (other,) = (n for n in PHASES if n != name)
-        return self.phases[name].replace(phases={other: self.replace(phases={})})
+        others = {n: p for n, p in self.phases.items() if n != name}
+        own = [n for n in ("prefill", "decode") if n not in self.phases][:1]
+        return self.phases[name].replace(phases={**others, **dict.fromkeys(own, self.replace(phases={}))})
+
+    @property
+    def splits(self) -> bool:
+        """Whether prefill and decode are of two programs."""
+        return not {"prefill", "decode"}.isdisjoint(self.phases)
+
+    @property
+    def parts(self) -> tuple[Program, ...]:
+        """The program, and the one of its phases that has weights of its own: what encodes images."""
+        return self, *(phase for name, phase in self.phases.items() if name == "encode")
 
     def __getitem__(self, name: str) -> Graph:
         try:
@@ -319,8 +290,23 @@ class Program(Record, Shown):
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a whole model, which an engine can serve: frontends name its `architecture`."""
-        return "architecture" in self.facts
+        """Whether it is a whole model of tokens, which an engine can serve: frontends name its class."""
+        return "architecture" in self.facts and not self.patches
+
+    @cached_property
+    def patches(self) -> int:
+        """Of how many patches of an image a step reads pixels, for each of `B` images; 0 if of none."""
+        return self._given("patch")
+
+    @cached_property
+    def image_tokens(self) -> int:
+        """How many tokens of each prompt are those of images; 0 where there are none."""
+        return self._given("image")
+
+    def _given(self, axis: str) -> int:
+        """The size of a logical axis of what a step is given; 0 where nothing has it."""
+        given = (n for n in self[self.entries[0]].inputs if axis in n.op.axes)
+        return next((Binding()(n.results[0].shape[n.op.axes.index(axis)]) for n in given), 0)
 
     @property
     def devices(self) -> int:
@@ -330,7 +316,7 @@ class Program(Record, Shown):
     def weights(self) -> Iterator[Instance]:
         """Each weight; one that is tied once, in the first of the stages that hold it."""
         seen: dict[str, int] = {}  # by name in the checkpoint, the stage
-        for at in self.instances():
+        for at in (at for part in self.parts for at in part.instances()):
             if at.node.op.role == "weight":
                 name = at.node.op.param
                 if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
@@ -338,11 +324,15 @@ class Program(Record, Shown):
 
     @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:
-        """Parameters of each block; tied weights count once, buffers do not."""
+        """Parameters of each block, of what encodes images after its name; tied weights count once, buffers
+        do not.
+        """
         total: Counter[str] = Counter()
+        own = {*self.graphs.values()}
         for at in self.weights():
             if at.node.op.parameter:
-                total[at.node.op.block] += Binding()(at.node.results[0].elements) * at.repeat
+                kind = at.node.op.block if at.graph in own else f"encode.{at.node.op.block}"
+                total[kind] += Binding()(at.node.results[0].elements) * at.repeat
         return FrozenDict(total)
 
     @property

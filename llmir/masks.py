@@ -66,6 +66,10 @@ class Mask(ABC):
         """The keys that some query sees: those kept, and the new ones."""
         return self.kept(c) + t
 
+    def positions(self, keys: int, end: int) -> Array:
+        """Where so many keys lie, of a sequence of `end` tokens: the last of them."""
+        return np.arange(end - keys, end)
+
     @abstractmethod
     def sees(self, query: Array, key: Array) -> Array:
         """Whether the query at a position sees the key at one; positions broadcast together."""
@@ -162,6 +166,59 @@ class Selected(Window):
     def keys(self, t: Size, c: Size) -> Size:
         """So many for each query, at most, and no more than there are."""
         return Min.of(c + t, t * self.width)
+
+
+@dataclass(frozen=True)
+class Entries(Causal):
+    """Of every `stride` tokens there is one entry, which the queries from its last token on see."""
+
+    word = ""  # of no mask's text
+
+    stride: int
+
+    def _before(self, n: Size) -> Size:
+        """Twice the pairs of the first `n` queries: the j-th sees ⌊j / stride⌋."""
+        whole = self.kept(n)
+        return whole * (2 * n - self.stride * (whole + 1) + 2)
+
+    def pairs(self, t: Size, c: Size) -> Size:
+        """Those of all queries up to the last, less those of the cached ones."""
+        return self._before(c + t) - self._before(c)
+
+    def kept(self, c: Size) -> Size:
+        """One for each stride that is whole."""
+        return ceildiv(c + 1, self.stride) - 1
+
+    def keys(self, t: Size, c: Size) -> Size:
+        """All there are after the step."""
+        return self.kept(c + t)
+
+    def positions(self, keys: int, end: int) -> Array:
+        """That of the last token of each."""
+        return (np.arange(keys) + 1) * self.stride - 1
+
+
+@dataclass(frozen=True)
+class ChosenEntries(Entries):
+    """Of those entries, `width` for each query at most, by what is in them: an op that has it is told."""
+
+    word = ""
+
+    width: int
+
+    @property
+    def most(self) -> float:
+        """Its width."""
+        return self.width
+
+    def _before(self, n: Size) -> Size:
+        """As many as there are up to the query that sees `width`, from there on that many."""
+        few = Min.of(n, self.width * self.stride)
+        return super()._before(few) + 2 * self.width * (n - few)
+
+    def keys(self, t: Size, c: Size) -> Size:
+        """So many for each query, and no more than there are."""
+        return Min.of(self.kept(c + t), t * self.width)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ def normalize(name: str) -> str:
     >>> normalize("meta-llama/Llama-3.1-8B") == normalize("llama3.1_8b")
     True
     """
-    return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum() or c == ".")
+    whose, _, own = name.rpartition("/")
+    last = own if any(c.isalpha() for c in own) else f"{whose.rpartition('/')[-1]}{own}"  # DiT-XL/2
+    return "".join(c for c in last.lower() if c.isalnum() or c == ".")
 
 
 class Place(NamedTuple):

@@ -82,6 +82,13 @@ class OpMethods:
         """
         return self._op("append", (cache, rows), name, block)
 
+    def append_row(self, x: Value, row: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """The rows of x, and one more behind them, the same for each image: a learned end of an image.
+
+        `b p h, n h -> b (p+n) h`
+        """
+        return self._op("append_row", (x, row), name, block)
+
     def attention_mask(self, x: Value, /, *, mask: str, name: str = "", block: str | None = None) -> Value:
         """Scores with −∞ where a query does not see a key, and the bias of the mask; 1 FLOP an element, as
         eager code adds it, and what the bias takes.
@@ -135,16 +142,18 @@ class OpMethods:
         *,
         limit: float,
         slope: float,
+        offset: float = 1.0,
         name: str = "",
         block: str | None = None,
     ) -> Value:
-        """g · sigmoid(slope · g) · (u + 1) in one pass: g is gate up to `limit`, u is up within ±`limit`.
+        """g · sigmoid(slope · g) · (u + offset) in one pass: g is gate up to `limit`, u is up within
+        ±`limit`.
 
-        It is gpt-oss's own (arXiv:2508.10925).
+        gpt-oss has an offset of 1 (arXiv:2508.10925).
 
         `*, * -> *`
         """
-        return self._op("clamped_glu", (gate, up), name, block, limit=limit, slope=slope)
+        return self._op("clamped_glu", (gate, up), name, block, limit=limit, slope=slope, offset=offset)
 
     def clip(self, x: Value, /, *, limit: float, name: str = "", block: str | None = None) -> Value:
         """x cut to ±limit; 2 FLOPs an element (two comparisons).
@@ -179,6 +188,48 @@ class OpMethods:
         `* -> *`
         """
         return self._op("compress", (x,), name, block, to=to)
+
+    def compress_rows(
+        self, rows: Value, gates: Value, bias: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """The entries that the new tokens complete: Σ softmax(gate + bias) · row over the tokens of each.
+
+        Of two series an entry takes the first of the entry's tokens before it, and the second of its own.
+        Of each row and channel 5 FLOPs for the softmax, 1 for the bias, 2 for the sum.
+
+        `b p! s! d, b p! s! d, w! s! d -> b n d`
+        """
+        return self._op("compress_rows", (rows, gates, bias), name, block)
+
+    def compressed_attention(
+        self,
+        q: Value,
+        keys: Value,
+        sinks: Value,
+        *entries_and_index: Value,
+        mask: str,
+        scale: float = 1.0,
+        stride: int = 0,
+        top_k: int = 0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """softmax over a window of keys that all heads share and that are values too, with sinks.
+
+        With a `stride` there are entries of so many tokens beside them, and a query sees those that end
+        before or at its own; with an index, the `top_k` of them that it says, which are found inside by a
+        comparison for each candidate. Nothing of the scores goes through memory.
+        """
+        return self._op(
+            "compressed_attention",
+            (q, keys, sinks, *entries_and_index),
+            name,
+            block,
+            mask=mask,
+            scale=scale,
+            stride=stride,
+            top_k=top_k,
+        )
 
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
@@ -232,6 +283,38 @@ class OpMethods:
         `[v] h, b t -> b t h`
         """
         return self._op("embedding", (table, ids), name, block, to=to)
+
+    def enter_streams(
+        self,
+        streams: Value,
+        logits: Value,
+        base: Value,
+        scale: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        norm_eps: float = 1e-06,
+        iterations: int = 20,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value, Value]:
+        """`join_streams`, and with what to leave by: a weight for each stream, and the matrix that mixes
+        them.
+
+        The weights are 2 · sigmoid. The matrix is a softmax by rows, then columns and rows are divided by
+        their sums in turn, `iterations` times in all (Sinkhorn and Knopp), 2 FLOPs an element each.
+
+        `b t n! h!, b t k!, k!, s! -> b t h!, b t n!, b t n! m`
+        """
+        return self._op(
+            "enter_streams",
+            (streams, logits, base, scale),
+            name,
+            block,
+            eps=eps,
+            norm_eps=norm_eps,
+            iterations=iterations,
+        )
 
     def expert_scale(
         self, weights: Value, chosen: Value, scales: Value, /, *, name: str = "", block: str | None = None
@@ -377,6 +460,25 @@ class OpMethods:
             routing=routing,
         )
 
+    def hash_top_k(
+        self,
+        x: Value,
+        table: Value,
+        ids: Value,
+        /,
+        *,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """The experts that a table says of each token, by its id, and their scores, divided by their sum.
+
+        They are multiplied by `scale`; 2 FLOPs an expert (arXiv:2106.04426 chooses so).
+
+        `b t e!, [v]! k, b t -> b t k, b t k`
+        """
+        return self._op("hash_top_k", (x, table, ids), name, block, scale=scale)
+
     def index_scores(
         self,
         q: Value,
@@ -395,6 +497,30 @@ class OpMethods:
         `b t i y, b c y, b t i -> b t c`
         """
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
+
+    def join_streams(
+        self,
+        streams: Value,
+        logits: Value,
+        base: Value,
+        scale: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        norm_eps: float = 1e-06,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, of logits of normalized streams.
+
+        The logits are of the streams as they come: what RMSNorm divides them by is found here. FLOPs: 2 an
+        element for its squares, 2 for the sum, 6 a logit.
+
+        `b t n! h!, b t k!, k!, s! -> b t h!`
+        """
+        return self._op(
+            "join_streams", (streams, logits, base, scale), name, block, eps=eps, norm_eps=norm_eps
+        )
 
     def key_decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
@@ -496,6 +622,24 @@ class OpMethods:
         """
         return self._op("layer_norm", (x, *learned), name, block, eps=eps, offset=offset, over=over)
 
+    def leave_streams(
+        self,
+        streams: Value,
+        x: Value,
+        weights: Value,
+        matrix: Value,
+        /,
+        *,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """The streams mixed by a matrix, and x added to each by its weight; 2 FLOPs a stream and element
+        more.
+
+        `b t n! h, b t h, b t m!, b t n! m! -> b t m! h`
+        """
+        return self._op("leave_streams", (streams, x, weights, matrix), name, block)
+
     def lightning_attention(
         self,
         q: Value,
@@ -542,6 +686,15 @@ class OpMethods:
         """
         return self._op("match_rms", (x, y), name, block, least=least)
 
+    def modulate(
+        self, x: Value, scale: Value, shift: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence.
+
+        `b t h, b h, b h -> b t h`
+        """
+        return self._op("modulate", (x, scale, shift), name, block)
+
     def moments(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Of each token the sum over its elements, and that of their squares; 3 FLOPs an element.
 
@@ -556,12 +709,33 @@ class OpMethods:
         """
         return self._op("mul", (x, y), name, block)
 
+    def patch_embedding(
+        self, patches: Value, weight: Value, *bias: Value, name: str = "", block: str | None = None
+    ) -> Value:
+        """Each patch of p × q pixels and `c` channels times a matrix (+ bias): a convolution by whole
+        patches.
+
+        `b t c p q, c p q h -> b t h`
+        """
+        return self._op("patch_embedding", (patches, weight, *bias), name, block)
+
     def pick(self, x: Value, /, *, index: int = -1, name: str = "", block: str | None = None) -> Value:
         """One of several streams, or of what layers take each a part of: `index`, or −1 for the layer's own.
 
         `b t [n] h -> b t h`
         """
         return self._op("pick", (x,), name, block, index=index)
+
+    def place_images(
+        self, x: Value, images: Value, ids: Value, /, *, token: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """Embeddings of tokens with those of images in the places of the id `token`, in order.
+
+        Reads and writes the rows that it puts in place alone.
+
+        `b t! h, b n! h, b t! -> b t! h`
+        """
+        return self._op("place_images", (x, images, ids), name, block, token=token)
 
     def positions(
         self, x: Value, table: Value, /, *, offset: int = 0, name: str = "", block: str | None = None
@@ -680,6 +854,8 @@ class OpMethods:
         factors: tuple[float, ...] = (),
         size: int = 0,
         interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
         name: str = "",
         block: str | None = None,
     ) -> Value:
@@ -697,6 +873,8 @@ class OpMethods:
             factors=factors,
             size=size,
             interleaved=interleaved,
+            last=last,
+            stride=stride,
         )
 
     def rope_append(
@@ -713,6 +891,8 @@ class OpMethods:
         factors: tuple[float, ...] = (),
         size: int = 0,
         interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value, Value]:
@@ -732,6 +912,8 @@ class OpMethods:
             factors=factors,
             size=size,
             interleaved=interleaved,
+            last=last,
+            stride=stride,
         )
 
     def scale(self, x: Value, /, *, factor: float, name: str = "", block: str | None = None) -> Value:
@@ -812,6 +994,13 @@ class OpMethods:
         """
         return self._op("send", (x,), name, block, to=to)
 
+    def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · factor, of one factor for all tokens of a sequence.
+
+        `b t h, b h -> b t h`
+        """
+        return self._op("sequence_mul", (x, factor), name, block)
+
     def sigmoid(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """1 / (1 + e^−x).
 
@@ -868,6 +1057,15 @@ class OpMethods:
         `*, * -> *`
         """
         return self._op("silu_mul", (gate, up), name, block)
+
+    def sinusoid(
+        self, timestep: Value, /, *, elements: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """Cosines, then sines, of a timestep times `elements`/2 frequencies from 1 to 1/10,000; 2 FLOPs each.
+
+        `b -> b f`
+        """
+        return self._op("sinusoid", (timestep,), name, block, elements=elements)
 
     def slice(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
@@ -960,6 +1158,52 @@ class OpMethods:
         `b t e! -> b t k, b t k`
         """
         return self._op("sparse_mixer", (x,), name, block, jitter=jitter)
+
+    def split_streams(self, x: Value, /, *, streams: int, name: str = "", block: str | None = None) -> Value:
+        """x in each of so many `streams`.
+
+        `b t h -> b t n h`
+        """
+        return self._op("split_streams", (x,), name, block, streams=streams)
+
+    def sqrt_softplus(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """√ln(1 + e^x), by which DeepSeek-V4 scores experts.
+
+        `* -> *`
+        """
+        return self._op("sqrt_softplus", (x,), name, block)
+
+    def sqrt_softplus_top_k(
+        self,
+        x: Value,
+        *bias: Value,
+        k: int,
+        normalize: bool = False,
+        groups: int = 1,
+        kept: int = 1,
+        best: int = 1,
+        scale: float = 1.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """√softplus and top-k in one kernel; the score takes 6 FLOPs a candidate.
+
+        Its attributes and its bias are those of `top_k`.
+
+        `b t e! -> b t k, b t k`
+        """
+        return self._op(
+            "sqrt_softplus_top_k",
+            (x, *bias),
+            name,
+            block,
+            k=k,
+            normalize=normalize,
+            groups=groups,
+            kept=kept,
+            best=best,
+            scale=scale,
+        )
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
@@ -1102,6 +1346,39 @@ class OpMethods:
             kept=kept,
             best=best,
             scale=scale,
+        )
+
+    def unrope(
+        self,
+        x: Value,
+        /,
+        *,
+        theta: float = 10000.0,
+        scaling: str = "none",
+        factors: tuple[float, ...] = (),
+        size: int = 0,
+        interleaved: bool = False,
+        last: bool = False,
+        stride: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """`rope` the other way: what a mean of rotated values has of its query's position is taken back.
+
+        `b t! * d! -> b t! * d!`
+        """
+        return self._op(
+            "unrope",
+            (x,),
+            name,
+            block,
+            theta=theta,
+            scaling=scaling,
+            factors=factors,
+            size=size,
+            interleaved=interleaved,
+            last=last,
+            stride=stride,
         )
 
     def xielu(

@@ -22,6 +22,7 @@ class Pass:
     """A pure function from program to program; its fields are its options, checked as they are declared."""
 
     name: ClassVar[str] = ""
+    encodes: ClassVar[bool] = True  # whether it runs on what encodes images, too
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -56,6 +57,8 @@ class InPhase(Pass):
 
     def __call__(self, program: Program) -> Program:
         """The program with that phase rewritten."""
+        if self.phase == "encode" not in program.phases:
+            raise PassError(f"{self}: {program.name} has no phase that encodes images")
         rest, before = (
             {n: p for n, p in program.phases.items() if n != self.phase},
             program.replace(phases={}),
@@ -197,9 +200,19 @@ def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> 
         return _returned(step, program)
     before = program.replace(phases={})
     after = _returned(step, before)
-    phases = {name: _returned(step, phase) for name, phase in program.phases.items()}
+    phases = {n: _phase(step, n, phase, after) for n, phase in program.phases.items()}
     same = after is before and all(phase is program.phases[name] for name, phase in phases.items())
-    return program if same else after.replace(phases=phases)
+    return program if same else after.replace(phases={**phases, **after.phases})
+
+
+def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -> Program:
+    """A phase after a step, in what became of the program around it."""
+    encodes = getattr(step, "encodes", True) or name != "encode"
+    after = _returned(step, phase) if encodes else phase
+    if name != "encode":
+        return after
+    how = {what: getattr(program, what) for what in ("mesh", "facts", "notes", "micro_batches")}
+    return after if all(getattr(after, what) == now for what, now in how.items()) else after.replace(**how)
 
 
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:

@@ -37,8 +37,16 @@ def verify(program: Program) -> Program:
                 _verify_body(program, graph, node.name, node.op.loop, graph.operand_types(node))
     _verify_nesting(program)
     for name, phase in program.phases.items():
-        _verify_phase(program, name, verify(phase))
+        (_verify_encode if name == "encode" else _verify_phase)(program, name, verify(phase))
     return program
+
+
+def _verify_encode(program: Program, name: str, phase: Program) -> None:
+    """It has the mesh of the program beside it, and reads images."""
+    if phase.mesh != program.mesh:
+        raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
+    if not phase.patches:
+        raise VerifyError(f"phase {name}: takes no patches of images")
 
 
 def _verify_phase(program: Program, name: str, phase: Program) -> None:
@@ -51,7 +59,7 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
         if getattr(phase, what) != getattr(program, what):
             fail(f"{what} is {getattr(phase, what)}, of the program {getattr(program, what)}")
     ours, theirs = ([_face(p, entry) for entry in p.entries] for p in (phase, program))
-    if [entry[:1] for entry in ours[:1]] != [entry[:1] for entry in theirs[:1]] or len(ours) != len(theirs):
+    if not ours[0][0].items() <= theirs[0][0].items() or len(ours) != len(theirs):
         fail("takes other inputs, or has other stages")
     if ours[-1][1] != theirs[-1][1]:
         fail("gives other outputs")
@@ -66,10 +74,10 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
             fail(f"cache {min(missing)} of the program is missing")
 
 
-def _face(program: Program, entry: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The types that an entry takes and gives."""
+def _face(program: Program, entry: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+    """The types that an entry takes, by name, and those that it gives."""
     graph = program[entry]
-    return tuple(n.results[0] for n in graph.inputs), tuple(map(graph.type, graph.outputs))
+    return {n.name: n.results[0] for n in graph.inputs}, tuple(map(graph.type, graph.outputs))
 
 
 def _held(program: Program, role: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from llmir.errors import ParseError, PassError
 from llmir.names import suggest
 
 # Where narrow weights are not put unless a plan says so: they cost quality and hold little.
-KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding"})
+KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})
 # What travels between ranks unless a plan says so, by the same rule; norms send nothing of their own.
 KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
 

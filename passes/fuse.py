@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from llmir.dtype import FP32
 from llmir.graph import Program, Value
 from llmir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul
 from llmir.ops.linear import merged_einsum
-from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
+from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, SqrtSoftplusTopK, TopK
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule
 
@@ -131,26 +130,16 @@ def _fused_rope_append(
     return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
 
 
-def _softmax_route(p: Any, logits: Value) -> Any:
-    weights, experts = p.top_k(p.softmax(logits), ..., results=2, label="top_k")
-    return weights, experts
+def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
+    """The score and the choice in one kernel, of logits in fp32 or that are cast to it."""
+    score = kind.opcode.removesuffix("_top_k")
 
+    def plain(p: Any, logits: Value) -> Any:
+        weights, experts = p.top_k(getattr(p, score)(logits), ..., results=2, label="top_k")
+        return weights, experts
 
-def _softmax_route_fp32(p: Any, logits: Value) -> Any:
-    return _softmax_route(p, p.cast(logits, to="fp32"))
-
-
-def _sigmoid_route(p: Any, logits: Value) -> Any:
-    weights, experts = p.top_k(p.sigmoid(logits), ..., results=2, label="top_k")
-    return weights, experts
-
-
-def _sigmoid_route_fp32(p: Any, logits: Value) -> Any:
-    return _sigmoid_route(p, p.cast(logits, to="fp32"))
-
-
-def _routed_by(kind: type[TopK]) -> Callable[..., Any]:
-    """The score and the choice in one kernel."""
+    def cast(p: Any, logits: Value) -> Any:
+        return plain(p, p.cast(logits, to="fp32"))
 
     def routed(b: Builder, match: Match, logits: Value) -> Any:
         node = match["top_k"]
@@ -158,17 +147,17 @@ def _routed_by(kind: type[TopK]) -> Callable[..., Any]:
             return None  # engines route in fp32
         return b.apply(kind(**vars(node.op)), logits, *node.operands[1:], name=kind.opcode)
 
-    return routed
+    name = f"{score.replace('_', '-')}-route"
+    return Rule(f"{name}-fp32", cast, routed), Rule(name, plain, routed)
 
 
 RULES = (
     Rule("qkv", _qkv, _merged_qkv),
     Rule("gate-up", _gate_up, _merged_gate_up),
     Rule("experts-gate-up", _experts_gate_up, _merged_experts),
-    Rule("softmax-route-fp32", _softmax_route_fp32, _routed_by(SoftmaxTopK)),
-    Rule("softmax-route", _softmax_route, _routed_by(SoftmaxTopK)),
-    Rule("sigmoid-route-fp32", _sigmoid_route_fp32, _routed_by(SigmoidTopK)),
-    Rule("sigmoid-route", _sigmoid_route, _routed_by(SigmoidTopK)),
+    *_routes(SoftmaxTopK),
+    *_routes(SigmoidTopK),
+    *_routes(SqrtSoftplusTopK),
     *_gated(SiluMul),
     *_gated(GeluMul),
     *_gated(GeluTanhMul),

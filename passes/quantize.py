@@ -33,6 +33,7 @@ class Quantize(Pass):
     """
 
     name: ClassVar[str] = "quantize"
+    encodes: ClassVar[bool] = False  # as checkpoints leave towers
 
     weights: str = ""
     activations: str = ""

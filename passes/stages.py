@@ -30,6 +30,7 @@ class Stages(Pass):
     """
 
     name: ClassVar[str] = "stages"
+    encodes: ClassVar[bool] = False  # it lies on the first stage
 
     pp: int = option(1, least=1, most=_MOST)
     layers: str | Sequence[int] = ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from .compressed_cases import COMPRESSED
+
 TOKENS = 3 * 5
 # opcode -> attributes, operand types, and by hand: matmul FLOPs, vector FLOPs, bytes read, bytes written
 ATTENTION: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, int]] = {
+    **COMPRESSED,
     "attention_scores": (
         {},
         ("bf16[B, T, 2, 3, 4]", "bf16[B, C + T, 2, 4]"),

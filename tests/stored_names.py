@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from . import newest_cases
+
 # What a checkpoint calls modules that transformers calls otherwise.
 _STORED = {
     "mixtral": {".mlp.": ".block_sparse_moe.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", "down_proj": "w2"},
@@ -39,6 +41,7 @@ _STORED["hy_v3"] = {
     "mlp.e_score_correction_bias": "mlp.expert_bias",
     r"\.shared_experts\.": ".shared_mlp.",
 }
+_STORED["deepseek_v4"] = newest_cases.STORED
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.

@@ -1,4 +1,4 @@
-"""Of ops for streams of hidden states, positions and inputs of layers what `test_ops.CASES` has of all: done by hand."""
+"""Ops of streams, positions and inputs of layers, for `test_ops.CASES`: what each does, by hand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from llmir.build import Builder
 from llmir.dim import B, Binding, C, T, grown
 from llmir.errors import ParseError, VerifyError
 from llmir.graph import Program
-from llmir.masks import MASKS, Mask, mask
+from llmir.masks import MASKS, ChosenEntries, Entries, Mask, mask
 from llmir.mesh import ONE_DEVICE
 from llmir.op import infer, work
 from llmir.ops import make
@@ -103,6 +103,21 @@ def test_what_is_no_mask_is_an_error_with_those_that_are(text: str) -> None:
         llmir.parse_program(
             f'program "x"\ngraph @main {{\n  %y = attention_mask() {{mask={text}((}} : bf16[B]\n}}'
         )
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 60))
+def test_entries_are_seen_from_their_last_token_on(stride: int, new: int, cached: int) -> None:
+    by, at = Entries(stride), Binding(T=new, C=cached)
+    count = (cached + new) // stride
+    assert at(by.kept(C)) == cached // stride and at(by.keys(T, C)) == count
+    query = cached + np.arange(new)[:, None]
+    sees = by.sees(query, by.positions(count, cached + new))
+    assert sees.tolist() == [[q >= e * stride + stride - 1 for e in range(count)] for q in query[:, 0]]
+    assert at(by.pairs(T, C)) == 2 * sees.sum()
+    for width in (1, 3, 50):
+        few = ChosenEntries(stride, width)
+        assert at(few.pairs(T, C)) == 2 * np.minimum(sees.sum(axis=1), width).sum()
+        assert at(few.keys(T, C)) == min(count, new * width)
 
 
 # --- ALiBi --------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import llmir
 from llmir.errors import ConfigError
@@ -12,7 +14,7 @@ from llmir.frontends.weights import expected
 
 from .newest_cases import CASES
 
-GLM = "glm-5"
+GLM, DEEPSEEK = "glm-5", "deepseek-v4"
 
 
 def config(case: str, **changes: object) -> dict[str, Any]:
@@ -44,6 +46,35 @@ def test_tensors_lie_in_checkpoints_as_the_class_has_them(
     assert {name: found[f"model.layers.2.{name}"].shape for name in shapes} == shapes
 
 
+def test_the_tensors_of_deepseek_v4_are_those_that_transformers_converts() -> None:
+    found = expected(llmir.load(CASES[DEEPSEEK]))
+    shapes = {
+        "embed.weight": (13, 24),
+        "hc_head_fn": (3, 72),
+        "layers.0.attn.wq_a.weight": (10, 24),
+        "layers.0.attn.wq_b.weight": (32, 10),
+        "layers.0.attn.wkv.weight": (8, 24),
+        "layers.0.attn.wo_a.weight": (10, 16),
+        "layers.0.attn.wo_b.weight": (24, 10),
+        "layers.0.attn.attn_sink": (4,),
+        "layers.0.ffn.gate.tid2eid": (13, 3),
+        "layers.0.hc_attn_fn": (15, 72),
+        "layers.0.hc_ffn_base": (15,),
+        "layers.0.hc_ffn_scale": (3,),
+        "layers.1.attn.compressor.wkv.weight": (8, 24),
+        "layers.1.attn.compressor.ape": (3, 8),
+        "layers.2.attn.compressor.wgate.weight": (16, 24),
+        "layers.2.attn.compressor.ape": (2, 16),
+        "layers.2.attn.compressor.norm.weight": (8,),
+        "layers.2.attn.indexer.wq_b.weight": (128, 10),
+        "layers.2.attn.indexer.compressor.ape": (2, 16),
+        "layers.3.ffn.gate.bias": (8,),
+        "layers.3.ffn.experts.7.w2.weight": (24, 12),
+        "layers.3.ffn.shared_experts.w1.weight": (12, 24),
+    }
+    assert {name: found[name].shape for name in shapes} == shapes
+
+
 WRONG: list[tuple[str, dict[str, object], str]] = [
     (GLM, {"indexer_types": ["full", "shared", "full"]}, '$.indexer_types[1]: "shared" is not modelled'),
     (GLM, {"index_topk_freq": 4}, "$.index_topk_freq: 4 is not modelled (keys that another layer's indexer"),
@@ -51,6 +82,21 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     (GLM, {"mlp_layer_types": ["dense"]}, "$.mlp_layer_types: expected dense or sparse for each of 3 layers"),
     (GLM, {"q_lora_rank": None}, "$.q_lora_rank: expected a positive integer, got null"),
     (GLM, {"index_topk": 0}, "$.index_topk: expected a positive integer, got 0"),
+    (DEEPSEEK, {"o_groups": 3}, "$.o_groups: 3 groups do not divide 4 heads"),
+    (DEEPSEEK, {"layer_types": ["full_attention"] * 4}, '$.layer_types[0]: "full_attention" is not modelled'),
+    (DEEPSEEK, {"layer_types": ["sliding_attention"]}, "$.layer_types: 1 kinds for 4 layers"),
+    (DEEPSEEK, {"compress_ratios": [4, 3, 0, 0]}, "$.compress_ratios: expected 0, 4 or 128 for each of 4"),
+    (
+        DEEPSEEK,
+        {"mlp_layer_types": ["dense"] * 4},
+        "$.mlp_layer_types: expected hash_moe or moe for each of 4",
+    ),
+    (DEEPSEEK, {"scoring_func": "softmax"}, '$.scoring_func: "softmax" is not modelled'),
+    (DEEPSEEK, {"num_key_value_heads": 2}, "$.num_key_value_heads: 2 is not modelled"),
+    (DEEPSEEK, {"hc_mult": 0}, "$.hc_mult: expected a positive integer, got 0"),
+    (DEEPSEEK, {"swiglu_limit": None}, "$.swiglu_limit: expected a positive finite number, got null"),
+    (DEEPSEEK, {"compress_rate_hca": 1}, "$.compress_rate_hca: expected an integer of at least 2, got 1"),
+    (DEEPSEEK, {"rope_scaling": {"type": "llama4"}}, '$.rope_scaling.type: "llama4" is not modelled'),
 ]
 
 
@@ -69,3 +115,76 @@ def test_glm_5_keeps_latents_and_an_index_of_each_token() -> None:
     assert round(program.active_parameters / 1e9) == 42  # the publisher says 40B, without embeddings
     step = llmir.analyze(llmir.run(program, llmir.DEFAULT_PIPELINE), "h200", batch=1, new=1, context=32768)
     assert step.bytes_by_role["kv_cache_read_bytes"] == 2 * 78 * (2048 * 576 + 32769 * 128)
+
+
+@st.composite
+def compressed_models(draw: st.DrawFn) -> dict[str, Any]:
+    """A small DeepSeek-V4, whose heads and experts four ranks can share."""
+    layers = draw(st.integers(2, 4))
+    kinds = ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention")
+
+    def each(words: tuple[str, ...]) -> list[str]:
+        return draw(st.lists(st.sampled_from(words), min_size=layers, max_size=layers))
+
+    return config(
+        DEEPSEEK,
+        num_hidden_layers=layers,
+        vocab_size=8,
+        torch_dtype="float32",
+        num_attention_heads=8,
+        head_dim=draw(st.sampled_from((4, 8))),
+        o_groups=draw(st.sampled_from((2, 4, 8))),
+        sliding_window=draw(st.integers(1, 5)),
+        index_topk=draw(st.integers(1, 3)),
+        index_head_dim=8,
+        hc_mult=draw(st.integers(1, 3)),
+        layer_types=each(kinds),
+        mlp_layer_types=each(("hash_moe", "moe")),
+        compress_rates={kind: draw(st.integers(2, 4)) for kind in kinds[1:]},
+    )
+
+
+@settings(max_examples=20)
+@given(
+    compressed_models(),
+    st.sampled_from(
+        (
+            *("shard{tp=2}", "shard{tp=4, sp=1}", "shard{dp=2, ep=2}", "shard{tp=2, dp=2, ep=4}"),
+            *("stages{pp=2}", "stages{pp=2, micro_batches=2},shard{tp=2}", "unroll", "absorb-mla"),
+        )
+    ),
+    st.sampled_from(("", "fuse", llmir.DEFAULT_PIPELINE)),
+)
+def test_passes_keep_what_compressed_models_mean(config: dict[str, Any], step: str, others: str) -> None:
+    program = llmir.load(config, logits="all")
+    after = llmir.run(program, [others, step])
+    assert llmir.equivalent(program, after)
+    assert llmir.parse_program(llmir.print_program(after)) == after
+
+
+@settings(max_examples=10)
+@given(compressed_models(), st.sampled_from(("fuse", "unroll")))
+def test_quantized_and_then_rewritten_is_quantized(config: dict[str, Any], step: str) -> None:
+    narrow = llmir.run(llmir.load(config), "quantize{weights=fp8, activations=fp8, kv=fp8}")
+    assert llmir.equivalent(narrow, llmir.run(narrow, step))
+
+
+def test_deepseek_v4_has_the_parameters_of_the_class_and_caches_entries() -> None:
+    program = llmir.load("DeepSeek-V4-Flash")
+    assert program.parameters == 284_325_869_015
+    assert round(program.active_parameters / 1e9, 1) == 13.8  # the publisher says 13B, without embeddings
+    context = 1 << 20
+    step = llmir.analyze(program, "h200", batch=1, new=1, context=context)
+    window, heavy, sparse = 43 * 127 * 512, 23 * 512, 20 * (512 + 128)
+    entries = heavy * (context // 128) + sparse * (context // 4)
+    waiting = 2 * 23 * 512 * 1 + 2 * 20 * 2 * (512 + 128) * (4 + 1)  # rows of entries to come
+    assert step.kv_cache_bytes == 2 * (window + entries + waiting)
+    assert step.bytes_by_role["kv_cache_read_bytes"] < step.kv_cache_bytes
+
+
+@pytest.mark.parametrize("context", [7, 8, 4096, 4098])
+def test_each_op_of_deepseek_v4_is_priced_whether_an_entry_ends_or_not(context: int) -> None:
+    program = llmir.run(llmir.load("DeepSeek-V4-Flash"), [llmir.DEFAULT_PIPELINE, "shard{tp=8, ep=8}"])
+    step = llmir.analyze(program, "h100-sxm", batch=8, new=1, context=context)
+    ops = [op for op in step.ops if op.name != "engine_overhead"]
+    assert all(op.basis and op.time_s > 0 for op in ops) and 0.002 < step.time_s < 0.05

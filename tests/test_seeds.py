@@ -20,7 +20,8 @@ MODELS = {
     "lmsys/vicuna-7b-v1.5": 6_738_415_616,
     "Qwen3-30B-A3B": 30_532_122_624,
     "facebook/opt-125m": 125_239_296,
-    "lmms-lab/llava-onevision-qwen2-0.5b-ov": 494_090_112,  # the language model
+    "lmms-lab/llava-onevision-qwen2-0.5b-ov": 893_675_552,
+    "DiT-XL/2": 749_826_464,
     "gpt3_175b": 174_604_259_328,
     "gpt2": 124_439_808,
     "DeepSeek-V3-671B": 671_026_404_352,

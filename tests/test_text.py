@@ -104,6 +104,7 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-deepseek-v3.fused.ir": (_latent("deepseek-v3"), llmir.DEFAULT_PIPELINE),
     "tiny-deepseek-v3.2.ir": (_latent("deepseek-v3.2"), "absorb-mla,fuse-attention"),
     "tiny-glm-5.ir": (_latent("glm-5") | {"num_hidden_layers": 2}, "absorb-mla,fuse-attention"),
+    "tiny-deepseek-v4.fused.ir": (_latent("deepseek-v4"), llmir.DEFAULT_PIPELINE),
     "tiny-ernie-4.5-moe.fused.ir": (_sparse("ernie-4.5-moe", 2), llmir.DEFAULT_PIPELINE),
     "tiny-glm-4.5.fused.ir": (_sparse("glm-4.5, groups", 2), llmir.DEFAULT_PIPELINE),
     "tiny-gpt-oss.ir": (_sparse("gpt-oss, a window of 3 in the first layer"), ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,15 @@ class Checkpoint:
         self.terms: dict[tuple[str, int], tuple[list[str], list[str]]] = {}  # by the number of axes too
         self.rows: dict[str, dict[int, int]] = {}  # of the pieces of a tensor
         self.stacked: dict[str, int] = {}  # of what holds all experts, how many there are
-        # in the file, of what is no product's: by name, and by its shape here, which may differ by layer
-        self.shapes: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self.shapes: dict[str, partial[tuple[int, ...]]] = {}  # in the file, of what is no product's
         for at in program.instances():
             einsum = getattr(at.node.op, "einsum", None)
             if einsum is None:
                 self._other(at)
                 continue
-            terms = [t.split() for t in einsum.split("->")[0].split(",")]
+            left, right = einsum.split("->")
+            terms = [t.split() for t in left.split(",")]
+            terms[0] = [axis for axis in terms[0] if axis not in right.split(",")[0].split()]  # of products
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
@@ -56,15 +58,15 @@ class Checkpoint:
     def _other(self, at: Instance) -> None:
         for slot, value in enumerate(at.node.operands):
             if param := at.graph[value.node].op.param:
-                ours = tuple(map(Binding(), at.graph.type(value).shape))
-                shape = self.shapes[param, ours] = at.node.op.stored(slot, ours)
+                self.shapes[param] = of = partial(at.node.op.stored, slot)
+                shape = of(tuple(map(Binding(), at.graph.type(value).shape)))
                 name, piece, *_ = stored(param)
                 if piece is not None:
                     self.rows.setdefault(name, {})[piece] = shape[0]
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
-        template = re.sub(r"\.(layers|h|blocks)\.\d+", r".\1.{layer}", name)
+        template = re.sub(r"\b(layers|h|\w*blocks)\.\d+", r"\1.{layer}", name)
         if "{expert}" in name:
             names = (name.replace("{expert}", str(e)) for e in range(shape[0]))
             return np.stack([self._one(template, n, shape[1:]) for n in names])
@@ -84,7 +86,8 @@ class Checkpoint:
         tensor, piece, blocks, turned, _ = stored(name)
         rows = {} if piece is None else self.rows[stored(template).tensor]
         start = sum(rows[i] for i in range(piece or 0))
-        if not term and (own := self.shapes.get((template, shape))):
+        if template in self.shapes and not term:
+            own = self.shapes[template](shape)
             whole = sum(rows.values()) or own[0]
             return parameter(tensor, (whole, *own[1:]))[start : start + own[0]].reshape(shape)
         matrix = bool(set(term) & set(x))

@@ -216,7 +216,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "interpret": (
         llmir.interpret,
-        {"program": PROGRAM, "inputs": IDS, "weights": None, "caches": None, "context": 0},
+        {"program": PROGRAM, "inputs": IDS, "weights": None, "caches": None, "context": 0, "phase": None},
     ),
     "interpret inputs": (
         lambda x: llmir.interpret(PROGRAM, {"ids": x, "tokens": x}),

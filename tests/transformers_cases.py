@@ -310,6 +310,8 @@ def chunked(case: str) -> bool:
 def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The weight that a checkpoint holds under `name`: random, and a function of the name alone."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name.endswith("tid2eid"):  # the experts of each token, of eight
+        return rng.permuted(np.tile(np.arange(8), (shape[0], 1)), axis=1)[:, : shape[1]]
     noise = rng.normal(size=shape)
     return 1 + 0.1 * noise if "norm" in name or "layer_scalar" in name else noise / np.sqrt(shape[-1])
 
@@ -340,7 +342,7 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
                     own = stored(name, fields["model_type"])
                     part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+                if name.endswith(("e_score_correction_bias", "expert_bias", "tid2eid", "layer_scalar")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)

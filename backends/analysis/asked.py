@@ -49,18 +49,34 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     phases = {phase_of(n) for n in new}
     if phases == {"decode"}:
         return "decode"
-    if program.phases and "mixed" in phases:
+    if program.splits and "mixed" in phases:
         fact = "one new token and more are of two phases here"
         raise InputError(f"new: a grid of {fact}; ask for each alone, or say phase=")
     return "prefill"
+
+
+def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str) -> str:
+    """The phase of steps of images alone; `InputError` for tokens, which they have none of."""
+    facts = f"{program.name} reads {program.patches} patches of each image"
+    for _, new, context in steps:
+        for name, value, none in (("new", new, 1), ("context", context, 0)):
+            if np.any(np.asarray(value) != none):
+                raise InputError(f"{name}: {facts}, and no tokens; batch alone counts")
+    if phase not in ("", "encode"):
+        raise InputError(f"phase: {facts}, and has no {phase}")
+    return "encode"
 
 
 def running(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
+    if program.patches:
+        phase = _encodes(program, steps, phase)
     phases = [phase or phase_of(new) for _, new, _ in steps]
+    if phase == "encode" and not (program.patches or "encode" in program.phases):
+        raise InputError(f"phase: {program.name} has no encode, the step of images")
     phase = phase or step_phase(program, [new for _, new, _ in steps])
     runs = program.phase(phase)
     parts = [binding(program.micro_batches, *step) for step in steps]
-    return runs, phase, Mixed(parts, phases if runs.phases else ()) if len(parts) > 1 else parts[0]
+    return runs, phase, Mixed(parts, phases if runs.splits else ()) if len(parts) > 1 else parts[0]

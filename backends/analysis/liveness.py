@@ -129,7 +129,8 @@ def beside(program: Program) -> Iterator[Instance]:
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():
         for at in phase.instances():
-            if at.node.op.role == "weight" and _identity(at) not in seen:
+            here = at.stage < len(program.entries)  # what encodes images lies on the first stage alone
+            if here and at.node.op.role == "weight" and _identity(at) not in seen:
                 seen.add(_identity(at))
                 yield at
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
-from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
@@ -35,12 +36,14 @@ def _between(least: float, most: float, *, above: bool = False, default: Any = M
 
 @dataclass(frozen=True, eq=False)
 class Workload(Record, Result):
-    """`batch` requests together, each of `prompt` tokens in and `generate` out.
+    """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
-    Prefill yields token 1. Decode step i = 1 … generate−1 has prompt + i − 1 tokens cached; `decode` is the
+    Prefill yields token 1. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
     last of them, and None when one token is all there is. Memory may be used up to
     `memory_utilization` of the device, less `reserve_bytes`. `cache_policy` says what is reserved for caches:
     their `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`).
+
+    Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
     """
 
     program: Program
@@ -72,20 +75,58 @@ class Workload(Record, Result):
         at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
+    @property
+    def length(self) -> int:
+        """Tokens of a prompt, those of its images included."""
+        return self.prompt + self.program.image_tokens
+
+    @property
+    def images(self) -> int:
+        """Of how many images the prompt's are at least: one of n × n patches gives n · (n + 1) at most.
+
+        Those are its rows, with a token at the end of each; what an engine cuts a large image into counts.
+        """
+        if not self.program.image_tokens:
+            return 0
+        patches = self.program.phases["encode"].patches
+        return -(-self.program.image_tokens // (patches + math.isqrt(patches)))
+
+    @cached_property
+    def encode(self) -> Report | None:
+        """The step that encodes the images of all prompts, before prefill; None where there are none."""
+        if self.program.patches:
+            return self._step(1, 0)
+        if not self.images:
+            return None
+        at: dict[str, Any] = {"batch": self.batch * self.images, "new": 1, "context": 0, "phase": "encode"}
+        return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
+
     @cached_property
     def prefill(self) -> Report:
         """The step that reads the prompt."""
-        return self._step(self.prompt, 0)
+        alone = self.encode if self.program.patches else None
+        return alone or self._step(self.length, 0)
 
     @cached_property
     def decode(self) -> Report | None:
         """The last decode step, the longest."""
-        return self._step(1, self.prompt + self.generate - 2) if self.generate > 1 else None
+        return self._step(1, self.length + self.generate - 2) if self.generate > 1 else None
+
+    @property
+    def steps(self) -> dict[str, Report]:
+        """The steps that there are, by phase; of all of decode the last."""
+        own = {} if self.program.patches else {"prefill": self.prefill, "decode": self.decode}
+        return {name: step for name, step in {"encode": self.encode, **own}.items() if step}
+
+    @property
+    def _before(self) -> list[Report]:
+        """The steps up to the first token."""
+        return [step for name, step in self.steps.items() if name != "decode"]
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first token."""
-        return float(self.prefill.time_s)
+        """Time to the first token: of encode and prefill."""
+        return sum(float(step.time_s) for step in self._before)
 
     @cached_property
     def tpot_s(self) -> float | None:
@@ -98,7 +139,7 @@ class Workload(Record, Result):
     def _decoding(self) -> tuple[float, float]:
         """Sums over all decode steps: seconds until the next, and until the next when all stages are busy."""
         period = interval = 0.0
-        steps = range(self.prompt, self.prompt + self.generate - 1)
+        steps = range(self.length, self.length + self.generate - 1)
         for i in range(0, len(steps), _STEPS):
             part = steps[i : i + _STEPS]
             step = self._step(1, np.arange(part.start, part.stop))
@@ -114,7 +155,7 @@ class Workload(Record, Result):
     @property
     def prefill_tokens_per_s(self) -> float:
         """Tokens of all prompts that are read in a second of prefill."""
-        return self.batch * self.prompt / self.ttft_s if self.ttft_s else float("inf")
+        return self.batch * self.length / self.ttft_s if self.ttft_s else float("inf")
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -124,7 +165,7 @@ class Workload(Record, Result):
     @cached_property
     def busy_output_tokens_per_s(self) -> float:
         """The same when other batches like this one keep all pipeline stages busy."""
-        stage = float(self.prefill.interval_s) + self._decoding[1]
+        stage = sum(float(step.interval_s) for step in self._before) + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
     @property
@@ -138,20 +179,18 @@ class Workload(Record, Result):
         Caches only grow, so the ends are enough.
         """
         sequences = batch // self.program.micro_batches
-        ends = [(self.prompt, 0)]
+        ends = [(step_phase(self.program, [self.length]), sequences, self.length, 0)]
         if self.generate > 1:
-            ends.append((1, self.prompt + self.generate - 2))
+            ends.append(("decode", sequences, 1, self.length + self.generate - 2))
+        if self.images:
+            ends.append(("encode", sequences * self.images, 1, 0))
         return int(
             max(
-                m.peak(Binding(B=sequences, T=new, C=context))
-                for new, context in ends
-                for m in self.memories(new)
+                m.peak(Binding(B=count, T=new, C=context))
+                for phase, count, new, context in ends
+                for m in memories(self.program.phase(phase), self.cache_policy)
             )
         )
-
-    def memories(self, new: int) -> tuple[Memory, ...]:
-        """What each stage must hold in a step of so many new tokens."""
-        return memories(self.program.phase(step_phase(self.program, [new])), self.cache_policy)
 
     @property
     def fits(self) -> bool:
@@ -184,15 +223,22 @@ class Workload(Record, Result):
         """What the user should know: the steps' notes, and a request longer than the model's positions."""
         positions = self.program.facts.get("positions")
         notes = list(self.prefill.notes)
-        length = self.prompt + self.generate - 1
+        length = self.length + self.generate - 1
         if isinstance(positions, int) and length > positions:
-            asked = f"prompt {self.prompt} + generate {self.generate}"
+            images = f" + image tokens {self.program.image_tokens}" if self.images else ""
+            asked = f"prompt {self.prompt}{images} + generate {self.generate}"
             notes.append(f"{asked} reaches beyond the model's {positions} positions")
         return tuple(notes)
 
+    @property
+    def _phases(self) -> dict[str, Report | None]:
+        """All phases, of which there are images only where a model has them."""
+        images = {} if "encode" not in self.steps else {"encode": self.encode}
+        return {**images, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, `schema_version` 2."""
-        program, decode, model = self.program, self.decode, self.prefill.plan.model
+        program, model, tokens = self.program, self.prefill.plan.model, not self.program.patches
         return {
             "schema_version": 2,
             "model": {
@@ -211,7 +257,12 @@ class Workload(Record, Result):
                 "nodes": nodes(program, self.device),
             },
             "precision": precision(program),
-            "workload": {"batch": self.batch, "prompt": self.prompt, "generate": self.generate},
+            "workload": {
+                "batch": self.batch,
+                "prompt": self.prompt if tokens else None,
+                "generate": self.generate if tokens else None,
+                **({"image_tokens": program.image_tokens} if self.images else {}),
+            },
             "parallel": asdict(program.parallelism),
             "micro_batches": program.micro_batches,
             "cache_policy": self.cache_policy,
@@ -219,14 +270,14 @@ class Workload(Record, Result):
             "engine": model.engine or getattr(model, "kernels", None),
             "fits": self.fits,
             "max_batch": self.max_batch,
-            "ttft_s": self.ttft_s,
+            "ttft_s": self.ttft_s if tokens else None,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,
-            "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s else None,
-            "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s else None,
-            "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s else None,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s and tokens else None,
+            "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s and tokens else None,
+            "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s and tokens else None,
             "notes": list(self.notes),
-            "phases": {"prefill": self.prefill.to_dict(), "decode": decode.to_dict() if decode else None},
+            "phases": {name: step and step.to_dict() for name, step in self._phases.items()},
         }
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,15 @@ def bounds(report: Report) -> str:
 
 def step_title(report: Report) -> str:
     """What one step does."""
+    if report.program.patches:
+        return _images(report.batch, report.program.patches)
     parts = ((report.batch, report.new, report.context), *report.beside)
     return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def _images(count: Number, patches: int) -> str:
+    number = _number(count)
+    return f"{number} {'image' if number == '1' else 'images'} of {patches:,} patches"
 
 
 def _sequences(batch: Number, new: Number, context: Number) -> str:
@@ -98,9 +106,17 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("parameters", parameters),
         ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
-        ("workload", f"batch {workload.batch:,}, prompt {workload.prompt:,}, generate {workload.generate:,}"),
+        ("workload", _asked(workload)),
         *pricing(*(report for _, report in phases(workload))),
     ]
+
+
+def _asked(w: Workload) -> str:
+    """What is asked of a workload."""
+    if w.program.patches:
+        return _images(w.batch, w.program.patches)
+    images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
+    return f"batch {w.batch:,}, prompt {w.prompt:,}{images}, generate {w.generate:,}"
 
 
 def pricing(*reports: Report) -> list[tuple[str, str]]:
@@ -182,12 +198,20 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     busy = ""
     if len(w.program.entries) > 1:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
-    return [
-        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token"),
+    encoded = f", of which encode {units.time(float(w.encode.time_s))}" if w.encode else ""
+    times = [
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
         ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
+    ]
+    if w.program.patches:
+        rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else "–"
+        step = f"{units.time(w.e2e_s)}{within(w.prefill.error)}"
+        times = [("step", step), ("throughput", f"{rate} images/s")]
+    return [
+        *times,
         ("fits", f"{verdict}, peak {units.bytes(peak)} of {limit}"),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
@@ -222,6 +246,13 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     ]
 
 
+def compared(reports: Iterable[Report]) -> list[tuple[str, ...]]:
+    """A row for each figure of any of some steps: what it is, and its value in each."""
+    figures = [dict(step_lines(report)) for report in reports]
+    longest = max(figures, key=len)
+    return [(name, *(of.get(name, _NONE) for of in figures)) for name in longest]
+
+
 def ideal_time(report: Report) -> str:
     """The roofline's time, and its share of what is expected."""
     ideal, time = report.ideal_time_s, report.time_s
@@ -253,10 +284,9 @@ def ranges(report: Report) -> list[tuple[str, str, str]]:
     return [(name, shown(np.min(at)), shown(np.max(at))) for name, at, shown in figures]
 
 
-TITLES = {"prefill": "prefill", "decode": "last decode step"}
+TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step"}
 
 
 def phases(workload: Workload) -> list[tuple[str, Report]]:
     """The steps that a report shows, by phase."""
-    found = [("prefill", workload.prefill)]
-    return [*found, ("decode", workload.decode)] if workload.decode else found
+    return list(workload.steps.items())

@@ -93,8 +93,7 @@ def report_csv(report: Report) -> str:
 def workload_markdown(workload: Workload) -> str:
     """A report to read."""
     steps = facts.phases(workload)
-    figures = [facts.step_lines(report) for _, report in steps]
-    compared = [(row[0][0], *(value for _, value in row)) for row in zip(*figures, strict=True)]
+    compared = facts.compared(report for _, report in steps)
     parts = [
         f"# {md(facts.subject(workload))}\n",
         to_markdown(("", ""), [*facts.head(workload), *facts.result(workload)]),

@@ -220,9 +220,8 @@ def lines(result: Pairs) -> Table:
 def _steps(steps: list[tuple[str, Report]]) -> Table:
     titles = [facts.TITLES[name] for name, _ in steps]
     table = columns(["", *titles], prose=titles)
-    figures = [facts.step_lines(report) for _, report in steps]
-    for row in zip(*figures, strict=True):
-        add(table, (row[0][0], *(value for _, value in row)), styles=["bold"])
+    for row in facts.compared(report for _, report in steps):
+        add(table, row, styles=["bold"])
     return table
 
 

@@ -160,6 +160,7 @@ def interpret(
     caches: Mapping[str, Spread] | None = None,
     *,
     context: int = 0,
+    phase: str = "",
     seen: dict[str, Array] | None = None,
 ) -> tuple[list[Array], dict[str, Spread]]:
     """The outputs of one step, whole, and the caches after it, by rank (which the next step is given).
@@ -170,8 +171,12 @@ def interpret(
     how many tokens came before, which left `caches`. `weights` gives the whole array of a checkpoint name (or
     of a path, for weights without one) and a type, to whose element type it is then rounded. Shapes are
     llmir's own, with heads apart. `seen` is given each value of the (last) micro-batch that is no partial
-    sum, by its path.
+    sum, by its path. `phase` is by default decode for one new token of each, else prefill.
     """
+    if not phase:
+        most = max((x.shape[1] for x in inputs.values() if x.ndim > 1), default=1)
+        phase = "decode" if most == 1 else "prefill"
+    program = program.phase(phase)
     symbols = {"B": 1, "T": 1, "C": context}
     for node in asked(program):
         if node.name not in inputs:
@@ -188,7 +193,6 @@ def interpret(
     for path, cache in (caches or {}).items():
         if len(cache) != program.mesh.devices:
             raise InputError(f"%{path}: expected a cache for each of {program.mesh.devices} ranks")
-    program = program.phase("decode" if symbols["T"] == 1 else "prefill")
     parts = program.micro_batches
     if symbols["B"] % parts:
         raise InputError(f"{symbols['B']} sequences cannot go in {parts} equal micro-batches")

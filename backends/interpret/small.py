@@ -7,7 +7,7 @@ Windows are as short as to leave some of the few tokens out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import count
 from math import lcm
@@ -24,23 +24,27 @@ from llmir.verify import verify
 
 KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
+FIXED = {"stream_weight", "tap"}  # axes whose lengths follow from others
 ROTATED = 4  # elements of a head that are rotated, where not all are, at most
 
 
 def small(programs: Sequence[Program]) -> list[Program]:
     """The programs on short axes; InputError for one that has rules of its own about lengths."""
     every = [phase for program in programs for phase in (program, *program.phases.values())]
-    lengths = sorted({n for program in every for n in _lengths(program) if n > KEPT})
+    fixed = {n for program in every for n in _lengths(program, FIXED)}
+    lengths = sorted({n for program in every for n in _lengths(program) if n > KEPT} - fixed)
     step = lcm(2, *(ways for program in every for ways in _ways(program)))
     short = dict(zip(lengths, (step * i for i in count(KEPT // step + 1)), strict=False))
     return [_shortened(program, {n: min(n, m) for n, m in short.items()}) for program in programs]
 
 
-def _lengths(program: Program) -> Iterator[int]:
+def _lengths(program: Program, axes: Collection[str] = ()) -> Iterator[int]:
+    """Those of sources, or of such axes of theirs."""
     for graph in program.graphs.values():
         for node in graph.nodes:
             if node.op.source:
-                yield from (n for n in node.results[0].shape if isinstance(n, int))
+                named = zip(node.op.axes or node.results[0].shape, node.results[0].shape, strict=True)
+                yield from (n for axis, n in named if isinstance(n, int) and (axis in axes or not axes))
 
 
 def _ways(program: Program) -> Iterator[int]:
@@ -84,7 +88,7 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = min(value, ROTATED)
         elif field.name in ("groups", "kept", "best") and op.kind == "moe":
             changes[field.name] = 1
-        elif field.name == "experts":
+        elif field.name in ("experts", "elements"):
             changes[field.name] = short.get(value, value)
     return replace(op, **changes) if changes else op
 

@@ -28,7 +28,7 @@ _SAID = {
 
 def _attention(config: Config, **how: Any) -> Attention:
     bias = config.flag("attention_bias", False)
-    return interleaved(attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias, **how))
+    return interleaved(attention(config, positions_default=8192, bias=bias, **how))
 
 
 def _cohere(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:

@@ -74,7 +74,7 @@ def gemma3n(config: Config) -> Decoder:
         Alternating(Layer(mixer, mlp, SANDWICH, laurel=laurel, tail=own), streams, scaled)
         for mixer, mlp in zip(mixers(config, full, sliding, types, 15), _mlps(config, tanh), strict=True)
     )
-    return model(config, "Gemma3nForCausalLM", stack, own.size, 30.0, streams=streams)
+    return model(config, "Gemma3nForCausalLM", stack, own.size, 30.0, altup=streams)
 
 
 def _mlps(config: Config, activation: str) -> list[Mlp]:

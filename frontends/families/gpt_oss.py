@@ -39,8 +39,7 @@ def gpt_oss(config: Config) -> Decoder:
         config,
         kv_default=8,
         head_dim_default=64,
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=bias,
         sinks="sinks",
         rope=rope(config, config.integer("head_dim", 64), 131072, 150000.0, inner=_stretched(config)),
     )

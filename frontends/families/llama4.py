@@ -57,8 +57,7 @@ def _mixers(config: Config, count: int) -> list[Attention]:
             kv_default=8,
             head_dim_default=128,
             theta_default=5e5,
-            qkv_bias=bias,
-            out_bias=bias,
+            bias=bias,
             qk_norm="bare" if config.flag("use_qk_norm", True) else "",
             norm_turned=True,
         )

@@ -16,12 +16,6 @@ from ..rope import ropes
 from .deepseek import experts
 
 _KINDS = ("full_attention", "sliding_attention")
-_EXPERTS = {
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 2048,
-    "n_shared_experts": 0,
-}
 # What the released code reads, and the class has alone.
 _FIXED: dict[str, object] = {
     "scoring_func": "sigmoid",
@@ -47,7 +41,10 @@ def mimo_v2_flash(config: Config) -> Decoder:
         best=2,
         correction="mlp.gate.e_score_correction_bias",
     )
-    routed, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 16384))
+    routed, dense = (
+        experts(config, routing, (256, 8, 2048, 0)),
+        Mlp(config.assumed("intermediate_size", 16384)),
+    )
     slides = config.integers("hybrid_layer_pattern", [int(i > 0 and (i + 1) % 6 > 0) for i in range(count)])
     usual = [_KINDS[min(slide, 1)] for slide in slides]
     found = zip(kinds(config, usual, *_KINDS), has_experts(config, 1), strict=True)

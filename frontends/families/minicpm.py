@@ -1,4 +1,4 @@
-"""MiniCPM3 and Youtu-LLM: latent attention, dense. Defaults for absent fields are transformers' own."""
+"""MiniCPM 1 to 3, Youtu-LLM. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -7,30 +7,46 @@ from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
 from ..layers import Layer
-from ..parts import decoder, layers, mlp
+from ..mixers import Attention, LatentAttention
+from ..parts import attention, decoder, layers, mlp
 
 
-@family("MiniCPM3ForCausalLM", "minicpm3")
-def minicpm3(config: Config) -> Decoder:
-    """MiniCPM3ForCausalLM: latent attention; embeddings, what layers add, and logits are scaled."""
+def _scaled(config: Config, architecture: str, mixer: Attention | LatentAttention, eps: float) -> Decoder:
+    """Embeddings, what layers add, and logits are scaled."""
     count, hidden = layers(config), config.integer("hidden_size")
     depth = _scale(config, "scale_depth", 1.4) or count**0.5
-    mixer = latent(config, (768, 256, 64, 32, None), positions_default=32768, interleaved=False)
     layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)), residual=depth / count**0.5)
     return decoder(
         config,
-        "MiniCPM3ForCausalLM",
+        architecture,
         (layer,) * count,
-        eps_default=1e-5,
+        eps_default=eps,
         tied_default=True,
         embedding_scale=config.number("scale_emb", 12),
         logits_scale=(_scale(config, "dim_model_base", 256) or hidden) / hidden,
     )
 
 
+@family("MiniCPM3ForCausalLM", "minicpm3")
+def minicpm3(config: Config) -> Decoder:
+    """MiniCPM3ForCausalLM."""
+    mixer = latent(config, (768, 256, 64, 32, None), positions_default=32768, interleaved=False)
+    return _scaled(config, "MiniCPM3ForCausalLM", mixer, 1e-5)
+
+
+@family("MiniCPMForCausalLM", "minicpm")
+def minicpm(config: Config) -> Decoder:
+    """MiniCPMForCausalLM, of the code that checkpoints bring along: Llama's attention."""
+    for key in ("scale_emb", "scale_depth", "dim_model_base"):
+        config.number(key)
+    bias = config.flag("attention_bias", False)
+    mixer = attention(config, bias=bias)
+    return _scaled(config, "MiniCPMForCausalLM", mixer, 1e-6)
+
+
 @family("YoutuForCausalLM", "youtu")
 def youtu(config: Config) -> Decoder:
-    """YoutuForCausalLM: DeepSeek V3's latent attention."""
+    """YoutuForCausalLM: DeepSeek V3's latent attention, dense."""
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=131072, interleaved=pairs)
     return decoder(

@@ -29,7 +29,7 @@ def phi_moe(config: Config) -> Decoder:
         matrices=apart("w1", "w3", "w2"),
     )
     bias, mask = config.flag("attention_bias", False), window(config, None)
-    mixer = attention(config, kv_default=8, qkv_bias=bias, out_bias=bias, mask=mask, rope=_rope(config))
+    mixer = attention(config, kv_default=8, bias=bias, mask=mask, rope=_rope(config))
     norm = Norm(config.number("rms_norm_eps", 1e-5), "layer_norm", ("weight", "bias"))
     stack = (Layer(mixer, check_chosen(config, experts)),) * layers(config)
     head = config.flag("lm_head_bias", False)

@@ -10,7 +10,9 @@ from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
-from ..parts import attention, decoder, heads, layers, mlp
+from ..mlps import Mlp, Routing
+from ..parts import attention, decoder, drafts, heads, layers, mlp
+from .deepseek import experts, stack
 
 
 def _same(config: Config, architecture: str, norm: Norm | None = None, **differences: Any) -> Decoder:
@@ -31,7 +33,7 @@ def aquila(config: Config) -> Decoder:
 def internlm(config: Config) -> Decoder:
     """InternLM: biases on q, k, v and back (modeling_internlm.py)."""
     bias = config.flag("bias", True)
-    return _same(config, "InternLMForCausalLM", qkv_bias=bias, out_bias=bias)
+    return _same(config, "InternLMForCausalLM", bias=bias)
 
 
 @family("OrionForCausalLM", "orion")
@@ -61,13 +63,81 @@ def internlm2(config: Config) -> Decoder:
     q, k, v = (f"wqkv[{i}/{groups}]" for i in range(3))
     how: dict[str, Any] = {"module": "attention", "matrices": (q, k, v, "wo")}
     own = mlp(config, module="feed_forward", matrices=("w1", "w3", "w2"))
-    layer = Layer(
-        attention(config, qkv_bias=bias, out_bias=bias, **how),
-        own,
-        Norms("attention_norm", before_mlp="ffn_norm"),
-    )
+    layer = Layer(attention(config, bias=bias, **how), own, Norms("attention_norm", before_mlp="ffn_norm"))
     names = Names("model.tok_embeddings", head="output")
     return decoder(config, "InternLM2ForCausalLM", (layer,) * layers(config), names=names)
+
+
+@family("InternLM3ForCausalLM", "internlm3")
+def internlm3(config: Config) -> Decoder:
+    """InternLM 3: biases on q, k and v, and on all that follows (modeling_internlm3.py)."""
+    qkv, rest = config.flag("qkv_bias", False), config.flag("bias", False)
+    layer = Layer(attention(config, qkv_bias=qkv, out_bias=rest), mlp(config, bias=rest))
+    return decoder(config, "InternLM3ForCausalLM", (layer,) * layers(config))
+
+
+@family("MiMoForCausalLM", "mimo")
+def mimo(config: Config) -> Decoder:
+    """MiMo-7B: Qwen2's layers (modeling_mimo.py)."""
+    drafts(config)
+    config.unmodelled("attention_bias", (None, True), "q, k and v without biases")
+    config.ignore("sliding_window")  # off, as `use_sliding_window` must be
+    return _same(config, "MiMoForCausalLM", qkv_bias=True)
+
+
+@family("TeleFLMForCausalLM", "TeleFLM")
+def teleflm(config: Config) -> Decoder:
+    """Tele-FLM: Llama whose embeddings and logits muP scales (modeling_teleflm.py)."""
+    plain = _same(config, "TeleFLMForCausalLM")
+    if not config.flag("use_mup", False):
+        return plain
+    into, out = config.number("input_mult"), config.number("output_mult") / config.number("mup_scale_factor")
+    return replace(plain, embedding_scale=into, logits_scale=out)
+
+
+_BLOCKS = Names("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
+_LN = Norms("ln_1", before_mlp="ln_2")
+
+
+@family("ExaoneForCausalLM", "exaone")
+def exaone(config: Config) -> Decoder:
+    """EXAONE 3 and 3.5: Llama under the names of GPT-2 (modeling_exaone.py)."""
+    config.spelled(num_hidden_layers="num_layers", rms_norm_eps="layer_norm_epsilon")
+    config.spelled(hidden_act="activation_function")
+    config.flag("tie_word_embeddings")  # whose default changed
+    to = ("q_proj", "k_proj", "v_proj", "out_proj")
+    own = mlp(config, matrices=("c_fc_0", "c_fc_1", "c_proj"))
+    layer = Layer(attention(config, module="attn.attention", matrices=to), own, _LN)
+    return decoder(config, "ExaoneForCausalLM", (layer,) * layers(config), eps_default=1e-5, names=_BLOCKS)
+
+
+@family("QWenLMHeadModel", "qwen")
+def qwen(config: Config) -> Decoder:
+    """Qwen 1 up to its trained length: an MLP of half the width that it states (modeling_qwen.py)."""
+    config.spelled(head_dim="kv_channels", partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
+    config.spelled(rms_norm_eps="layer_norm_epsilon")
+    config.unmodelled("no_bias", (True,), "biases")
+    config.unmodelled("scale_attn_weights", (True,), "scores that are not scaled")
+    config.ignore("bf16", "fp16", "fp32", "onnx_safe", "use_flash_attn")  # how the same sums are done
+    config.ignore("use_dynamic_ntk", "use_logn_attn")  # past that length
+    to = ("c_attn[0]", "c_attn[1]", "c_attn[2]", "c_proj")
+    own = mlp(config, matrices=("w2", "w1", "c_proj"))
+    layer = Layer(
+        attention(config, module="attn", matrices=to, qkv_bias=True),
+        replace(own, intermediate=own.intermediate // 2),
+        _LN,
+    )
+    return decoder(config, "QWenLMHeadModel", (layer,) * layers(config), names=_BLOCKS)
+
+
+@family("DeepseekForCausalLM", "deepseek")
+def deepseek(config: Config) -> Decoder:
+    """DeepSeek MoE: V2's experts after Llama's attention, dense layers first (modeling_deepseek.py)."""
+    bias = config.flag("attention_bias", False)
+    mixer = attention(config, bias=bias)
+    routed = experts(config, Routing(normalize=config.flag("norm_topk_prob", False)))
+    stacked = stack(config, mixer, Mlp(config.integer("intermediate_size")), routed, 0)
+    return decoder(config, "DeepseekForCausalLM", stacked)
 
 
 @family("DeciLMForCausalLM", "deci")

@@ -1,6 +1,7 @@
 """What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
 
 from .attention import Attention, Rope, Temper
+from .compressed import CompressedAttention, Compressor
 from .conv import ShortConv
 from .delta import DeltaNet
 from .latent import Indexer, LatentAttention
@@ -10,6 +11,8 @@ from .side import Sides
 
 __all__ = [
     "Attention",
+    "CompressedAttention",
+    "Compressor",
     "DeltaNet",
     "Indexer",
     "LatentAttention",

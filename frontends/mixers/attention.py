@@ -12,12 +12,15 @@ from llmir.masks import mask
 
 from ..blocks import Blocks
 
+_KEPT = ("batch", "cached", "kv_heads", "head_dim")
+
 
 @dataclass(frozen=True)
 class Rope:
     """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
 
-    That is its first `size` elements, all if 0, as two halves or, `interleaved`, as pairs of neighbours.
+    That is its first `size` elements, or its `last` ones, all if 0, as two halves or, `interleaved`, as pairs
+    of neighbours.
     """
 
     theta: float
@@ -25,6 +28,7 @@ class Rope:
     factors: tuple[float, ...] = ()
     size: int = 0
     interleaved: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Attention:
     its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
     they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
     `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
-    have none.
+    have none. Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
     """
 
     block: ClassVar[str] = "attention"
@@ -127,11 +131,14 @@ class Attention:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
                 k = k and self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
-            keys, values = self._kept(at, k, v) if k and v else self._borrowed(at)
+            alone = self.mask == "full"
+            if k and v and not alone:
+                k, v = self._kept(at, k, "k", self.head_dim), self._kept(at, v, "v", wide)
+            keys, values = self._shared(at, k, v)
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
-            masked = b.attention_mask(scores, mask=self.mask, name="mask")
+            masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):
@@ -139,21 +146,21 @@ class Attention:
             mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
             return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
 
-    def _kept(self, at: Blocks, k: Value, v: Value) -> tuple[Value, Value]:
-        """Keys and values of all tokens up to now, which later layers may borrow."""
-        b, axes = at.b, ("batch", "cached", "kv_heads", "head_dim")
-        rows = (B, mask(self.mask).kept(C), self.kv_heads)
-        kept, held = at.tensor(*rows, self.head_dim), at.tensor(*rows, self.value_dim or self.head_dim)
-        keys = b.append(b.cache(kept, name="k_cache", axes=axes), k, name="append_k")
-        values = b.append(b.cache(held, name="v_cache", axes=axes), v, name="append_v")
-        if self.lends:
-            at.beside.hand(f"{self.lends}_keys", keys, axes)
-            at.beside.hand(f"{self.lends}_values", values, axes)
-        return keys, values
+    def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
+        """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
+        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
+        cache = at.b.cache(type, name=f"{name}_cache", axes=_KEPT)
+        result: Value = at.b.append(cache, x, name=f"append_{name}")
+        return result
 
-    def _borrowed(self, at: Blocks) -> tuple[Value, Value]:
-        """Those of the last layer that lent them."""
-        return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
+    def _shared(self, at: Blocks, k: Value | None, v: Value | None) -> tuple[Value, Value]:
+        """Its own, which later layers may borrow, or those of the last layer that lent them."""
+        if not (k and v):
+            return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
+        if self.lends:
+            at.beside.hand(f"{self.lends}_keys", k, _KEPT)
+            at.beside.hand(f"{self.lends}_values", v, _KEPT)
+        return k, v
 
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""

@@ -7,6 +7,7 @@ from llmir.frontends.presets import (
     cohere,
     deepseek,
     gemma,
+    images,
     llama,
     mistral,
     newest,
@@ -15,6 +16,7 @@ from llmir.frontends.presets import (
     phi,
     qwen,
     recent,
+    remote,
     sparse,
     state,
 )
@@ -38,7 +40,9 @@ _FAMILIES = (
     allenai,
     older,
     state,
+    images,
     recent,
+    remote,
 )
 PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
 _BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}

@@ -306,34 +306,8 @@ _ROWS: tuple[tuple[_Class, tuple[tuple[Any, ...], ...]], ...] = (
 )
 
 
-# The language model's parameters: SigLIP's tower and the projector are not modelled, and a note says so.
-_LLAVA: Mapping[str, object] = {
-    "architectures": ["LlavaOnevisionForConditionalGeneration"],
-    "model_type": "llava_onevision",
-    "torch_dtype": "float16",
-    "tie_word_embeddings": True,
-    "text_config": {
-        "model_type": "qwen2",
-        "num_hidden_layers": 24,
-        "hidden_size": 896,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "intermediate_size": 4864,
-        "vocab_size": 152000,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": True,
-        "use_sliding_window": False,
-    },
-    "vision_config": {"model_type": "siglip_vision_model"},
-}
-
-
 def presets() -> Iterator[Preset]:
     """Every one of them, by class and size."""
-    name, hf_id = "LLaVA-OneVision-Qwen2-0.5B", "lmms-lab/llava-onevision-qwen2-0.5b-ov"
-    yield Preset(name, hf_id, _LLAVA, 494_090_112, ("llava-onevision-qwen2-0.5b-ov-hf",))
     for of, rows in _ROWS:
         for name, hf_id, parameters, columns, *more in rows:
             differs, aliases = more[0] if more else {}, more[1] if more[1:] else ()

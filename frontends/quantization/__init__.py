@@ -11,7 +11,7 @@ from llmir.errors import UnsupportedError
 from llmir.graph import Program
 
 from ..config import Config
-from ..fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
+from ..fields import METHOD, QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from ..source import show
 from . import unquantized
 from .groups import KEY
@@ -21,25 +21,29 @@ from .unquantized import Apart
 __all__ = ["KEY", "scheme"]
 
 
-def scheme(config: Config, build: Callable[[Apart], Program]) -> tuple[Program, str]:
-    """A program, and the pass that gives it the types of its checkpoint; "" for one that is not quantized.
+def scheme(config: Config, build: Callable[[Apart], Program]) -> tuple[Program, dict[str, str]]:
+    """A program, and its facts: the pass that gives it the types of its checkpoint, and the method's name.
+
+    There are none for one that is not quantized.
 
     `build` makes the program, with bodies of their own for layers that leave other modules as they are.
     """
     program, inner = build(()), config.nested(KEY)
     if inner is None:
-        return program, ""
+        return program, {}
     try:
         return _scheme(inner, program, build)
     except UnsupportedError as error:
         if not config.lenient:
             raise
         config.note(f"{error}; taken as not quantized")
-        return program, ""
+        return program, {}
 
 
-def _scheme(config: Config, program: Program, build: Callable[[Apart], Program]) -> tuple[Program, str]:
-    found = method(config)
+def _scheme(
+    config: Config, program: Program, build: Callable[[Apart], Program]
+) -> tuple[Program, dict[str, str]]:
+    name, found = method(config)
     entries = tuple(entry for key in found.lists for entry in config.texts(key))
     apart = unquantized.by_layer(program, entries)
     program = build(apart) if len(set(apart)) > 1 else program
@@ -52,7 +56,7 @@ def _scheme(config: Config, program: Program, build: Callable[[Apart], Program])
     others = [f"{b}:keep" for b in _blocks(program) if blocks and b not in (*blocks, "lm_head", "router")]
     plan = ", ".join(part for part in (*others, unquantized.plan(program, apart), more) if part)
     given = [f"{k}={v}" for k, v in options.items() if v] + ([f"plan=({plan})"] if plan else [])
-    return program, f"quantize{{{', '.join(given)}}}"
+    return program, {"quantization": f"quantize{{{', '.join(given)}}}", METHOD: name}
 
 
 def _blocks(program: Program) -> list[str]:

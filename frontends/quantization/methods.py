@@ -21,14 +21,14 @@ class Method(NamedTuple):
     blocks: frozenset[str] | None = None
 
 
-def method(config: Config) -> Method:
-    """That of a `quantization_config`; `UnsupportedError` for one that llmir does not have."""
+def method(config: Config) -> tuple[str, Method]:
+    """The name and the method of a `quantization_config`; `UnsupportedError` for one that is not known."""
     loads = {"load_in_4bit", "load_in_8bit"} & config.fields.keys()
     name = config.text("quant_method", "bitsandbytes" if loads else None).lower()
     if name not in _METHODS:
         fact = f"{name!r} is not supported; supported are {', '.join(_METHODS)}"
         raise config.error("quant_method", fact, UnsupportedError)
-    return _METHODS[name]
+    return name, _METHODS[name]
 
 
 def _fp8(config: Config, entries: tuple[str, ...]) -> Options:

@@ -33,7 +33,8 @@ def check(**given: Any) -> int:
     """Compare the model's weights with a checkpoint's: names, shapes, element types, bytes.
 
     Only headers are read. An index knows names and totals; a .safetensors header knows shapes too. Exit 0
-    if all agree, 1 if not. A tied lm_head may be stored or not; rotary tables are ignored.
+    if all agree, 1 if not. A tied lm_head may be stored or not; rotary tables are ignored, and so are the
+    vision and audio parts of a multimodal checkpoint.
 
     With --tp and its like instead: whether all ranks together hold and compute what one device does. Each
     weight, cache and product that is replicated is named with how often; pieces that are uneven (sizes do

@@ -61,10 +61,12 @@ def diff(**given: Any) -> None:
     steps = [inputs.around(given, *passes) for passes in pipelines]
     programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
     asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
+    if not any(program.patches for program in programs):
+        asked |= {"prompt": given["prompt"] or 2048}
     found = api.diff(programs[0], programs[1], inputs.hardware(given), **asked)
-    assert isinstance(found, WorkloadDiff)
-    stated = [",".join(label(p) for p in passes if p) for passes in steps]
-    found = replace(found, pipelines=(stated[0], stated[1]))
+    if isinstance(found, WorkloadDiff):
+        stated = [",".join(label(p) for p in passes if p) for passes in steps]
+        found = replace(found, pipelines=(stated[0], stated[1]))
     output.result(found, form, given["output_file"])
     output.note(*found.before.notes, *found.after.notes)
 

@@ -19,7 +19,13 @@ from .ending import echo
 @options.workload
 @options.lowering
 @options.parallel
-@click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", show_default=True)
+@click.option(
+    "--phase",
+    type=click.Choice(["encode", "prefill", "decode", "both"]),
+    default="both",
+    show_default=True,
+    help="The step; both are all that there are.",
+)
 @click.option(
     "--level",
     type=click.Choice(["overview", "layer", "full"]),

@@ -17,10 +17,8 @@ from .command import command
 @click.argument("op", metavar="OP")
 @click.option(
     "--phase",
-    type=click.Choice(["prefill", "decode"]),
-    default="prefill",
-    show_default=True,
-    help="The step: decode is the last one.",
+    type=click.Choice(["encode", "prefill", "decode"]),
+    help="The step: decode is the last one.  [default: prefill]",
 )
 @options.workload
 @options.lowering

@@ -98,7 +98,15 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+    return [*before, *_images(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+
+
+def _images(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass that puts images into prompts, as `--image-tokens` asks for."""
+    from llmir.passes.place_images import PlaceImages
+
+    tokens = given.get("image_tokens")
+    return [] if tokens is None else [PlaceImages(tokens)]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:

@@ -116,21 +116,27 @@ workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option(
-        "--batch", type=of_workload("batch"), default=1, show_default=True, help="Sequences in a step."
+        "--batch",
+        type=of_workload("batch"),
+        default=1,
+        show_default=True,
+        help="Sequences in a step, or images.",
     ),
     click.option(
         "--prompt",
         type=of_workload("prompt"),
-        default=2048,
-        show_default=True,
-        help="Prompt tokens of each sequence.",
+        help="Prompt tokens of each sequence.  [default: 2048]",
     ),
     click.option(
         "--generate",
         type=of_workload("generate"),
-        default=128,
-        show_default=True,
-        help="Generated tokens of each sequence.",
+        help="Generated tokens of each sequence.  [default: 128]",
+    ),
+    click.option(
+        "--image-tokens",
+        type=of_pass("place-images", "tokens"),
+        help="Tokens of images in each prompt, beside --prompt, which the model's tower encodes.  "
+        "[default: none]",
     ),
     click.option(
         "--cost",

@@ -17,25 +17,21 @@ from ..dim import Binding, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
-from ..masks import mask
+from ..masks import Mask, mask
 from ..op import Array, Gemm, Op, Place, operand_gemm
 from ..tensor import Tensor
 from .elementwise import SoftCap, soft_cap
 from .norm import softmax
 
 
-def masked(scores: Array, stated: str, heads: Mapping[str, int], at: Place) -> Array:
-    """`scores`, of [b, *heads, t, c], by a mask; `heads` are the sizes of their axes in the whole model.
-
-    The keys are those up to the last new token.
-    """
+def masked(scores: Array, by: Mask, heads: Mapping[str, int], at: Place) -> Array:
+    """`scores`, of [b, *heads, t, c], by a mask; `heads` are the sizes of their axes in the whole model."""
     queries, keys = scores.shape[-2:]
     query = (at.cached + at.origin("t") + np.arange(queries))[:, None]
-    key = at.cached + (at.new or queries) - keys + np.arange(keys)
+    key = by.positions(keys, at.cached + (at.new or queries))
     number = np.zeros((1, 1), dtype=int)  # of each head
     for (axis, size), local in zip(heads.items(), scores.shape[1:-2], strict=True):
         number = number[..., None, :, :] * size + at.origin(axis) + np.arange(local)[:, None, None]
-    by = mask(stated)
     bias = by.bias(number, math.prod(heads.values()), query, key)
     return np.where(by.sees(query, key), scores + bias, -np.inf)
 
@@ -88,7 +84,7 @@ class AttentionMask(Op):
         """−∞ where the mask says so."""
         axes = [d.axes[0] for d in self.equation(results).results[0]]
         heads = dict(zip(axes[1:-2], map(Binding(), results[0].shape[1:-2]), strict=True))
-        return (masked(operands[0], self.mask, heads, at),)
+        return (masked(operands[0], mask(self.mask), heads, at),)
 
 
 @dataclass(frozen=True)
@@ -179,5 +175,5 @@ class FlashAttention(Op):
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
         scores = soft_cap(scores, self.cap) if self.cap else scores
         g, r = map(Binding(), results[0].shape[2:4])
-        scores = masked(scores, self.mask, {"g": g, "r": r}, at)
+        scores = masked(scores, mask(self.mask), {"g": g, "r": r}, at)
         return (np.einsum("bgrtc,bcge->btgre", softmax(scores, *sinks), v, optimize=True),)

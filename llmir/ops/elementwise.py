@@ -33,6 +33,12 @@ def silu(x: Array) -> Array:
     return result
 
 
+def sqrt_softplus(x: Array) -> Array:
+    """√ln(1 + e^x), which does not overflow for large x."""
+    result: Array = np.sqrt(np.logaddexp(0, x))
+    return result
+
+
 def soft_cap(x: Array, cap: float) -> Array:
     """cap · tanh(x / cap)."""
     result: Array = np.tanh(x / cap) * cap
@@ -54,23 +60,6 @@ class Add(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum."""
         return (operands[0] + operands[1],)
-
-
-@dataclass(frozen=True)
-class Subtract(Op):
-    """a − b."""
-
-    opcode = "subtract"
-    kind = "elementwise"
-    rule = "*, * -> *"
-    takes = ("x", "y")
-    vector_flops = 1
-    linear = frozenset({0, 1})
-    additive = True
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """The difference."""
-        return (operands[0] - operands[1],)
 
 
 @dataclass(frozen=True)
@@ -189,6 +178,15 @@ class Tanh(Activation):
 
 
 @dataclass(frozen=True)
+class SqrtSoftplus(Activation):
+    """√ln(1 + e^x), by which DeepSeek-V4 scores experts."""
+
+    opcode = "sqrt_softplus"
+    vector_flops = 6
+    function = staticmethod(sqrt_softplus)
+
+
+@dataclass(frozen=True)
 class Xielu(Op):
     """αp·x² + x/2 where x is above 0, else αn·(e^min(x, −10⁻⁶) − 1 − x) + x/2 (arXiv:2411.13010).
 
@@ -252,9 +250,9 @@ class GeluTanhMul(GatedActivation):
 
 @dataclass(frozen=True)
 class ClampedGlu(Op):
-    """g · sigmoid(slope · g) · (u + 1) in one pass: g is gate up to `limit`, u is up within ±`limit`.
+    """g · sigmoid(slope · g) · (u + offset) in one pass: g is gate up to `limit`, u is up within ±`limit`.
 
-    It is gpt-oss's own (arXiv:2508.10925).
+    gpt-oss has an offset of 1 (arXiv:2508.10925).
     """
 
     opcode = "clamped_glu"
@@ -266,11 +264,12 @@ class ClampedGlu(Op):
 
     limit: float
     slope: float
+    offset: float = 1.0
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         gate, up = np.minimum(operands[0], self.limit), np.clip(operands[1], -self.limit, self.limit)
-        return (gate * sigmoid(self.slope * gate) * (up + 1),)
+        return (gate * sigmoid(self.slope * gate) * (up + self.offset),)
 
 
 @dataclass(frozen=True)
@@ -336,25 +335,6 @@ class Scale(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The product."""
         return (operands[0] * self.factor,)
-
-
-@dataclass(frozen=True)
-class ScaleBy(Op):
-    """x · w, of a number for each element of a row, or of one for all."""
-
-    opcode = "scale_by"
-    kind = "elementwise"
-    takes = ("x", "weight")
-    vector_flops = 1
-
-    def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """`* h, h -> * h`, or with one number `* h, [o] -> * h`."""
-        one = operands[1].shape == (1,) and operands[0].shape[-1] != 1
-        return spelled(f"* h, {'[o]' if one else 'h'} -> * h", len(operands[0].shape))
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """The product."""
-        return (operands[0] * operands[1],)
 
 
 @dataclass(frozen=True)

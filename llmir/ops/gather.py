@@ -11,6 +11,7 @@ import numpy as np
 from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named
+from ..equation import Equation, equation
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 
@@ -25,6 +26,10 @@ class Embedding(Op):
     takes = ("table", "ids")
 
     to: str = ""
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The rule, or that of one id for each sequence."""
+        return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
 
     def scale_roles(self, slot: int) -> str:
         """A row of the table is a token's."""

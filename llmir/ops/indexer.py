@@ -15,14 +15,15 @@ import numpy as np
 from ..dim import Size
 from ..dtype import FP32, DType
 from ..errors import VerifyError
+from ..masks import Mask, mask
 from ..op import Array, Gemm, Op, Place
 from ..tensor import Tensor
 from .attention import masked
 
 
-def chosen(index: Array, k: int, mask: str, at: Place) -> Array:
+def chosen(index: Array, k: int, by: Mask, at: Place) -> Array:
     """Which keys are among the k of a query that score highest and that it sees by a mask: [b, t, c]."""
-    ranked = masked(index[:, None], mask, {"g": 1}, at)[:, 0]
+    ranked = masked(index[:, None], by, {"g": 1}, at)[:, 0]
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
@@ -96,4 +97,4 @@ class SelectKeys(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """−∞ elsewhere."""
         scores, index = operands
-        return (np.where(chosen(index, self.top_k, self.mask, at)[:, None], scores, -np.inf),)
+        return (np.where(chosen(index, self.top_k, mask(self.mask), at)[:, None], scores, -np.inf),)

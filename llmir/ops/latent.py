@@ -159,7 +159,7 @@ class LatentAttention(Op):
         """As eager code does it."""
         q, q_rope, k, k_rope, *values = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
-        scores = masked(scores, self.mask, {"g": Binding()(results[0].shape[2])}, at)
+        scores = masked(scores, mask(self.mask), {"g": Binding()(results[0].shape[2])}, at)
         v = values[0] if values else k
         return (_mixed(softmax(scores), v),)
 
@@ -213,5 +213,5 @@ class SparseLatentAttention(LatentAttention):
         """As eager code does it."""
         q, q_rope, k, k_rope, *values, index = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
-        seen = chosen(index, self.top_k, self.mask, at)[:, None]
+        seen = chosen(index, self.top_k, mask(self.mask), at)[:, None]
         return (_mixed(softmax(np.where(seen, scores, -np.inf)), values[0] if values else k),)

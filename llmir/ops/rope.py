@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,14 +42,19 @@ class Rotary(Op):
     """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
 
     `scaling` is one of `SCALINGS`, which says what its `factors` are. Of each head the first `size` elements
-    are rotated, all if that is 0; with `interleaved`, neighbours are the pairs (GPT-J).
+    are rotated, the `last` ones if so, all if that is 0; with `interleaved`, neighbours are the pairs
+    (GPT-J). Rows lie `stride` positions apart, each at the first of its own.
     """
+
+    sense: ClassVar[int] = 1
 
     theta: float = 10000.0
     scaling: str = "none"
     factors: tuple[float, ...] = ()
     size: int = 0
     interleaved: bool = False
+    last: bool = False
+    stride: int = 1
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` for factors that are not those of the scaling."""
@@ -69,17 +75,19 @@ class Rotary(Op):
 
     def rotate(self, x: Array, at: Place) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
-        positions = at.cached + at.origin("t") + np.arange(x.shape[1])
+        positions = (at.cached // self.stride + at.origin("t") + np.arange(x.shape[1])) * self.stride
         size = self.size or x.shape[-1]
-        frequencies, amplitude = _frequencies(self, size, int(positions[-1]) + 1)
+        start = x.shape[-1] - size if self.last else 0
+        frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
         angles = (positions[:, None] * frequencies).reshape((len(positions), *(1,) * (x.ndim - 3), size // 2))
         # The pairs are the axis that has two.
         axis = -1 if self.interleaved else -2
         pairs = (size // 2, 2) if self.interleaved else (2, size // 2)
-        one, two = np.moveaxis(x[..., :size].reshape((*x.shape[:-1], *pairs)), axis, 0)
-        cos, sin = np.cos(angles) * amplitude, np.sin(angles) * amplitude
+        one, two = np.moveaxis(x[..., start : start + size].reshape((*x.shape[:-1], *pairs)), axis, 0)
+        cos, sin = np.cos(angles) * amplitude, self.sense * np.sin(angles) * amplitude
         turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=axis)
-        return np.concatenate([turned.reshape((*x.shape[:-1], size)), x[..., size:]], axis=-1)
+        parts = x[..., :start], turned.reshape((*x.shape[:-1], size)), x[..., start + size :]
+        return np.concatenate(parts, axis=-1)
 
     def turned(self, x: Tensor) -> Size:
         """How many elements are rotated."""
@@ -145,6 +153,14 @@ class Rope(Rotary):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The rotation."""
         return (self.rotate(operands[0], at),)
+
+
+@dataclass(frozen=True)
+class Unrope(Rope):
+    """`rope` the other way: what a mean of rotated values has of its query's position is taken back."""
+
+    opcode = "unrope"
+    sense = -1
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,14 @@ class LatentShape(Shape):
     dtype: str = "bf16"
 
     @property
+    def most(self) -> Number:
+        """Its window."""
+        return self.window
+
+    @property
     def keys(self) -> Number:
         """Keys that a query sees at most."""
-        return np.minimum(self.cached + self.new, self.window)
+        return np.minimum(self.cached + self.new, self.most)
 
     @property
     def rows_bytes(self) -> Number:
@@ -59,8 +64,20 @@ class LatentShape(Shape):
     @property
     def cache_bytes(self) -> Number:
         """Bytes of latents and rotary keys."""
-        seen = np.minimum(self.cached + self.new, self.new * self.window)
+        seen = np.minimum(self.cached + self.new, self.new * self.most)
         return self.batch * seen * (self.latent + self.rotary) * self.kv_bits / 8
+
+
+@dataclass(frozen=True)
+class CompressedShape(LatentShape):
+    """Of keys and entries that all heads share, with twice the `pairs` of a query and one that it sees."""
+
+    pairs: Number = 0
+
+    @property
+    def most(self) -> Number:
+        """What a query sees in the mean."""
+        return self.pairs / (2 * self.new)
 
 
 @families("mla_absorbed", "mla_absorbed_kv8")
@@ -79,7 +96,7 @@ class Absorbed(Kernel):
     combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
     pieces: float = parameter(32, 2, 256, "", "pieces at most")
     widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 60, "µs", "of an empty call")
+    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
     tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
 
     def seconds(self, device: Device, shape: LatentShape) -> Number:
@@ -90,7 +107,7 @@ class Absorbed(Kernel):
         tiles, across = np.ceil(shape.new / positions), np.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
         walked = np.maximum(
-            seen(tiles, before, shape.window / TILE_KEYS, step), tiles * step
+            seen(tiles, before, shape.most / TILE_KEYS, step), tiles * step
         )  # tiles of scores, for all rows
         blocks = shape.batch * across * tiles
         keys = shape.keys
@@ -137,3 +154,26 @@ def latent(row: Row) -> Call:
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
+
+
+@prices("compressed_attention")
+def compressed(row: Row) -> Call:
+    """As of latents that are keys and values of all heads: so many of a query as it sees in the mean."""
+    op: Any = row.node.op
+    q, keys, _, *entries = row.operands
+    batch, new, groups, group, head = q.shape
+    rows = sum((x.shape[1] for x in entries[:1]), start=keys.shape[1])
+    shape = CompressedShape(
+        batch=batch,
+        new=new,
+        cached=rows - new,
+        heads=groups * group,
+        latent=head,
+        rotary=0,
+        pairs=op.pairs(row.operands),
+        q_bits=q.dtype.bits,
+        kv_bits=bits(keys.dtype),
+        out_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    return Call((*("mla_absorbed_kv8",) * (keys.dtype.bits <= 8), "mla_absorbed"), shape)

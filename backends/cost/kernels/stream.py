@@ -45,7 +45,7 @@ class Stream(Kernel):
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         many = device.multiprocessors or device.cores or 1
         fewest = many / self.spread  # rows that keep all of them busy
-        own = (shape.moved - shape.shared) * np.maximum(1, fewest / shape.rows)
+        own = (shape.moved - shape.shared) * np.maximum(1, fewest / np.maximum(shape.rows, 1))
         memory = slowness * (own + shape.shared)
         return self.launch_us * 1e-6 + np.maximum(memory, shape.rows * self.row_ns * 1e-9)
 
@@ -80,3 +80,10 @@ def rope(row: Row) -> Call:
 def append(row: Row) -> Call:
     """Of the new rows alone; the result is the whole cache."""
     return Call(("add", "rms_norm"), StreamShape(rows_of(row.operands[1]), row.read + row.write))
+
+
+@prices("linear", block="streams")
+def weights_of_streams(row: Row) -> Call:
+    """A few numbers of a token: engines have kernels of their own, as fast as they read its streams."""
+    shared = sum((n for role, n in row.reads if role == "weight"), start=0)
+    return Call(("rms_norm", "add"), StreamShape(rows_of(row.shape), row.read + row.write, shared))

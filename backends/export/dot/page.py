@@ -89,6 +89,8 @@ def step_words(report: Report) -> tuple[str, str]:
     """The name of a step's phase, and its sizes."""
     if report.beside:
         return "STEP", facts.step_title(report)
+    if report.program.patches:
+        return "ENCODE", facts.step_title(report)
     batch, new, context = int(report.batch), int(report.new), int(report.context)
     name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
     cached = f", context {context}" if context else ""

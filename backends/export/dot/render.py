@@ -20,7 +20,7 @@ from llmir.views import exported, exporter, format_of, suffixes
 from . import full, layer, overview
 from .outline import Outline, outline
 
-PHASES = ("prefill", "decode", "both")
+PHASES = ("encode", "prefill", "decode", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
     "overview": overview.draw,
     "layer": layer.draw,
@@ -108,10 +108,10 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
         if job.shape:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")
         return [job]
-    if phase == "decode" and job.decode is None:
-        raise InputError("phase: a workload that generates 1 token has no decode step; draw its prefill")
-    steps = {"prefill": job.prefill, "decode": job.decode}
-    return [s for name, s in steps.items() if s is not None and phase in (name, "both")]
+    if phase not in ("both", *job.steps):
+        why = {"encode": "without images", "decode": "that generates 1 token"}.get(phase, "without tokens")
+        raise InputError(f"phase: a workload {why} has no {phase} step; draw its {' or '.join(job.steps)}")
+    return [step for name, step in job.steps.items() if phase in (name, "both")]
 
 
 def _render(graph: Any, kind: str) -> bytes:

@@ -42,15 +42,16 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """What `count` rows take on a device, by kernels of each family."""
+    """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
 
     device: Device
     terms: tuple[Term, ...]
     count: int
+    known: Array | float = 0.0
 
     def seconds(self, kernels: Mapping[str, Kernel]) -> Array:
         """The calls of each row, added up; of a family without a kernel the roofline."""
-        total = np.zeros(self.count)
+        total = np.zeros(self.count) + self.known
         for term in self.terms:
             kernel = kernels.get(term.family)
             seconds = term.seconds(kernel, self.device) if kernel else term.least
@@ -62,7 +63,14 @@ class Clock:
         place = np.full(self.count, -1)
         place[some] = np.arange(len(some))
         kept = (t.take(place) for t in self.terms)
-        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some))
+        known = self.known[some] if isinstance(self.known, np.ndarray) else self.known
+        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
+
+    def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> Clock:
+        """With the calls of all but these families by kernels that no longer change."""
+        rest = tuple(term for term in self.terms if term.family not in families)
+        terms = tuple(term for term in self.terms if term.family in families)
+        return replace(self, terms=terms, known=replace(self, terms=rest).seconds(kernels))
 
 
 def clock(points: Sequence[Points], device: Device) -> Clock:

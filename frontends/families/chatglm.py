@@ -1,0 +1,64 @@
+"""ChatGLM 2 and 3, GLM-4 of the code that checkpoints bring along: that code is read, and never run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import Config
+from ..decoder import Decoder, Names
+from ..family import family
+from ..layers import Layer
+from ..parts import attention, decoder, interleaved, layers, mlp
+
+_NAMES = Names(
+    "transformer.embedding.word_embeddings",
+    "transformer.encoder.layers.{layer}",
+    "transformer.encoder.final_layernorm",
+    "transformer.output_layer",
+)
+_SPELLED = {
+    "num_hidden_layers": "num_layers",
+    "vocab_size": "padded_vocab_size",
+    "intermediate_size": "ffn_hidden_size",
+    "head_dim": "kv_channels",
+    "num_key_value_heads": "multi_query_group_num",
+    "max_position_embeddings": "seq_length",
+    "rms_norm_eps": "layernorm_epsilon",
+}
+# All published ones have these.
+_FIXED = {
+    "add_bias_linear": False,
+    "apply_residual_connection_post_layernorm": False,
+    "interleaved_qkv": False,
+    "multi_query_attention": True,
+    "original_rope": True,
+    "post_layer_norm": True,
+    "rmsnorm": True,
+}
+
+
+@family("ChatGLMForConditionalGeneration", "chatglm")
+@family("ChatGLMModel", "chatglm")
+def chatglm(config: Config) -> Decoder:
+    """ChatGLM: positions on neighbours in half of a head; q, k, v are one tensor, and gate, up."""
+    config.spelled(**_SPELLED)
+    for key, value in _FIXED.items():
+        config.unmodelled(key, (None, value), "another ChatGLM than the published ones")
+    config.unmodelled("quantization_bit", (None, 0), "ChatGLM's own quantization")
+    config.unmodelled("pre_seq_len", (None,), "a learned prefix")
+    # A copy of the padded size; and how the same sums are done, or a prefix learned.
+    config.ignore("vocab_size", "apply_query_key_layer_scaling", "fp32_residual_connection")
+    config.ignore("prefix_projection")
+    bias = config.flag("add_qkv_bias", False)
+    to = (*(f"query_key_value[{i}]" for i in range(3)), "dense")
+    how: dict[str, Any] = {"module": "self_attention", "matrices": to, "qkv_bias": bias}
+    theta = 10000.0 * config.number("rope_ratio", 1.0)
+    mixer = interleaved(attention(config, share_default=0.5, theta_default=theta, **how))
+    own = mlp(config, matrices=("dense_h_to_4h[0]", "dense_h_to_4h[1]", "dense_4h_to_h"))
+    return decoder(
+        config,
+        "ChatGLMForConditionalGeneration",
+        (Layer(mixer, own),) * layers(config),
+        eps_default=1e-5,
+        names=_NAMES,
+    )

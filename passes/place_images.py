@@ -1,0 +1,61 @@
+"""place-images: a prompt with images, whose rows come from the phase that encodes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.pipeline import Pass, option
+from llmir.tensor import Tensor
+
+_AXES = ("batch", "image", "embed")
+
+
+@dataclass(frozen=True)
+class PlaceImages(Pass):
+    """Puts so many `tokens` of images into the prompt of each sequence, in place of the rows of their ids.
+
+    They are an input of prefill, which the phase encode gives; decode stays as it is. Comes before shard and
+    stages.
+    """
+
+    name: ClassVar[str] = "place-images"
+    encodes: ClassVar[bool] = False
+
+    tokens: int = option(1, least=1, most=10_000_000)
+
+    def __call__(self, program: Program) -> Program:
+        """Prefill with images; what the program was before runs in decode."""
+        token = program.facts.get("image_token")
+        if not isinstance(token, int):
+            raise PassError(f"place-images: {program.name} has no modelled tower that encodes images")
+        if program.image_tokens or program.splits:
+            raise PassError(f"place-images: {program.name} has phases of its own for prompts already")
+        if program.devices > 1:
+            raise PassError("place-images: goes before shard and stages")
+        (entry,) = program.entries
+        graph = _placed(program[entry], token, self.tokens)
+        return program.replace(
+            graphs={**program.graphs, entry: graph}, phases={"decode": program.replace(phases={})}
+        )
+
+
+def _placed(graph: Graph, token: int, count: int) -> Graph:
+    """The entry with images, behind what looks up the ids."""
+    b = Builder(graph.name)
+    now: dict[Value, Value] = {}
+    ids = next(n for n in graph.inputs if n.op.axes == ("batch", "seq"))
+    for node in graph.nodes:
+        operands = tuple(now.get(v, v) for v in node.operands)
+        results = b.insert(Node(node.name, node.op, operands, node.results))
+        if ids.values[0] in node.operands:
+            (rows,) = node.results
+            batch, _, hidden = rows.shape
+            images = b.input(Tensor((batch, count, hidden), rows.dtype), name="images", axes=_AXES)
+            how: dict[str, Any] = {"token": token, "block": node.op.block, "name": "place_images"}
+            now[node.values[0]] = b.place_images(results[0], images, ids.values[0], **how)
+    b.output(*(now.get(v, v) for v in graph.outputs))
+    return b.graph()
