@@ -34,7 +34,8 @@ class Beside:
     def __getitem__(self, name: str) -> Value:
         if name not in self.values:
             type, axes = self.known[name]
-            self.values[name] = self.b.input(type, name=name, axes=axes)
+            with self.b.block(""):
+                self.values[name] = self.b.input(type, name=name, axes=axes)
             self.taken.append(name)
         return self.values[name]
 

@@ -204,7 +204,7 @@ def decoder(
 ) -> Decoder:
     """What llama-like configs have in common beside their layers; `differences` are fields of `Decoder`."""
     mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, Attention)]
-    if len(mixers) == len(layers):
+    if len(mixers) == len(layers) and not any(mixer.blocks for mixer in mixers):
         config.every("layer_types", *(f"{mixer.sees}_attention" for mixer in mixers))
     return Decoder(
         name=config.name,

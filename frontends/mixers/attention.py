@@ -11,6 +11,7 @@ from llmir.graph import Value
 from llmir.masks import mask
 
 from ..blocks import Blocks
+from .blocks import BlockIndex
 
 _KEPT = ("batch", "cached", "kv_heads", "head_dim")
 
@@ -55,6 +56,7 @@ class Attention:
     they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
     `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
     have none. Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
+    With `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -79,6 +81,7 @@ class Attention:
     sinks: str = ""
     value_dim: int | None = None
     value_scale: float = 1.0
+    blocks: BlockIndex | None = None
     bare_v: bool = False
     one_kv: bool = False
     lends: str = ""
@@ -88,7 +91,7 @@ class Attention:
     def sees(self) -> str:
         """Whether it sees all keys or a part, as configs call it."""
         word = self.mask.partition("(")[0]
-        return {"window": "sliding", "chunk": "chunked"}.get(word, "full")
+        return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
     @property
     def kind(self) -> str:
@@ -135,10 +138,13 @@ class Attention:
             if k and v and not alone:
                 k, v = self._kept(at, k, "k", self.head_dim), self._kept(at, v, "v", wide)
             keys, values = self._shared(at, k, v)
+        index = self.blocks.build(at, x, self.module, vars(self.rope)) if self.blocks and self.rope else None
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
+            if self.blocks and index:
+                masked = self.blocks.select(at, masked, index)
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):

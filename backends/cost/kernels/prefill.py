@@ -87,7 +87,7 @@ NARROW = {
 }
 
 
-@prices("flash_attention")
+@prices("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
     q, k, *_ = (t.dtype.bits for t in row.operands)

@@ -162,6 +162,7 @@ def _alike(
             reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
             continue
         every = families_of(points, device)
+        every = tuple(f for f in every if KERNELS[f].separate) or every
         all_own = (tuple(f for f in every if f.startswith(first)) for first in format.fits)
         if own := next(filter(None, all_own), ()):
             found.setdefault(own, []).append(points)
