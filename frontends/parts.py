@@ -14,7 +14,7 @@ from .config import Config
 from .decoder import Decoder
 from .layers import Whole
 from .mixers import Attention
-from .mlps import Mlp, Moe
+from .mlps import Mlp, Moe, Routing
 from .rope import rope
 from .source import show
 
@@ -181,6 +181,12 @@ def either(config: Config, first: str, second: str, default: int) -> int:
     if len(set(found)) > 1:
         raise config.error(second, f"{found[1]} contradicts {first} {found[0]}")
     return found[0] if found else config.assumed(first, default)
+
+
+def moe(config: Config, count: int, chosen: int, width: int, **differences: Any) -> Moe:
+    """Experts of that width in the usual fields, by a class's defaults; `differences` are fields of `Moe`."""
+    sizes = config.assumed("num_local_experts", count), config.assumed("num_experts_per_tok", chosen)
+    return check_chosen(config, Moe(*sizes, width, **{"routing": Routing(normalize=True), **differences}))
 
 
 def check_chosen(config: Config, experts: Moe) -> Moe:

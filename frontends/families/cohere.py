@@ -57,8 +57,7 @@ def cohere(config: Config) -> Decoder:
 def cohere2(config: Config) -> Decoder:
     """Cohere2ForCausalLM: windows in all layers but each fourth, which knows no positions."""
     every = config.integer("sliding_window_pattern", 4)
-    for key, value in {**_SAID, "layer_switch": every}.items():
-        config.unmodelled(key, (None, value), "another kind of layers")
+    config.fixed("another kind of layers", **_SAID, layer_switch=every)
     mixer = _attention(config)
     sliding, full = replace(mixer, mask=window(config, 4096)), replace(mixer, rope=None)
     return _cohere(config, "Cohere2ForCausalLM", (full, sliding), slides(config, all_but_every(every)))
