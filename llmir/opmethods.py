@@ -595,6 +595,13 @@ class OpMethods:
         """
         return self._op("last_token", (x,), name, block)
 
+    def last_tokens(self, x: Value, /, *, count: int, name: str = "", block: str | None = None) -> Value:
+        """The last `count` tokens of each sequence, or all where there are no more.
+
+        `b [t] * -> b k *`
+        """
+        return self._op("last_tokens", (x,), name, block, count=count)
+
     def latent_attention(
         self,
         q: Value,

@@ -14,7 +14,7 @@ from math import lcm
 from typing import Any
 
 from llmir.bodies import inner_first
-from llmir.dim import Dim, Min, Size
+from llmir.dim import Dim, Min, Size, T
 from llmir.errors import InputError, VerifyError
 from llmir.graph import Graph, Node, Program
 from llmir.masks import mask
@@ -96,8 +96,8 @@ def _op(op: Op, short: dict[int, int]) -> Op:
 def _ring(size: Size) -> Size:
     """The size of a cache that keeps a window, maybe with new tokens, of one that keeps a shorter one."""
     match size:
-        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1), *others)):
-            return Min.of(tokens, min(most, WINDOW - 1)) + Dim(tuple(others))
-        case Dim(terms=(first, ((Min(a=tokens, b=int(most)),), 1))):
+        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)) if tokens != T:
+            return Min.of(tokens, min(most, WINDOW - 1))
+        case Dim(terms=(first, ((Min(a=tokens, b=int(most)),), 1))) if tokens != T:
             return Min.of(tokens, min(most, WINDOW - 1)) + Dim((first,))
     return size
