@@ -90,7 +90,7 @@ class Alternating:
         """None that are mixed by the token."""
 
     @property
-    def kinds(self) -> tuple[str, str]:
+    def kinds(self) -> tuple[str, ...]:
         """Those of the layer."""
         return self.layer.kinds
 

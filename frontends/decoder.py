@@ -90,6 +90,7 @@ class Decoder:
             x = self._embedded(blocks, b.embedding(table, tokens))
         model = Blocks(b, self.dtype, self.norm, self.names.stem, h=self.hidden)
         model.beside.hand("tokens", tokens, ("batch", "seq"))
+        model.beside.hand("embedded", x, ("batch", "seq", "embed"))
         if self.layer_table:
             self.layer_table.build(model, tokens, x)
         if self.altup:

@@ -54,8 +54,8 @@ class Whole(Protocol):
         """How residuals go on, if in several streams that are mixed by the token."""
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Those of its mixer and its mlp."""
+    def kinds(self) -> tuple[str, ...]:
+        """Those of its parts."""
 
     def build(self, blocks: Blocks, start: Value, /) -> Value:
         """Of the hidden states that enter it, those that leave it."""
@@ -68,7 +68,8 @@ class Layer:
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
     not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
-    there are several residuals, and both sublayers. A `laurel` is beside the mixer, and a `tail` behind all.
+    there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
+    to what the norm of the mixer sees. A `laurel` is beside the mixer, and a `tail` behind all.
     """
 
     mixer: Sublayer | None
@@ -78,13 +79,14 @@ class Layer:
     residual: float = 1.0
     kept: tuple[float, float] | None = None
     streams: Streams | None = None
+    shared: Sublayer | None = None
     laurel: Laurel | None = None
     tail: PerLayer | None = None
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Those of its mixer and its mlp."""
-        return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
+    def kinds(self) -> tuple[str, ...]:
+        """Those of its shared block, its mixer and its mlp."""
+        return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
     def build(self, blocks: Blocks, start: Value) -> Value:
         """Of the hidden states that enter it, those that leave it."""
@@ -94,8 +96,11 @@ class Layer:
     def inner(self, blocks: Blocks, start: Value) -> Value:
         """The same of one stream without its tail."""
         b, total, seen, norms, beside = blocks.b, start, start, self.norms, None
+        if self.shared:
+            added = self.shared.build(blocks, start)
+            seen = self._add(blocks, start, added, self.shared.block, "shared_add")
         if self.mixer:
-            seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
+            seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
             if self.parallel and self.mlp:  # one sum over ranks for both

@@ -869,8 +869,9 @@ class OpMethods:
         """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
         What the body gives beyond what goes round is handed out by its last run, in the types `gives`.
-        Weights and caches of the body are per iteration. `first` is the number of the first layer, counted
-        from where its graph begins; by default it follows the layers before it (`Program.iterations`).
+        Caches of the body are per iteration, as are weights, but for those that name one tensor. `first`
+        is the number of the first layer, counted from where its graph begins; by default it follows the
+        layers before it (`Program.iterations`).
         """
         return self._op(
             "repeat",
@@ -1321,7 +1322,7 @@ class OpMethods:
         )
 
     def stack(self, *values: Value, name: str = "", block: str | None = None) -> Any:
-        """Values of one type beside one another, as streams."""
+        """Its operands beside one another, along a new axis before the last one."""
         return self._op("stack", (*values,), name, block)
 
     def stream_add(

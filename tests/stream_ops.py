@@ -19,7 +19,6 @@ STREAMS: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, 
         3 * _ROWS + 8 * TOKENS,
         3 * _ROWS,
     ),
-    "stack": ({}, (_X, _X, _X), 0, 0, 3 * _ROWS, 3 * _ROWS),
     "positions": ({"offset": 2}, (_X, "bf16[100, 8]"), 0, TOKENS * 8, _ROWS + 2 * 5 * 8, _ROWS),
     "pick": ({"index": 1}, (_STREAMS,), 0, 0, _ROWS, _ROWS),
     "stream_mix": (

@@ -55,8 +55,8 @@ class Attention:
     its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
     they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
     `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
-    have none. Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
-    With `blocks` a query sees the keys of some blocks alone.
+    have none. What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no
+    cache: all keys are those of the step. With `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -81,6 +81,7 @@ class Attention:
     sinks: str = ""
     value_dim: int | None = None
     value_scale: float = 1.0
+    given: str = "h"
     blocks: BlockIndex | None = None
     bare_v: bool = False
     one_kv: bool = False
@@ -106,8 +107,9 @@ class Attention:
         at = blocks.sized(**sizes, m=wide)
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
-        def project(weight: str, out: str, name: str, param: str) -> Value:
-            found = at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+        def project(outs: str, name: str, param: str) -> Value:
+            terms = f"b t {self.given}", f"{self.given} {outs}", f"b t {outs}"
+            found = at.linear(x, *terms, name, param, bias=self.qkv_bias)
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
@@ -115,13 +117,13 @@ class Attention:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
-                q = project("h g r d", "b t g r d", "q_proj", to_q)
+                q = project("g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
             k = v = None
             if not self.borrows:
-                k = first = project("h g d", "b t g d", "k_proj", to_k)
+                k = first = project("g d", "k_proj", to_k)
                 k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-                v = first if self.one_kv else project(f"h g {m}", f"b t g {m}", "v_proj", to_v)
+                v = first if self.one_kv else project(f"g {m}", "v_proj", to_v)
                 v = self._bare(at, v, "v_norm") if self.bare_v else v
                 v = at.scale(v, self.value_scale, "value_scale")
             if self.gate and self.gate != self.matrices[0]:

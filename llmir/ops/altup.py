@@ -17,27 +17,6 @@ from ..tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Stack(Op):
-    """Values of one type beside one another, as streams."""
-
-    opcode = "stack"
-    kind = "gather"
-    takes = ("*values",)
-
-    def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """`b t h, b t h, … -> b t n h`."""
-        return equation(f"{', '.join(['b t h'] * len(operands))} -> b t n h")
-
-    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
-        """A stream for each."""
-        return {"n": len(operands)}
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """As in its name."""
-        return (np.stack(operands, axis=2),)
-
-
-@dataclass(frozen=True)
 class Pick(Op):
     """One of several streams, or of what layers take each a part of: `index`, or −1 for the layer's own."""
 
