@@ -22,7 +22,7 @@ def mellum(config: Config) -> Decoder:
     """MellumForCausalLM: windows with positions of their own where `layer_types` says so."""
     drafts(config)
     config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
-    local, whole = ropes(config, heads(config, 4, 128)[-1], 131072, 1e4, 5e5)
+    local, whole = ropes(config, (heads(config, 4, 128)[-1],) * 2, 131072, 1e4, 5e5)
     how: dict[str, Any] = {"kv_default": 4, "head_dim_default": 128, "rope": whole, "qk_norm": "head"}
     full = attention(config, bias=config.flag("attention_bias", False), **how)
     mixers = dict(zip(_KINDS, (full, replace(full, rope=local, mask=window(config, 1024))), strict=True))
