@@ -21,6 +21,7 @@ from llmir.frontends.mixers import (
     Mamba,
     Mamba2,
     Rope,
+    Shared,
     ShortConv,
     Sides,
 )
@@ -136,6 +137,20 @@ def mlps(draw: st.DrawFn) -> Sublayer:
     )
 
 
+# Blocks that layers share, and what adapts the second, of whichever layer.
+_ADAPTERS = {"self_attn.q_proj": "q_adapter", "mlp.both": "both_adapter"}
+_SHARED = tuple(
+    Shared(
+        f"{name}.",
+        Attention(4, 2, 6, None, given="s h"),
+        Mlp(8, matrices=("both[0]", "both[1]", "down_proj"), activation="gelu"),
+        adapters,
+        rank=3,
+    )
+    for name, adapters in (("first", ()), ("second", tuple(_ADAPTERS.items())))
+)
+
+
 @st.composite
 def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     """A layer; one of the two sublayers may be missing."""
@@ -143,12 +158,15 @@ def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
     parallel = draw(st.booleans())
     one_norm = parallel and draw(st.booleans())
+    shared = draw(st.sampled_from((None, None, None, *_SHARED)))
     return Layer(
         None if missing == "mixer" else mixer,
         None if missing == "mlp" else mlp,
         Norms(before_mlp=None) if one_norm else draw(st.sampled_from(_PLACES)),
         parallel=parallel,
         residual=draw(st.sampled_from((1.0, 0.5))),
+        shared=shared,
+        told=("embedded",) if shared else (),
     )
 
 
