@@ -44,7 +44,7 @@ def zamba2(config: Config) -> Decoder:
     adapters = tuple((module, f"{adapter}.{use}") for module, adapter in _adapters(config).items())
     shared = replace(_shared(config), adapters=adapters)
     stems = [f"model.layers.{first}.shared_transformer." for first in uses]
-    hybrid = Layer(within, None, _NORMS, told=("embedded",))
+    hybrid = Layer(within, None, _NORMS)
     each = [replace(hybrid, shared=replace(shared, stem=stem)) for stem in stems]
     blocks = cycle(each[: config.integer("num_mem_blocks", 1)])
     stack = tuple(next(blocks) if kind == "hybrid" else plain for kind in found)
