@@ -190,6 +190,11 @@ class Config:
         choices = " or ".join(map(show, allowed)) or "no value"
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
 
+    def fixed(self, reason: str, **usual: object) -> None:
+        """Refuse (or, when lenient, note) each field that is there, not null, and not as `usual`."""
+        for key, value in usual.items():
+            self.unmodelled(key, (None, value), reason)
+
     def every(self, key: str, *allowed: str) -> None:
         """Refuse (or, when lenient, note) a list of strings that are not those `allowed`, one by one."""
         kinds = self.texts(key)

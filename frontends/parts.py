@@ -14,7 +14,7 @@ from .config import Config
 from .decoder import Decoder
 from .layers import Layer
 from .mixers import Attention
-from .mlps import Mlp, Moe
+from .mlps import Mlp, Moe, Routing
 from .rope import rope
 from .source import show
 
@@ -79,9 +79,15 @@ def attention(
     theta_default: float = 10000.0,
     trained_default: int | None = None,
     share_default: float | None = None,
+    bias: bool = False,
     **differences: Any,
 ) -> Attention:
-    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`."""
+    """What llama-like configs say of it; `differences` are the family's own fields of `Attention`.
+
+    With `bias` all four projections have one.
+    """
+    if bias:
+        differences |= {"qkv_bias": True, "out_bias": True}
     count, kv, size = heads(config, kv_default, head_dim_default)
     if "rope" not in differences:
         if size % 2:
@@ -177,6 +183,12 @@ def either(config: Config, first: str, second: str, default: int) -> int:
     return found[0] if found else config.assumed(first, default)
 
 
+def moe(config: Config, count: int, chosen: int, width: int, **differences: Any) -> Moe:
+    """Experts of that width in the usual fields, by a class's defaults; `differences` are fields of `Moe`."""
+    sizes = config.assumed("num_local_experts", count), config.assumed("num_experts_per_tok", chosen)
+    return check_chosen(config, Moe(*sizes, width, **{"routing": Routing(normalize=True), **differences}))
+
+
 def check_chosen(config: Config, experts: Moe) -> Moe:
     """The experts, unless a token is to choose more than there are."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
@@ -198,7 +210,7 @@ def decoder(
 ) -> Decoder:
     """What llama-like configs have in common beside their layers; `differences` are fields of `Decoder`."""
     mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, Attention)]
-    if len(mixers) == len(layers):
+    if len(mixers) == len(layers) and not any(mixer.blocks for mixer in mixers):
         config.every("layer_types", *(f"{mixer.sees}_attention" for mixer in mixers))
     return Decoder(
         name=config.name,

@@ -176,14 +176,14 @@ class Entries(Causal):
 
     stride: int
 
-    def _before(self, n: Size) -> Size:
+    def first(self, n: Size) -> Size:
         """Twice the pairs of the first `n` queries: the j-th sees ⌊j / stride⌋."""
         whole = self.kept(n)
         return whole * (2 * n - self.stride * (whole + 1) + 2)
 
     def pairs(self, t: Size, c: Size) -> Size:
         """Those of all queries up to the last, less those of the cached ones."""
-        return self._before(c + t) - self._before(c)
+        return self.first(c + t) - self.first(c)
 
     def kept(self, c: Size) -> Size:
         """One for each stride that is whole."""
@@ -211,14 +211,45 @@ class ChosenEntries(Entries):
         """Its width."""
         return self.width
 
-    def _before(self, n: Size) -> Size:
+    def first(self, n: Size) -> Size:
         """As many as there are up to the query that sees `width`, from there on that many."""
         few = Min.of(n, self.width * self.stride)
-        return super()._before(few) + 2 * self.width * (n - few)
+        return super().first(few) + 2 * self.width * (n - few)
 
     def keys(self, t: Size, c: Size) -> Size:
         """So many for each query, and no more than there are."""
         return Min.of(self.kept(c + t), t * self.width)
+
+
+@dataclass(frozen=True)
+class ChosenBlocks(Causal):
+    """Of blocks of `length` keys a query sees its own up to itself, and `width` − 1 chosen before it.
+
+    No positions say which; an op that has it is told.
+    """
+
+    word = ""
+
+    length: int
+    width: int
+
+    @property
+    def most(self) -> float:
+        """All of its blocks."""
+        return self.length * self.width
+
+    def pairs(self, t: Size, c: Size) -> Size:
+        """Those of its own block, and those before, up to the query that sees all that are chosen."""
+        end, start = c + t, c
+        own = Chunk(self.length).pairs(t, c)
+        if self.width == 1:
+            return own
+        before = ChosenEntries(self.length, self.width - 1)
+        return own + self.length * (before.first(end - 1) - before.first(start - 1))
+
+    def keys(self, t: Size, c: Size) -> Size:
+        """So many for each query, at most, and no more than there are."""
+        return Min.of(c + t, t * self.length * self.width)
 
 
 @dataclass(frozen=True)

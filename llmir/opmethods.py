@@ -114,6 +114,56 @@ class OpMethods:
         """
         return self._op("attention_scores", (q, k), name, block, scale=scale)
 
+    def block_scores(
+        self, q: Value, k: Value, /, *, length: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """Of each block of `length` keys the largest q · kᵀ that a query sees, in fp32; keys are shared by
+        heads.
+
+        Of the product 2·m·n·k, and 1 (a comparison) a head and pair.
+
+        `b t g y, b c! y -> b g t n`
+        """
+        return self._op("block_scores", (q, k), name, block, length=length)
+
+    def block_sparse_attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        index: Value,
+        /,
+        *,
+        mask: str,
+        scale: float = 1.0,
+        cap: float = 0.0,
+        to: str = "",
+        length: int,
+        top_k: int,
+        local: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """That of each query over the keys alone of the blocks that an index says, as `select_blocks` has it.
+
+        The index is the last operand; its largest are found inside, by a comparison for each candidate.
+
+        `b t g r d, b c! g d, b c! g e -> b t g r e`
+        """
+        return self._op(
+            "block_sparse_attention",
+            (q, k, v, index),
+            name,
+            block,
+            mask=mask,
+            scale=scale,
+            cap=cap,
+            to=to,
+            length=length,
+            top_k=top_k,
+            local=local,
+        )
+
     def cast(self, x: Value, /, *, to: str, name: str = "", block: str | None = None) -> Value:
         """x in another element type.
 
@@ -523,6 +573,13 @@ class OpMethods:
         """
         return self._op("last_token", (x,), name, block)
 
+    def last_tokens(self, x: Value, /, *, count: int, name: str = "", block: str | None = None) -> Value:
+        """The last `count` tokens of each sequence, or all where there are no more.
+
+        `b [t] * -> b k *`
+        """
+        return self._op("last_tokens", (x,), name, block, count=count)
+
     def latent_attention(
         self,
         q: Value,
@@ -868,6 +925,30 @@ class OpMethods:
         """
         return self._op(
             "scaled_dispatch", (x, chosen, weights), name, block, over=over, experts=experts, routing=routing
+        )
+
+    def select_blocks(
+        self,
+        scores: Value,
+        index: Value,
+        /,
+        *,
+        length: int,
+        top_k: int,
+        local: int = 1,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """Scores with −∞ where a key is in none of the `top_k` blocks of highest index, of `length` keys
+        each.
+
+        The last `local` blocks up to a query's own are always chosen. 1 FLOP (a comparison) for each
+        candidate, and 1 for each score.
+
+        `b g r t! c!, b g t! n! -> b g r t! c!`
+        """
+        return self._op(
+            "select_blocks", (scores, index), name, block, length=length, top_k=top_k, local=local
         )
 
     def select_keys(

@@ -27,6 +27,23 @@ def _flash(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
     return b.flash_attention(q, k, v, *sinks, block=ops["mix"].block, name="flash_attention", **how)
 
 
+def _blocks(p: Any, q: Value, k: Value, v: Value, index: Value) -> Any:
+    masked = p.attention_mask(p.attention_scores(q, k, label="scores"), label="mask")
+    selected = p.select_blocks(masked, index, label="select")
+    return p.attention_mix(p.softmax(selected), v, label="mix")
+
+
+def _blocks_flash(b: Builder, match: Match, q: Value, k: Value, v: Value, index: Value) -> Any:
+    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
+    select, how = ops["select"], {"mask": ops["mask"].mask, "scale": ops["scores"].scale}
+    how |= {"length": select.length, "top_k": select.top_k, "local": select.local}
+    return b.block_sparse_attention(q, k, v, index, block=ops["mix"].block, name="flash_attention", **how)
+
+
+def _blocks_widened(p: Any, q: Value, k: Value, v: Value, index: Value) -> Any:
+    return p.block_sparse_attention(q, p.dequantize(k), p.dequantize(v), index, label="flash")
+
+
 def _latent(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) -> Any:
     scores = p.attention_mask(p.latent_scores(q, q_rope, k, k_rope, label="scores"), label="mask")
     return p.latent_mix(p.softmax(scores), v, label="mix")
@@ -65,7 +82,7 @@ def _rotary_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v:
     return p.latent_attention(q, q_rope, k, p.dequantize(k_rope), v, label="flash")
 
 
-def _latent_reads_narrow(b: Builder, match: Match, *operands: Value) -> Any:
+def _same_reads_narrow(b: Builder, match: Match, *operands: Value) -> Any:
     return b.apply(match["flash"].op, *operands, name=match["flash"].name)[0]
 
 
@@ -82,10 +99,12 @@ def _reads_narrow(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any
 RULES = (
     Rule("flash-attention", _attention, _flash),
     Rule("narrow-cache", _widened, _reads_narrow),
+    Rule("block-sparse-attention", _blocks, _blocks_flash),
+    Rule("narrow-blocks", _blocks_widened, _same_reads_narrow),
     Rule("latent-attention", _latent, _latent_flash),
     Rule("sparse-latent-attention", _sparse, _sparse_flash),
-    Rule("narrow-latents", _latent_widened, _latent_reads_narrow),
-    Rule("narrow-rotary", _rotary_widened, _latent_reads_narrow),
+    Rule("narrow-latents", _latent_widened, _same_reads_narrow),
+    Rule("narrow-rotary", _rotary_widened, _same_reads_narrow),
 )
 
 

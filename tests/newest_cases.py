@@ -62,7 +62,38 @@ _DEEPSEEK_4 = {
     "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"],
 }
 
+_MINIMAX_3 = {
+    **_SIZES,
+    "architectures": ["MiniMaxM3VLForCausalLM"],
+    "model_type": "minimax_m3_vl_text",
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    "intermediate_size": 12,
+    "dense_intermediate_size": 20,
+    "shared_intermediate_size": 14,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "swiglu_limit": 0.7,
+    "index_n_heads": 2,
+    "index_head_dim": 6,
+    "index_block_size": 2,
+    "index_topk_blocks": 2,
+    "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+}
+
 CASES: dict[str, dict[str, Any]] = {
+    "minimax-m3": _MINIMAX_3,
+    "minimax-m3, blocks of 3, two of them local, every layer": {
+        **{k: v for k, v in _MINIMAX_3.items() if k not in ("layer_types", "mlp_layer_types")},
+        "index_block_size": 3,
+        "index_topk_blocks": 3,
+        "index_local_blocks": 2,
+        "sparse_attention_config": {"sparse_attention_freq": [1, 1, 1], "sparse_block_size": 3},
+        "moe_layer_freq": [1, 0, 1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.75},
+    },
     "deepseek-v4": _DEEPSEEK_4,
     "deepseek-v4, yarn, all entries, clamps that bite": {
         **{key: value for key, value in _DEEPSEEK_4.items() if key not in ("layer_types", "compress_rates")},

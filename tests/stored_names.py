@@ -42,6 +42,12 @@ _STORED["hy_v3"] = {
     r"\.shared_experts\.": ".shared_mlp.",
 }
 _STORED["deepseek_v4"] = newest_cases.STORED
+_STORED["minimax_m3_vl_text"] = {
+    r"mlp\.(experts|gate|shared_experts)\.": r"block_sparse_moe.\1.",
+    r"gate\.e_score": "e_score",
+    r"self_attn\.indexer\.": "self_attn.index_",
+    **_STORED["lfm2_moe"],
+}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
@@ -64,6 +70,9 @@ def parts(name: str, tensor: Any, model_type: str) -> Iterator[tuple[str, Any]]:
         for e, rows in enumerate(tensor):
             for kind, part in zip(kinds, rows.chunk(len(kinds)), strict=True):
                 yield f"{stem}.{e}.{kind}.weight", part
+    elif name.endswith("gate_up_proj.weight") and model_type == "minimax_m3_vl_text":
+        for part, rows in zip(("gate", "up"), tensor.chunk(2), strict=True):
+            yield name.replace("gate_up", part), rows
     elif stem.endswith(".conv1d") and model_type == "kimi_linear":
         for part, rows in zip("qkv", tensor.chunk(3), strict=True):
             yield name.replace("conv1d", f"{part}_conv1d"), rows

@@ -305,20 +305,31 @@ def test_the_bundled_products_are_near_what_was_measured() -> None:
             assert errors(case.predicted({"gemm_bf16": at.kernel}), case.seconds).mape < 0.12
 
 
-def test_collectives_between_nodes_are_not_fitted(tmp_path: Path) -> None:
+def test_collectives_between_nodes_are_fitted_where_the_network_is_known(tmp_path: Path) -> None:
     header = "gpu,op,dtype,num_gpus,bytes,latency_us,framework,kernel,note,source\n"
-    row = "a100_dgx,all_reduce,fp16,{},{},50,torch.distributed nccl,nccl,devices_per_node={},test\n"
+    row = "{},all_reduce,fp16,{},{},500000,torch.distributed nccl,nccl,devices_per_node={},test\n"
     rows = [
-        row.format(ranks, size, inside) for ranks in (2, 4, 8) for size in (2**12, 2**20) for inside in (2, 4)
+        row.format(gpu, ranks, size, each)
+        for gpu in ("a100_sxm", "a100_dgx")
+        for ranks in (2, 4, 8)
+        for size in (2**12, 2**20)
+        for each in (2, 4)
     ]
     (tmp_path / "collective.csv").write_text(header + "".join(rows))
-    [case], problems = cases_of(tmp_path / "collective.csv", "all_reduce")
-    assert case.device == hw.load("a100-80-sxm")
-    [term] = case.clock.terms
-    assert sorted(term.call.shape.ranks) == [2, 2, 2, 2, 4, 4]
-    assert [
-        p for p in problems if "between nodes: the table does not say over which network" in p
-    ] == problems
+    found, problems = cases_of(tmp_path / "collective.csv", "all_reduce")
+    assert [case.device for case in found] == [hw.load("a100-80-sxm"), hw.load("dgx-a100")]
+    for case in found:
+        [term] = case.clock.terms
+        assert sorted(term.call.shape.ranks) == [2, 2, 2, 2, 4, 4]
+    [between], _ = cases_of(tmp_path / "collective.csv", "network")
+    [term] = between.clock.terms
+    assert (between.clock.known > 0).all()  # what is inside a node is held
+    # Of a node's two or four ranks each sends for itself what a ring of so many sends: 2(n-1)/n.
+    assert sorted(zip(term.call.shape.ranks, term.call.shape.share, strict=True)) == sorted(
+        2 * [(2, 3 / 4), (4, 7 / 16), (2, 7 / 8)]
+    )
+    assert between.families == ("network",)
+    assert all("between nodes: the table does not say over which network" in p for p in problems)
 
 
 @pytest.mark.parametrize("engine", ["a: b", "123", 'x"y', "my-a", "torch.distributed nccl", "- #"])

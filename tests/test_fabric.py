@@ -27,6 +27,7 @@ NETWORKS = (
     Link(1.25e9),
     Link(2e12, direct=True, reduces=True),
 )
+COLLECTIVES = [op for op in OPS if op != "send_recv"]
 DEVICES = [*hw.clusters(), *hw.names()]
 
 
@@ -73,7 +74,7 @@ def adds(device: Device, cost: str | None, op: str) -> bool:
 @pytest.mark.parametrize("name", [n for n in DEVICES if n != "cpu"])
 def test_what_crosses_nodes_takes_no_less_than_inside_one(name: str, cost: str | None) -> None:
     """Of as many ranks and of those that one node has; the bound is below it, and more nodes take no less."""
-    for device, op in product(over(name), OPS):
+    for device, op in product(over(name), COLLECTIVES):
         inside = {n: seconds(price(device, cost, op, 1, n), at(op, n, whole=True)) for n in IN_BOX}
         for each in IN_EACH:
             for nodes in NODES:
@@ -94,11 +95,23 @@ def test_what_crosses_nodes_takes_no_less_than_inside_one(name: str, cost: str |
 def test_more_ranks_take_no_less_at_the_same_payload_of_each(name: str, cost: str | None) -> None:
     """But for sums in switches."""
     device = hw.load(name)
-    for op in OPS:
+    for op in COLLECTIVES:
         if not adds(device, cost, op):
             found = [seconds(price(device, cost, op, 1, n), at(op, n)) for n in IN_BOX]
             for few, many in pairwise(found):
                 no_less(many, few, name, op)
+
+
+@pytest.mark.parametrize("engine", [None, "torch.distributed nccl"])
+@pytest.mark.parametrize("name", [n for n in DEVICES if n != "cpu"])
+def test_a_send_to_another_node_takes_no_less(name: str, engine: str | None) -> None:
+    for device in over(name):
+        for cost in ("ideal", None):
+            by = model(device, cost, None if cost or model(device).name == "ideal" else engine)
+            one, two = (by.price(row("send_recv", nodes, 2 // nodes)) for nodes in (1, 2))
+            binding = Binding(s=PAYLOADS / 2)
+            no_less(seconds(two, binding), seconds(one, binding), name, device.node, cost)
+            no_less(seconds(two, binding), two.least(binding))
 
 
 def test_a_small_sum_over_two_nodes_waits_for_both_kinds_of_link() -> None:

@@ -15,7 +15,7 @@ from llmir.build import Builder
 from llmir.dim import B, Binding, C, T, grown
 from llmir.errors import ParseError, VerifyError
 from llmir.graph import Program
-from llmir.masks import MASKS, ChosenEntries, Entries, Mask, mask
+from llmir.masks import MASKS, ChosenBlocks, ChosenEntries, Entries, Mask, mask
 from llmir.mesh import ONE_DEVICE
 from llmir.op import infer, work
 from llmir.ops import make
@@ -118,6 +118,16 @@ def test_entries_are_seen_from_their_last_token_on(stride: int, new: int, cached
         few = ChosenEntries(stride, width)
         assert at(few.pairs(T, C)) == 2 * np.minimum(sees.sum(axis=1), width).sum()
         assert at(few.keys(T, C)) == min(count, new * width)
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 40), st.integers(0, 60))
+def test_of_blocks_a_query_sees_its_own_and_so_many_before(
+    length: int, width: int, new: int, cached: int
+) -> None:
+    by, at = ChosenBlocks(length, width), Binding(T=new, C=cached)
+    each = [q % length + 1 + length * min(q // length, width - 1) for q in range(cached, cached + new)]
+    assert at(by.pairs(T, C)) == 2 * sum(each)
+    assert max(each) <= by.most and at(by.keys(T, C)) == min(cached + new, new * length * width)
 
 
 # --- ALiBi --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from llmir.frontends.weights import expected
 
 from .newest_cases import CASES
 
-GLM, DEEPSEEK = "glm-5", "deepseek-v4"
+GLM, DEEPSEEK, MINIMAX = "glm-5", "deepseek-v4", "minimax-m3"
 
 
 def config(case: str, **changes: object) -> dict[str, Any]:
@@ -34,6 +34,16 @@ def config(case: str, **changes: object) -> dict[str, Any]:
                 "self_attn.indexer.weights_proj.weight": (16, 24),
                 "self_attn.kv_a_proj_with_mqa.weight": (12, 24),
                 "mlp.experts.7.down_proj.weight": (24, 12),
+            },
+        ),
+        (
+            MINIMAX,
+            {
+                "self_attn.index_q_proj.weight": (12, 24),
+                "self_attn.index_k_norm.weight": (6,),
+                "block_sparse_moe.e_score_correction_bias": (5,),
+                "block_sparse_moe.experts.4.w2.weight": (24, 12),
+                "block_sparse_moe.shared_experts.up_proj.weight": (14, 24),
             },
         ),
     ],
@@ -82,6 +92,12 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     (GLM, {"mlp_layer_types": ["dense"]}, "$.mlp_layer_types: expected dense or sparse for each of 3 layers"),
     (GLM, {"q_lora_rank": None}, "$.q_lora_rank: expected a positive integer, got null"),
     (GLM, {"index_topk": 0}, "$.index_topk: expected a positive integer, got 0"),
+    (MINIMAX, {"index_n_heads": 4}, "$.index_n_heads: 4 heads for 2 key/value heads, which need one each"),
+    (MINIMAX, {"index_local_blocks": 3}, "$.index_local_blocks: 3 is more than the 2 blocks"),
+    (MINIMAX, {"index_local_blocks": 0}, "$.index_local_blocks: expected a positive integer, got 0"),
+    (MINIMAX, {"layer_types": ["sliding_attention"] * 3}, '$.layer_types[0]: "sliding_attention" is not mod'),
+    (MINIMAX, {"mlp_layer_types": ["moe"] * 3}, "$.mlp_layer_types: expected dense or sparse for each of 3"),
+    (MINIMAX, {"use_gemma_norm": False}, "$.use_gemma_norm: false is not modelled"),
     (DEEPSEEK, {"o_groups": 3}, "$.o_groups: 3 groups do not divide 4 heads"),
     (DEEPSEEK, {"layer_types": ["full_attention"] * 4}, '$.layer_types[0]: "full_attention" is not modelled'),
     (DEEPSEEK, {"layer_types": ["sliding_attention"]}, "$.layer_types: 1 kinds for 4 layers"),
@@ -188,3 +204,58 @@ def test_each_op_of_deepseek_v4_is_priced_whether_an_entry_ends_or_not(context: 
     step = llmir.analyze(program, "h100-sxm", batch=8, new=1, context=context)
     ops = [op for op in step.ops if op.name != "engine_overhead"]
     assert all(op.basis and op.time_s > 0 for op in ops) and 0.002 < step.time_s < 0.05
+
+
+@st.composite
+def block_models(draw: st.DrawFn) -> dict[str, Any]:
+    """A small MiniMax-M3, whose heads two ranks can share."""
+    return config(
+        MINIMAX,
+        vocab_size=8,
+        torch_dtype="float32",
+        num_local_experts=4,
+        shared_intermediate_size=16,
+        num_attention_heads=draw(st.sampled_from((4, 8))),
+        index_block_size=draw(st.integers(1, 4)),
+        index_topk_blocks=draw(st.integers(2, 3)),
+        index_local_blocks=draw(st.integers(1, 2)),
+    )
+
+
+@settings(max_examples=15)
+@given(
+    block_models(),
+    st.sampled_from(
+        (
+            *("shard{tp=2}", "shard{tp=2, sp=1}", "shard{dp=2, ep=2}", "shard{tp=4, dp=2, ep=4}", "unroll"),
+            "stages{pp=3},shard{tp=2}",
+        )
+    ),
+    st.sampled_from(("", "fuse-attention", llmir.DEFAULT_PIPELINE)),
+)
+def test_passes_keep_what_attention_to_blocks_means(config: dict[str, Any], step: str, others: str) -> None:
+    program = llmir.load(config, logits="all")
+    after = llmir.run(program, [others, step])
+    assert llmir.equivalent(program, after)
+    assert llmir.parse_program(llmir.print_program(after)) == after
+
+
+def test_minimax_m3_reads_the_blocks_that_it_chooses_and_all_of_the_index() -> None:
+    """Of its class on the meta device, 3 layers dense and full, 57 of the others: 426,174,565,632."""
+    program = llmir.load("MiniMax-M3")
+    assert program.parameters == 426_174_565_632
+    program = llmir.run(program, llmir.DEFAULT_PIPELINE)
+    step = llmir.analyze(program, "h200", batch=1, new=1, context=131071)
+    each = 2 * 4 * 128 * 2
+    due = each * (3 * 131072 + 57 * 16 * 128) + 57 * 131072 * 128 * 2
+    assert step.bytes_by_role["kv_cache_read_bytes"] == due
+    assert step.kv_cache_bytes == 131072 * (60 * each + 57 * 128 * 2)
+    assert all(op.basis for op in step.ops if op.name != "engine_overhead")
+
+
+def test_the_language_model_of_minimax_m3_is_read_from_the_whole() -> None:
+    text = {k: v for k, v in CASES[MINIMAX].items() if k != "architectures"}
+    whole = {"architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl"}
+    program = llmir.load({**whole, "text_config": text, "vision_config": {"hidden_size": 8}})
+    assert program.parameters == llmir.load(CASES[MINIMAX]).parameters
+    assert program.notes[0].startswith("the language model alone is modelled")

@@ -12,8 +12,9 @@ import pytest
 import llmir
 from llmir import hw
 from llmir.backends.analysis.report import Report
+from llmir.backends.cost import rows
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.tables import Kernels, Points, load
+from llmir.backends.silicon.tables import FORMATS, Kernels, Points, load
 from llmir.backends.silicon.validate import priced_by
 from llmir.build import Builder
 from llmir.dim import Binding
@@ -23,6 +24,9 @@ from llmir.ops.source import Source
 EXACT = 1e-12
 ENGINES = ("vllm", "sglang", "trtllm", "sglang-triton", "another")
 DEVICES = ("h100_sxm", "b200_sxm", "a100_sxm", "l40s", "h200", "mi300x")
+
+BLOCK, DTYPES = "module:DeepseekV3ForCausalLM:gemm=", ("bfloat16", "fp8_block", "nvfp4")
+PRODUCTS = (("pre", "bfloat16", 7), ("post", "fp8", 900))
 
 # A few rows of each table: columns, and cells beside device and framework.
 TABLES = {
@@ -50,6 +54,16 @@ TABLES = {
         ],
     ),
     "encoder": ("dtype,batch,q_len,num_heads,head_dim", ["bfloat16,3,512,16,64", "bfloat16,1,77,12,64"]),
+    "latent": (
+        "phase,scope,dtype,kv_dtype,batch,q_len,context,num_heads,timed",
+        [
+            "decode,attn_core,bfloat16,fp8,8,1,4000,16,absorbed",
+            "prefill,attn_core,bfloat16,bfloat16,2,500,500,128,naive",
+            *(f"bmm,mla_gen_{part},{dtype},,{tokens},1,0,128," for part, dtype, tokens in PRODUCTS),
+            *(f"decode,{BLOCK}{dtype},bfloat16,fp8,4,1,900,64,absorbed" for dtype in DTYPES),
+            *(f"prefill,{BLOCK}{dtype},bfloat16,bfloat16,2,300,301,16,naive" for dtype in DTYPES),
+        ],
+    ),
     "scan": (
         "family,phase,timed,batch,seq_len,num_k_heads,head_k_dim,num_v_heads,head_v_dim"
         ",nheads,head_dim,d_state,n_groups,d_conv",
@@ -224,3 +238,26 @@ def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str,
         )
         found = only(tmp_path / "x.csv", f"{text}h100-sxm,{engine}-1.0,100,{cells}\n")
         assert found.predicted_s == pytest.approx(sum(op.time_s for op in ops), rel=1e-9)
+
+
+@pytest.mark.parametrize(("phase", "new", "form"), [("decode", 1, "absorbed"), ("prefill", 700, "naive")])
+def test_a_block_of_latent_attention_is_that_of_the_model(phase: str, new: int, form: str) -> None:
+    """Products, attention and cache of one of DeepSeek-V3's layers, however projections are merged."""
+    model = llmir.run(llmir.load("deepseek-v3"), llmir.DEFAULT_PIPELINE)
+    cached = 1000 if new == 1 else 0
+    step = llmir.analyze(model, "h100-sxm", batch=3, new=new, context=cached)
+    blocks = ("attention", "attention_core")
+    layer = [op for op in step.ops if op.name.startswith("dense_layer.") and op.block in blocks]
+    table = FORMATS["mla"]
+    assert isinstance(table, Kernels)
+    program = table.program("bfloat16", "bfloat16", BLOCK + "fp8_block", form)
+    at = Binding(b=3, t=new, c=cached + new, p=cached, g=128)
+    found = rows(program)
+    reads = ("kv_cache_read_bytes",) * (form == "absorbed")  # a whole prompt is not read back
+    for figure in ("matmul_flops", "kv_cache_write_bytes", *reads):
+        said = sum(getattr(op, figure) for op in layer)
+        assert sum(float(at(row.amounts[figure])) for row in found) == pytest.approx(said, rel=1e-12), figure
+    weights = sum(op.weight_read_bytes for op in layer)
+    assert sum(float(at(row.amounts["weight_read_bytes"])) for row in found) == pytest.approx(
+        weights, rel=2e-3
+    )

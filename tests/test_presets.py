@@ -122,6 +122,7 @@ PUBLISHED = {
     "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
     "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
     "GLM-5": 743_911_199_232,  # of transformers' class; the publisher says 744B
+    "MiniMax-M3": 426_174_565_632,  # of transformers' class; 428B with a vision tower
     "DeepSeek-V4-Flash": 284_325_869_015,  # of transformers' class; the publisher says 284B
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,

@@ -84,6 +84,7 @@ def _latent(case: str) -> dict[str, object]:
     return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
 
 
+_TWO = {"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
     "tiny-apertus.fused.ir": (_front("apertus"), llmir.DEFAULT_PIPELINE),
@@ -103,6 +104,7 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-deepseek-v2.ir": (_latent("deepseek-v2, groups, biases, yarn"), ""),
     "tiny-deepseek-v3.fused.ir": (_latent("deepseek-v3"), llmir.DEFAULT_PIPELINE),
     "tiny-deepseek-v3.2.ir": (_latent("deepseek-v3.2"), "absorb-mla,fuse-attention"),
+    "tiny-minimax-m3.ir": (_latent("minimax-m3") | {"num_hidden_layers": 2} | _TWO, "fuse-attention"),
     "tiny-glm-5.ir": (_latent("glm-5") | {"num_hidden_layers": 2}, "absorb-mla,fuse-attention"),
     "tiny-deepseek-v4.fused.ir": (_latent("deepseek-v4"), llmir.DEFAULT_PIPELINE),
     "tiny-ernie-4.5-moe.fused.ir": (_sparse("ernie-4.5-moe", 2), llmir.DEFAULT_PIPELINE),

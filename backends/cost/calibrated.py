@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -15,7 +15,7 @@ from llmir.hw import Device
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
-from .kernels import Call, Host, Network, across, calls
+from .kernels import Call, Host, Kernel, Network, across, calls
 from .nodes import boxed, split
 from .price import Model, Price, Roofline
 from .relatives import borrowing
@@ -111,27 +111,30 @@ class Measured(Price):
 
 @dataclass(frozen=True)
 class Crossing(Measured):
-    """The time of ranks in several nodes: of the slowest of `inside`, beside what the network adds."""
+    """The time of ranks in several nodes: of the slowest of `inside`, beside what the network adds.
+
+    `network` is the fit's, or NCCL's own where the engine was not measured between nodes.
+    """
 
     inside: tuple[Measured, ...] = ()
     over: tuple[Call, ...] = ()  # the ways through the network
-    network: Network = field(default_factory=Network)
+    network: Kernel | None = None
 
     def _fresh(self, at: Binding) -> tuple[Number, Number]:
         least = self.roofline.time(at)
         near = reduce(maximum, (one.call.seconds(one.fit.kernel, one.device, at, 0.0) for one in self.inside))
-        ways = (way.seconds(self.network, self.device, at, 0.0) for way in self.over)
+        ways = (way.seconds(self.network or Network(), self.device, at, 0.0) for way in self.over)
         return maximum(near + reduce(minimum, ways), least), least
 
     @property
     def basis(self) -> Basis:
-        """The roofline between nodes."""
-        return BETWEEN_NODES
+        """Whose network it is; the roofline between nodes where it was not measured."""
+        return super().basis if self.network else BETWEEN_NODES
 
     @property
-    def error(self) -> None:
-        """None: it is not known."""
-        return None
+    def error(self) -> float | None:
+        """That of the network."""
+        return super().error if self.network else None
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,10 @@ class Calibrated(Model):
         calls = {within(one.call, n) for n in (most, max(2, len(split(self.device, row.work.group)[0])))}
         fits = [nearest(device, one.call.families, engine) for engine in (self.engine, NCCL)]
         inside = [replace(one, device=device, call=call, fit=fit) for call in calls for fit in fits if fit]
-        return Crossing(**vars(one), inside=tuple(inside), over=over)
+        made = Crossing(**vars(one), inside=tuple(inside), over=over)
+        fit = nearest(self.device, over[0].families, self.engine)
+        known = fit and self.engine and owner(self.engine) == owner(fit.engine)
+        return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
         found = nearest(self.device, made.families, self.engine)

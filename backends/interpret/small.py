@@ -13,7 +13,7 @@ from itertools import count
 from math import lcm
 from typing import Any
 
-from llmir.dim import Dim, Min, Size
+from llmir.dim import Dim, Min, Size, T
 from llmir.errors import InputError, VerifyError
 from llmir.graph import Graph, Node, Program
 from llmir.masks import mask
@@ -95,6 +95,6 @@ def _op(op: Op, short: dict[int, int]) -> Op:
 def _ring(size: Size) -> Size:
     """The size of a cache that keeps a window, of one that keeps a shorter one."""
     match size:
-        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)):
+        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)) if tokens != T:
             return Min.of(tokens, min(most, WINDOW - 1))
     return size

@@ -12,15 +12,7 @@ from ..mlps import Mlp, Routing
 from ..parts import all_but_every, attention, decoder, layers, slides, window
 from .deepseek import experts
 
-_EXPERTS = {
-    "n_routed_experts": 64,
-    "num_experts_per_tok": 6,
-    "moe_intermediate_size": 1408,
-    "n_shared_experts": 2,
-}
 _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm")
-# What the code that checkpoints bring along reads, and the class has alone.
-_FIXED = {"score_func": "sigmoid", "route_norm": True, "num_expert_groups": 1, "num_limited_groups": 1}
 
 
 @family("AfmoeForCausalLM", "afmoe")
@@ -28,11 +20,11 @@ def afmoe(config: Config) -> Decoder:
     """AfmoeForCausalLM: gated attention in windows, in each fourth layer to all keys without positions."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     config.ignore("load_balance_coeff", "use_grouped_mm")  # of training, and how the same sums are done
-    for key, value in _FIXED.items():
-        config.unmodelled(key, (None, value), "another choice of experts")
+    one = {"num_expert_groups": 1, "num_limited_groups": 1}
+    config.fixed("another choice of experts than the class has", score_func="sigmoid", route_norm=True, **one)
     scale, correction = config.number("route_scale", 1.0), "mlp.expert_bias"
     routing = Routing("sigmoid", normalize=True, scale=scale, correction=correction, learned=True)
-    routed = replace(experts(config, routing, _EXPERTS), router="router.gate")
+    routed = replace(experts(config, routing, (64, 6, 1408, 2)), router="router.gate")
     dense, first = Mlp(config.integer("intermediate_size", 6144)), config.integer("num_dense_layers", 1, 0)
     bias, every = config.flag("attention_bias", False), config.integer("global_attn_every_n_layers", 4)
     own = slides(config, all_but_every(every))
@@ -40,8 +32,7 @@ def afmoe(config: Config) -> Decoder:
         config,
         positions_default=16384,
         head_dim_default=128,
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=bias,
         qk_norm="head",
         gate="gate_proj",
         mask=window(config, 1024),

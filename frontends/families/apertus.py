@@ -21,14 +21,7 @@ def apertus(config: Config) -> Decoder:
     config.unmodelled("qk_norm", (None, True), "q and k that are not normalized")
     config.unmodelled("post_norm", (None, False), "norms behind sublayers")
     bias = config.flag("attention_bias", False)
-    mixer = attention(
-        config,
-        positions_default=65536,
-        theta_default=12e6,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm="head",
-    )
+    mixer = attention(config, positions_default=65536, theta_default=12e6, bias=bias, qk_norm="head")
     if not any(config.fields.get(key) for key in ("rope_parameters", "rope_scaling")):
         mixer = replace(mixer, rope=_ROPE)
     feed = mlp(

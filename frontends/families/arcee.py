@@ -19,5 +19,5 @@ def arcee(config: Config) -> Decoder:
         matrices=("up_proj", "down_proj"),
         activation=activation(config, default="relu2"),
     )
-    layer = Layer(attention(config, positions_default=4096, qkv_bias=bias, out_bias=bias), feed)
+    layer = Layer(attention(config, positions_default=4096, bias=bias), feed)
     return decoder(config, "ArceeForCausalLM", (layer,) * layers(config), eps_default=1e-5)

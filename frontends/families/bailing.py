@@ -8,11 +8,9 @@ from typing import Any
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
-from ..layers import Layer
-from ..mixers import Attention
 from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, drafts, layers
-from .deepseek import by_groups, experts
+from ..parts import attention, decoder, drafts
+from .deepseek import by_groups, experts, stack
 
 _NAMES = Names("model.word_embeddings")
 
@@ -23,13 +21,12 @@ def _ling(config: Config, architecture: str, routing: Routing, **how: Any) -> De
     for key in ("multi_gate", "norm_head", "norm_softmax", "use_bias", "using_split_qkv_in_self_attention"):
         config.unmodelled(key, (None, False), "other layers than the published ones have")
     config.ignore("embedding_dropout", "output_dropout", "router_dtype")
-    routed = experts(config, routing, {})
+    routed = experts(config, routing)
     config.unmodelled("moe_shared_expert_intermediate_size", (None, routed.intermediate), "another width")
     to = (*(f"query_key_value[{i}]" for i in range(3)), "dense")
-    mixer: Attention = attention(config, module="attention", matrices=to, **how)
-    dense, first = Mlp(config.integer("intermediate_size")), config.integer("first_k_dense_replace", 0, 0)
-    stack = tuple(Layer(mixer, dense if i < first else routed) for i in range(layers(config)))
-    return decoder(config, architecture, stack, names=_NAMES)
+    mixer = attention(config, module="attention", matrices=to, **how)
+    stacked = stack(config, mixer, Mlp(config.integer("intermediate_size")), routed, 0)
+    return decoder(config, architecture, stacked, names=_NAMES)
 
 
 @family("BailingMoeForCausalLM", "bailing_moe")
@@ -44,9 +41,10 @@ def bailing(config: Config) -> Decoder:
 def bailing_2(config: Config) -> Decoder:
     """Ling 2: DeepSeek V3's choice, q and k normalized, positions on a part (modeling_bailing_moe_v2.py)."""
     drafts(config)
-    config.unmodelled("score_function", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("moe_router_enable_expert_bias", (None, True), "experts chosen without a correction")
-    config.unmodelled("use_rmsnorm", (None, True), "another norm")
+    config.spelled(scoring_func="score_function")
+    config.fixed(
+        "another Ling 2 than the published ones", moe_router_enable_expert_bias=True, use_rmsnorm=True
+    )
     routing = replace(by_groups(config, 1, 1, 1.0), correction="mlp.gate.expert_bias")
     norm = "head" if config.flag("use_qk_norm", True) else ""
     how: dict[str, Any] = {"qk_norm": norm, "qk_norms": ("query_layernorm", "key_layernorm")}

@@ -28,7 +28,7 @@ _SAID = {
 
 def _attention(config: Config, **how: Any) -> Attention:
     bias = config.flag("attention_bias", False)
-    return interleaved(attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias, **how))
+    return interleaved(attention(config, positions_default=8192, bias=bias, **how))
 
 
 def _cohere(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
@@ -57,8 +57,7 @@ def cohere(config: Config) -> Decoder:
 def cohere2(config: Config) -> Decoder:
     """Cohere2ForCausalLM: windows in all layers but each fourth, which knows no positions."""
     every = config.integer("sliding_window_pattern", 4)
-    for key, value in {**_SAID, "layer_switch": every}.items():
-        config.unmodelled(key, (None, value), "another kind of layers")
+    config.fixed("another kind of layers", **_SAID, layer_switch=every)
     mixer = _attention(config)
     sliding, full = replace(mixer, mask=window(config, 4096)), replace(mixer, rope=None)
     return _cohere(config, "Cohere2ForCausalLM", (full, sliding), slides(config, all_but_every(every)))

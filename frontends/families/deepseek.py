@@ -8,26 +8,31 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
-from ..layers import Layer, Norms
-from ..mixers import Indexer, LatentAttention
+from ..layers import Layer, Norms, Sublayer
+from ..mixers import Indexer
 from ..mlps import Mlp, Moe, Routing
 from ..parts import check_chosen, decoder, drafts, has_experts, layers
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
-_V2 = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
-_V3 = dict(zip(_EXPERTS, (256, 8, 2048, 1), strict=True))
+_V2, _V3 = (64, None, 1407, 2), (256, 8, 2048, 1)
 
 
 def experts(
-    config: Config, routing: Routing, defaults: dict[str, int], *, bias: bool = False, module: str = "mlp"
+    config: Config,
+    routing: Routing,
+    defaults: tuple[int | None, int | None, int | None, int | None] = (None,) * 4,
+    *,
+    bias: bool = False,
+    module: str = "mlp",
 ) -> Moe:
     """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
 
-    A class whose default of those is 0 has none.
+    `defaults` are how many there are, how many are chosen, their width and how many are shared; a class whose
+    default of the last is 0 has none.
     """
-    keys = _EXPERTS if defaults.get("n_shared_experts") != 0 else _EXPERTS[:3]
+    keys = zip(_EXPERTS, defaults if defaults[3] != 0 else defaults[:3], strict=False)
     count, chosen, width, *shared = (
-        config.assumed(key, defaults[key]) if key in defaults else config.integer(key) for key in keys
+        config.assumed(key, default) if default else config.integer(key) for key, default in keys
     )
     found = Moe(
         count=count,
@@ -44,6 +49,8 @@ def experts(
 
 def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:
     """V3's: by sigmoid and a correction, in the groups of experts whose two best sum highest."""
+    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     return Routing(
         score="sigmoid",
         normalize=config.flag("norm_topk_prob", True),
@@ -55,13 +62,13 @@ def by_groups(config: Config, groups: int, kept: int, scale: float, module: str 
     )
 
 
-def stack(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
+def stack(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
     """The first layers dense, then those of experts; without experts where all are dense."""
     kept = config.integer("first_k_dense_replace", first, minimum=0)
     return tuple(Layer(mixer, dense if i < kept else sparse) for i in range(layers(config)))
 
 
-def by_type(config: Config, mixer: LatentAttention, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
+def by_type(config: Config, mixer: Sublayer, dense: Mlp, sparse: Moe, first: int) -> tuple[Layer, ...]:
     """As `mlp_layer_types` says; where it is absent, the first so many are dense."""
     return tuple(Layer(mixer, sparse if has else dense) for has in has_experts(config, first))
 
@@ -94,8 +101,6 @@ def deepseek_v2(config: Config) -> Decoder:
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
     """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. Of groups of experts the two best of each count."""
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     drafts(config)
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
@@ -108,15 +113,11 @@ def deepseek_v3(config: Config) -> Decoder:
 @family("DeepseekV32ForCausalLM", "deepseek_v32")
 def deepseek_v32(config: Config) -> Decoder:
     """DeepseekV32ForCausalLM: V3 whose queries see the keys that an indexer chooses for them."""
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     drafts(config)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
     mixer = replace(mixer, indexer=indexer(config, 64))
-    dense, sparse = (
-        Mlp(config.assumed("intermediate_size", 18432)),
-        experts(config, by_groups(config, 8, 4, 2.5), _V3),
-    )
+    dense = Mlp(config.assumed("intermediate_size", 18432))
+    sparse = experts(config, by_groups(config, 8, 4, 2.5), _V3)
     first = config.integer("first_k_dense_replace", 3, minimum=0)
     return decoder(config, "DeepseekV32ForCausalLM", by_type(config, mixer, dense, sparse, first))
 
@@ -124,18 +125,13 @@ def deepseek_v32(config: Config) -> Decoder:
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
     """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, whose indexer turns pairs of neighbours too."""
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     drafts(config)
     _own_indexers(config)
-    config.unmodelled("rope_interleave", (None, True), "halves that are rotated")
-    config.unmodelled("indexer_rope_interleave", (None, True), "halves that are rotated")
+    config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
     mixer = replace(mixer, indexer=indexer(config, 32, interleaved=True))
-    dense, sparse = (
-        Mlp(config.assumed("intermediate_size", 12288)),
-        experts(config, by_groups(config, 1, 1, 2.5), _V3),
-    )
+    dense = Mlp(config.assumed("intermediate_size", 12288))
+    sparse = experts(config, by_groups(config, 1, 1, 2.5), _V3)
     first = config.integer("first_k_dense_replace", 3, minimum=0)
     stacked = by_type(config, mixer, dense, sparse, first)
     return decoder(config, "GlmMoeDsaForCausalLM", stacked, eps_default=1e-5)
@@ -153,12 +149,10 @@ def _own_indexers(config: Config) -> None:
 @family("AXK1ForCausalLM", "axk1")
 def axk1(config: Config) -> Decoder:
     """AXK1ForCausalLM, A.X K1: V3 with a norm behind the experts."""
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     config.integer("q_lora_rank", 1536)  # there is no null
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=32768, interleaved=pairs)
-    sparse = experts(config, by_groups(config, 8, 4, 2.5), {**_V3, "n_routed_experts": 192})
+    sparse = experts(config, by_groups(config, 8, 4, 2.5), (192, 8, 2048, 1))
     dense = Mlp(config.assumed("intermediate_size", 18432))
     first, behind = (
         config.integer("first_k_dense_replace", 1, minimum=0),

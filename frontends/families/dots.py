@@ -28,9 +28,9 @@ def dots1(config: Config) -> Decoder:
         correction="mlp.gate.e_score_correction_bias",
     )
     bias, most = config.flag("attention_bias", False), config.integer("max_window_layers", 62, minimum=0)
-    full = attention(config, kv_default=32, qkv_bias=bias, out_bias=bias, qk_norm="head")
+    full = attention(config, kv_default=32, bias=bias, qk_norm="head")
     sliding = replace(full, mask=window(config, 4096))
-    sparse, dense = experts(config, routing, {}), Mlp(config.assumed("intermediate_size", 10944))
+    sparse, dense = experts(config, routing), Mlp(config.assumed("intermediate_size", 10944))
     kept = config.integer("first_k_dense_replace", 0, minimum=0)
     stack = tuple(
         Layer(sliding if slide else full, dense if i < kept else sparse)

@@ -19,8 +19,7 @@ def ernie4_5(config: Config) -> Decoder:
         kv_default=2,
         head_dim_default=128,
         theta_default=500000.0,
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=bias,
     )
     layer = Layer(interleaved(mixer), mlp(config, bias=bias))
     stack = (layer,) * layers(config)

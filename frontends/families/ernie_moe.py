@@ -32,7 +32,7 @@ def ernie_moe(config: Config) -> Decoder:
         shared=Mlp(shared, bias, "mlp.shared_experts", "shared_experts", "shared_") if shared else None,
     )
     dense, sparse = Mlp(config.integer("intermediate_size"), bias=bias), check_chosen(config, experts)
-    how: dict[str, Any] = {**_MIXER, "qkv_bias": bias, "out_bias": bias}
+    how: dict[str, Any] = {**_MIXER, "bias": bias}
     mixer = interleaved(attention(config, **how))
     stack = tuple(Layer(mixer, sparse if routed else dense) for routed in _routed(config))
     ends: dict[str, Any] = {"eps_default": 1e-5, "tied_default": True, "head_bias": bias}

@@ -36,25 +36,18 @@ def exaone4(config: Config) -> Decoder:
     return decoder(config, "Exaone4ForCausalLM", stack, eps_default=1e-5)
 
 
-_EXPERTS = {
-    "n_routed_experts": 64,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1024,
-    "n_shared_experts": 1,
-}
-
-
 @family("ExaoneMoeForCausalLM", "exaone_moe")
 @family("ExaoneMoEForCausalLM", "exaone_moe")
 def exaone_moe(config: Config) -> Decoder:
     """ExaoneMoeForCausalLM, K-EXAONE: DeepSeek V3's experts, norms before both sublayers."""
     drafts(config)
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     config.spelled(first_k_dense_replace="first_last_k_dense_replace", n_routed_experts="num_experts")
     config.spelled(n_shared_experts="num_shared_experts")
     routing = replace(by_groups(config, 1, 1, 2.5), correction="mlp.e_score_correction_bias")
-    routed, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 16384))
+    routed, dense = (
+        experts(config, routing, (64, 8, 1024, 1)),
+        Mlp(config.assumed("intermediate_size", 16384)),
+    )
     has = has_experts(config, config.integer("first_k_dense_replace", 1, minimum=0))
     config.unmodelled("is_moe_layer", (None, [*has]), "other layers of experts than the class has")
     stack = tuple(Layer(m, routed if s else dense) for m, s in zip(_mixers(config), has, strict=True))

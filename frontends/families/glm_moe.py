@@ -9,14 +9,7 @@ from ..latents import latent
 from ..layers import Layer
 from ..mlps import Mlp
 from ..parts import attention, decoder, drafts, layers
-from .deepseek import by_groups, by_type, experts
-
-_EXPERTS = {
-    "n_routed_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1408,
-    "n_shared_experts": 1,
-}
+from .deepseek import by_groups, by_type, experts, stack
 
 
 @family("Glm4MoeForCausalLM", "glm4_moe")
@@ -33,13 +26,11 @@ def glm_moe(config: Config) -> Decoder:
         qkv_bias=config.flag("attention_bias", False),
         qk_norm="head" if config.flag("use_qk_norm", False) else "",
     )
-    sparse, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 10944))
-    first = config.integer("first_k_dense_replace", 1, minimum=0)
-    stack = tuple(Layer(mixer, dense if i < first else sparse) for i in range(layers(config)))
-    return decoder(config, "Glm4MoeForCausalLM", stack, eps_default=1e-5)
-
-
-_LITE = {**_EXPERTS, "n_routed_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1536}
+    sparse, dense = (
+        experts(config, routing, (128, 8, 1408, 1)),
+        Mlp(config.assumed("intermediate_size", 10944)),
+    )
+    return decoder(config, "Glm4MoeForCausalLM", stack(config, mixer, dense, sparse, 1), eps_default=1e-5)
 
 
 @family("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
@@ -48,14 +39,11 @@ def glm_moe_lite(config: Config) -> Decoder:
     drafts(config)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
-    sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), _LITE)
+    sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), (64, 4, 1536, 1))
     dense = Mlp(config.assumed("intermediate_size", 10240))
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
-    stack = by_type(config, mixer, dense, sparse, 1)
-    return decoder(config, "Glm4MoeLiteForCausalLM", stack, eps_default=1e-5)
-
-
-_SOLAR = {**_EXPERTS, "moe_intermediate_size": 1280}
+    stacked = by_type(config, mixer, dense, sparse, 1)
+    return decoder(config, "Glm4MoeLiteForCausalLM", stacked, eps_default=1e-5)
 
 
 @family("SolarOpenForCausalLM", "solar_open")
@@ -70,5 +58,5 @@ def solar_open(config: Config) -> Decoder:
         theta_default=1e6,
         qkv_bias=config.flag("attention_bias", False),
     )
-    layer = Layer(mixer, experts(config, by_groups(config, groups=1, kept=1, scale=1.0), _SOLAR))
+    layer = Layer(mixer, experts(config, by_groups(config, groups=1, kept=1, scale=1.0), (128, 8, 1280, 1)))
     return decoder(config, "SolarOpenForCausalLM", (layer,) * layers(config), eps_default=1e-5)

@@ -47,7 +47,7 @@ def gpt2(config: Config) -> Decoder:
     rows = _spelled(config, 1024)
     config.unmodelled("scale_attn_by_inverse_layer_idx", (False,), "scores scaled by the layer's number")
     names = ("c_attn[0]^T", "c_attn[1]^T", "c_attn[2]^T", "c_proj^T")
-    how: dict[str, Any] = {"module": "attn", "matrices": names, "qkv_bias": True, "out_bias": True}
+    how: dict[str, Any] = {"module": "attn", "matrices": names, "bias": True}
     mixer = attention(config, rope=None, scale=_scale(config), **how)
     return _learned(config, "GPT2LMHeadModel", rows, mixer, _mlp(config, "gelu_new", "c_fc^T", "c_proj^T"))
 
@@ -58,12 +58,7 @@ def gpt_bigcode(config: Config) -> Decoder:
     rows, act = _spelled(config, 1024), "gelu_pytorch_tanh"
     one, (count, *_) = config.flag("multi_query", True), heads(config, None, None)
     names = tuple(f"c_attn[{i}]" if one else f"c_attn[{i}/{count}]" for i in range(3))
-    how: dict[str, Any] = {
-        "module": "attn",
-        "matrices": (*names, "c_proj"),
-        "qkv_bias": True,
-        "out_bias": True,
-    }
+    how: dict[str, Any] = {"module": "attn", "matrices": (*names, "c_proj"), "bias": True}
     mixer = attention(config, rope=None, kv_heads=1 if one else count, scale=_scale(config), **how)
     return _learned(config, "GPTBigCodeForCausalLM", rows, mixer, _mlp(config, act, "c_fc", "c_proj"))
 

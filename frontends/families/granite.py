@@ -14,7 +14,7 @@ from ..parts import attention, decoder, layers, mlp
 def _scaled(config: Config, architecture: str, scale: float | None, norms: Norms, logits: float) -> Decoder:
     """Llama whose embeddings, scores, residuals and logits are scaled."""
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias, scale=scale)
+    mixer = attention(config, bias=bias, scale=scale)
     feed = mlp(config, bias=config.flag("mlp_bias", False))
     layer = Layer(mixer, feed, norms, residual=config.number("residual_multiplier", 1.0))
     embeddings = config.number("embedding_multiplier", 1.0)

@@ -29,7 +29,7 @@ def _granite(config: Config, architecture: str, always: Mlp | None) -> Decoder:
     bias = config.flag("attention_bias", False)
     experts = replace(stacked(config, config.assumed("num_local_experts", 8)), shared=always)
     scale = config.number("attention_multiplier", 1.0)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias, scale=scale)
+    mixer = attention(config, bias=bias, scale=scale)
     layer = Layer(mixer, check_chosen(config, experts), residual=config.number("residual_multiplier", 1.0))
     return decoder(
         config,

@@ -24,11 +24,11 @@ def _mixer(config: Config) -> Attention:
     how: dict[str, Any] = {"qk_norm": "head", "qk_norms": norms, "norm_turned": True}
     stated = config.nested("rope_parameters") or config.nested("rope_scaling")
     if stated is None or not stated.fields.get("alpha"):
-        return attention(config, qkv_bias=bias, out_bias=bias, **how)
+        return attention(config, bias=bias, **how)
     stated.unmodelled("rope_type" if "rope_type" in stated else "type", ("dynamic",), "alpha beside it")
     stated.ignore("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim", "type")
     theta = (stated if "rope_theta" in stated else config).number("rope_theta", 10000.0)
-    mixer = attention(config, rope=Rope(theta), qkv_bias=bias, out_bias=bias, **how)
+    mixer = attention(config, rope=Rope(theta), bias=bias, **how)
     power = mixer.head_dim / (mixer.head_dim - 2)
     return replace(mixer, rope=Rope(theta * stated.number("alpha") ** power))
 
@@ -67,14 +67,6 @@ def hunyuan_moe(config: Config) -> Decoder:
     return decoder(config, "HunYuanMoEV1ForCausalLM", stack, eps_default=1e-5)
 
 
-_HY3 = {
-    "n_routed_experts": 192,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1536,
-    "n_shared_experts": 1,
-}
-
-
 @family("HYV3ForCausalLM", "hy_v3")
 def hy3(config: Config) -> Decoder:
     """HYV3ForCausalLM: experts by sigmoid and a correction beside a shared one, the first layer dense."""
@@ -83,11 +75,11 @@ def hy3(config: Config) -> Decoder:
     bias, wide = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     scale = config.number("router_scaling_factor", 2.826)
     routing = Routing("sigmoid", normalize=True, scale=scale, correction="mlp.expert_bias")
-    found = experts(config, routing, _HY3)
+    found = experts(config, routing, (192, 8, 1536, 1))
     shared = found.shared and replace(found.shared, module="mlp.shared_mlp", bias=wide)
     routed = replace(found, router="router.gate", shared=shared)
     dense = Mlp(config.assumed("intermediate_size", 13312), bias=wide)
     how: dict[str, Any] = {"kv_default": 8, "head_dim_default": 128, "theta_default": 11158840.0}
-    mixer = attention(config, positions_default=131072, qkv_bias=bias, out_bias=bias, qk_norm="head", **how)
+    mixer = attention(config, positions_default=131072, bias=bias, qk_norm="head", **how)
     stack = tuple(Layer(mixer, routed if has else dense) for has in has_experts(config, 1))
     return decoder(config, "HYV3ForCausalLM", stack, eps_default=1e-5)

@@ -14,7 +14,7 @@ from ..parts import activation, attention, decoder, layers, mlp
 def jais2(config: Config) -> Decoder:
     """Jais2ForCausalLM: LayerNorm, biases everywhere, an MLP without a gate."""
     bias = config.flag("attention_bias", True)
-    mixer = attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, positions_default=8192, bias=bias)
     own = mlp(
         config,
         bias=config.flag("mlp_bias", True),

@@ -23,12 +23,6 @@ _SPELLED = {
     "num_experts_per_tok": "num_experts_per_token",
     "n_shared_experts": "num_shared_experts",
 }
-_EXPERTS = {
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1024,
-    "n_shared_experts": 1,
-}
 _LOW = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
 _MODULE = "block_sparse_moe"
 
@@ -42,7 +36,9 @@ def kimi_linear(config: Config) -> Decoder:
     config.ignore("head_dim", "rope_theta", "rope_scaling", "rope_parameters", "use_grouped_topk")
     attends = latent(config, (None, 512, 128, 64, 128), positions_default=None, interleaved=False)
     routing = by_groups(config, groups=1, kept=1, scale=2.446, module=_MODULE)
-    sparse = replace(experts(config, routing, _EXPERTS, module=_MODULE), matrices=apart("w1", "w3", "w2"))
+    sparse = replace(
+        experts(config, routing, (256, 8, 1024, 1), module=_MODULE), matrices=apart("w1", "w3", "w2")
+    )
     dense = Mlp(config.assumed("intermediate_size", 9216))
     linear = config.nested("linear_attn_config") or Config({}, name=config.name)
     mixers: dict[str, Sublayer] = {_KINDS[0]: _kda(config, linear), _KINDS[1]: attends}

@@ -14,6 +14,6 @@ from ..parts import attention, decoder, layers, mlp
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, bias=bias)
     layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))
     return decoder(config, "LlamaForCausalLM", (layer,) * layers(config))

@@ -16,19 +16,6 @@ from ..rope import ropes
 from .deepseek import experts
 
 _KINDS = ("full_attention", "sliding_attention")
-_EXPERTS = {
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 2048,
-    "n_shared_experts": 0,
-}
-# What the released code reads, and the class has alone.
-_FIXED: dict[str, object] = {
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "add_swa_attention_sink_bias": True,
-    "add_full_attention_sink_bias": False,
-}
 
 
 @family("MiMoV2FlashForCausalLM", "mimo_v2_flash")
@@ -36,8 +23,9 @@ def mimo_v2_flash(config: Config) -> Decoder:
     """MiMoV2FlashForCausalLM: windows in all layers but the first and each sixth."""
     config.spelled(rms_norm_eps="layernorm_epsilon")
     count, mixers = layers(config), dict(zip(_KINDS, _mixers(config), strict=True))
-    for key, value in {**_FIXED, "moe_layer_freq": [0] + [1] * (count - 1)}.items():
-        config.unmodelled(key, (None, value), "another model than the class is")
+    why, routed_by = "another model than the class is", {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    config.fixed(why, **routed_by, moe_layer_freq=[0] + [1] * (count - 1))
+    config.fixed(why, add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)
     routing = Routing(
         score="sigmoid",
         normalize=config.flag("norm_topk_prob", True),
@@ -47,7 +35,10 @@ def mimo_v2_flash(config: Config) -> Decoder:
         best=2,
         correction="mlp.gate.e_score_correction_bias",
     )
-    routed, dense = experts(config, routing, _EXPERTS), Mlp(config.assumed("intermediate_size", 16384))
+    routed, dense = (
+        experts(config, routing, (256, 8, 2048, 0)),
+        Mlp(config.assumed("intermediate_size", 16384)),
+    )
     slides = config.integers("hybrid_layer_pattern", [int(i > 0 and (i + 1) % 6 > 0) for i in range(count)])
     usual = [_KINDS[min(slide, 1)] for slide in slides]
     found = zip(kinds(config, usual, *_KINDS), has_experts(config, 1), strict=True)
@@ -62,10 +53,9 @@ def _mixers(config: Config) -> tuple[Attention, Attention]:
         fact = f"twice {groups} does not divide {count} attention heads"
         raise config.error("num_key_value_heads", fact)
     value, scale = config.integer("v_head_dim", 128), "attention_value_scale"
-    said = {"num_attention_heads": count, "num_key_value_heads": 2 * groups, "head_dim": size}
-    for key, usual in {**said, "v_head_dim": value}.items():
-        config.unmodelled(f"swa_{key}", (None, usual), "other sizes in layers with windows")
-    config.unmodelled("attention_chunk_size", (None, config.fields.get("sliding_window")), "chunks")
+    why, own = "other sizes in layers with windows", {"swa_num_key_value_heads": 2 * groups}
+    config.fixed(why, swa_num_attention_heads=count, swa_head_dim=size, swa_v_head_dim=value, **own)
+    config.fixed("chunks", attention_chunk_size=config.fields.get("sliding_window"))
     local, whole = ropes(config, size, 131072, config.number("swa_rope_theta", 1e4), 5e6, share=0.334)
     how: dict[str, Any] = {"kv_default": 4, "head_dim_default": 192, "rope": whole, "value_dim": value}
     how |= {"value_scale": (config.optional_number(scale) if scale in config else 0.707) or 1.0}

@@ -40,7 +40,7 @@ def minicpm(config: Config) -> Decoder:
     for key in ("scale_emb", "scale_depth", "dim_model_base"):
         config.number(key)
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, bias=bias)
     return _scaled(config, "MiniCPMForCausalLM", mixer, 1e-6)
 
 

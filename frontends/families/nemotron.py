@@ -14,7 +14,7 @@ from ..parts import activation, attention, decoder, layers, mlp
 def nemotron(config: Config) -> Decoder:
     """NemotronForCausalLM: norms whose weight is stored less 1, squared ReLU, half of a head rotated."""
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, positions_default=4096, share_default=0.5, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, positions_default=4096, share_default=0.5, bias=bias)
     act, wide = activation(config, default="relu2"), config.flag("mlp_bias", False)
     layer = Layer(mixer, mlp(config, bias=wide, matrices=("up_proj", "down_proj"), activation=act))
     norm = Norm(config.number("norm_eps", 1e-5), "layer_norm", ("weight", "bias"), offset=1.0)

@@ -28,7 +28,7 @@ def gpt_neox(config: Config) -> Decoder:
     """GPTNeoXForCausalLM: side by side, each behind its norm; a quarter of a head has positions."""
     config.spelled(partial_rotary_factor="rotary_pct", rope_theta="rotary_emb_base")
     bias, matrices = config.flag("attention_bias", True), _by_head(heads(config, None, None)[0])
-    how: dict[str, Any] = {"module": "attention", "matrices": matrices, "qkv_bias": bias, "out_bias": bias}
+    how: dict[str, Any] = {"module": "attention", "matrices": matrices, "bias": bias}
     wide = mlp(config, activation=activation(config, default="gelu"), matrices=_WIDER, bias=True)
     mixer = attention(config, share_default=0.25, **how)
     layer = Layer(mixer, wide, parallel=config.flag("use_parallel_residual", True))
@@ -47,12 +47,7 @@ def bloom(config: Config) -> Decoder:
     usual = "apply_residual_connection_post_layernorm"
     config.unmodelled(usual, (False,), "residuals taken behind the norm")
     matrices, norm = _by_head(heads(config, None, None)[0]), layer_norm(config, "layer_norm_epsilon")
-    how: dict[str, Any] = {
-        "module": "self_attention",
-        "matrices": matrices,
-        "qkv_bias": True,
-        "out_bias": True,
-    }
+    how: dict[str, Any] = {"module": "self_attention", "matrices": matrices, "bias": True}
     wide = Mlp(4 * config.integer("hidden_size"), bias=True, matrices=_WIDER, activation="gelu_tanh")
     layer = Layer(attention(config, rope=None, mask="alibi(1)", **how), wide)
     more: dict[str, Any] = {
@@ -79,7 +74,7 @@ def falcon(config: Config) -> Decoder:
     two = new and config.optional_integer("num_ln_in_parallel_attn") != 1
     groups = groups if new else 1 if one else count
     how: dict[str, Any] = {"kv_heads": groups, "module": "self_attention", "matrices": _by_head(groups)}
-    how |= dict.fromkeys(("qkv_bias", "out_bias"), bias := config.flag("bias", False))
+    how |= {"bias": (bias := config.flag("bias", False))}
     how |= {"rope": None, "mask": f"alibi({size})"} if alibi else {}
     width = config.optional_integer("ffn_hidden_size") or 4 * config.integer("hidden_size")
     act = activation(config, default="gelu")
@@ -97,7 +92,7 @@ def persimmon(config: Config) -> Decoder:
     """PersimmonForCausalLM: normalized q and k, squared ReLU, half of a head with positions."""
     norm, matrices = layer_norm(config, "layer_norm_eps"), _by_head(heads(config, None, None)[0])
     normed = "head" if config.flag("qk_layernorm", True) else ""
-    how: dict[str, Any] = {"matrices": matrices, "qkv_bias": True, "out_bias": True, "qk_norm": normed}
+    how: dict[str, Any] = {"matrices": matrices, "bias": True, "qk_norm": normed}
     mixer = attention(config, share_default=0.5, qk_norms=("q_layernorm", "k_layernorm"), **how)
     wide = mlp(config, activation=activation(config, default="relu2"), matrices=_WIDER, bias=True)
     stack, names = (Layer(mixer, wide),) * layers(config), Names(norm="model.final_layernorm")

@@ -20,7 +20,7 @@ from ..rope import ropes
 def olmo(config: Config) -> Decoder:
     """OlmoForCausalLM: norms that learn nothing, and q, k and v that may be clipped."""
     bias, clip = config.flag("attention_bias", False), config.optional_number("clip_qkv") or 0.0
-    layer = Layer(attention(config, qkv_bias=bias, out_bias=bias, clip=clip), mlp(config))
+    layer = Layer(attention(config, bias=bias, clip=clip), mlp(config))
     norm = Norm(1e-5, "layer_norm", ())
     return decoder(config, "OlmoForCausalLM", (layer,) * layers(config), norm=norm)
 
@@ -28,7 +28,7 @@ def olmo(config: Config) -> Decoder:
 def _attention(config: Config, **how: Any) -> Attention:
     """All of q is normed at once, and all of k."""
     bias = config.flag("attention_bias", False)
-    return attention(config, qkv_bias=bias, out_bias=bias, qk_norm="whole", **how)
+    return attention(config, bias=bias, qk_norm="whole", **how)
 
 
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:

@@ -21,7 +21,7 @@ def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: A
         intermediate=config.assumed("intermediate_size", width),
         routing=Routing(normalize=config.flag("norm_topk_prob", False)),
     )
-    mixer = attention(config, positions_default=4096, qkv_bias=bias, out_bias=bias, qk_norm="whole", **how)
+    mixer = attention(config, positions_default=4096, bias=bias, qk_norm="whole", **how)
     return Layer(mixer, check_chosen(config, routed), norms)
 
 

@@ -23,7 +23,7 @@ def opt(config: Config) -> Decoder:
     config.unmodelled("_remove_final_layer_norm", (False,), "no last norm")
     learns = ("weight", "bias") if config.flag("layer_norm_elementwise_affine", True) else ()
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
-    mixer = attention(config, rope=None, matrices=projections, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, rope=None, matrices=projections, bias=bias)
     act = activation(config, default="relu")
     mlp = Mlp(config.assumed("ffn_dim", 3072), bias, module="", matrices=("fc1", "fc2"), activation=act)
     layer = Layer(mixer, mlp, Norms("self_attn_layer_norm", before_mlp="final_layer_norm"))

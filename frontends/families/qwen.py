@@ -74,8 +74,7 @@ def _normed(config: Config, kv_default: int, head_dim_default: int | None = None
         positions_default=_POSITIONS,
         kv_default=kv_default,
         head_dim_default=head_dim_default,
-        qkv_bias=bias,
-        out_bias=bias,
+        bias=bias,
         qk_norm="head",
     )
 

@@ -12,7 +12,7 @@ from ..family import family
 from ..layers import Layer, Norms
 from ..mlps import Mlp, Routing
 from ..parts import attention, decoder, drafts, heads, layers, mlp
-from .deepseek import experts
+from .deepseek import experts, stack
 
 
 def _same(config: Config, architecture: str, norm: Norm | None = None, **differences: Any) -> Decoder:
@@ -33,7 +33,7 @@ def aquila(config: Config) -> Decoder:
 def internlm(config: Config) -> Decoder:
     """InternLM: biases on q, k, v and back (modeling_internlm.py)."""
     bias = config.flag("bias", True)
-    return _same(config, "InternLMForCausalLM", qkv_bias=bias, out_bias=bias)
+    return _same(config, "InternLMForCausalLM", bias=bias)
 
 
 @family("OrionForCausalLM", "orion")
@@ -63,11 +63,7 @@ def internlm2(config: Config) -> Decoder:
     q, k, v = (f"wqkv[{i}/{groups}]" for i in range(3))
     how: dict[str, Any] = {"module": "attention", "matrices": (q, k, v, "wo")}
     own = mlp(config, module="feed_forward", matrices=("w1", "w3", "w2"))
-    layer = Layer(
-        attention(config, qkv_bias=bias, out_bias=bias, **how),
-        own,
-        Norms("attention_norm", before_mlp="ffn_norm"),
-    )
+    layer = Layer(attention(config, bias=bias, **how), own, Norms("attention_norm", before_mlp="ffn_norm"))
     names = Names("model.tok_embeddings", head="output")
     return decoder(config, "InternLM2ForCausalLM", (layer,) * layers(config), names=names)
 
@@ -138,11 +134,10 @@ def qwen(config: Config) -> Decoder:
 def deepseek(config: Config) -> Decoder:
     """DeepSeek MoE: V2's experts after Llama's attention, dense layers first (modeling_deepseek.py)."""
     bias = config.flag("attention_bias", False)
-    mixer = attention(config, qkv_bias=bias, out_bias=bias)
-    routed = experts(config, Routing(normalize=config.flag("norm_topk_prob", False)), {})
-    dense, first = Mlp(config.integer("intermediate_size")), config.integer("first_k_dense_replace", 0, 0)
-    stack = tuple(Layer(mixer, dense if i < first else routed) for i in range(layers(config)))
-    return decoder(config, "DeepseekForCausalLM", stack)
+    mixer = attention(config, bias=bias)
+    routed = experts(config, Routing(normalize=config.flag("norm_topk_prob", False)))
+    stacked = stack(config, mixer, Mlp(config.integer("intermediate_size")), routed, 0)
+    return decoder(config, "DeepseekForCausalLM", stacked)
 
 
 @family("DeciLMForCausalLM", "deci")

@@ -17,7 +17,7 @@ def smollm3(config: Config) -> Decoder:
     """SmolLM3ForCausalLM: each fourth layer knows no positions; they alone may have a window."""
     bias = config.flag("attention_bias", False)
     how: dict[str, Any] = {"positions_default": 32768, "theta_default": 2e6, "kv_default": 4}
-    mixer = attention(config, qkv_bias=bias, out_bias=bias, **how)
+    mixer = attention(config, bias=bias, **how)
     acts = config.flag("use_sliding_window", False)
     mask = window(config, None, acts=acts)
     default = all_but_every(config.integer("no_rope_layer_interval", 4))

@@ -15,7 +15,7 @@ def starcoder2(config: Config) -> Decoder:
     config.unmodelled("mlp_type", ("default",), "a gated MLP")
     config.unmodelled("norm_type", ("layer_norm",), "another norm")
     bias, seen = config.flag("use_bias", True), window(config, None)
-    mixer = attention(config, positions_default=4096, kv_default=2, mask=seen, qkv_bias=bias, out_bias=bias)
+    mixer = attention(config, positions_default=4096, kv_default=2, mask=seen, bias=bias)
     act = activation(config, default="gelu_pytorch_tanh")
     layer = Layer(mixer, mlp(config, bias=bias, matrices=("c_fc", "c_proj"), activation=act))
     stack, norm = (layer,) * layers(config), layer_norm(config, "norm_epsilon")

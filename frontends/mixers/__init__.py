@@ -1,6 +1,7 @@
 """What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""
 
 from .attention import Attention, Rope, Temper
+from .blocks import BlockIndex
 from .compressed import CompressedAttention, Compressor
 from .conv import ShortConv
 from .delta import DeltaNet
@@ -11,6 +12,7 @@ from .side import Sides
 
 __all__ = [
     "Attention",
+    "BlockIndex",
     "CompressedAttention",
     "Compressor",
     "DeltaNet",

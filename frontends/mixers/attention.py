@@ -11,6 +11,7 @@ from llmir.graph import Value
 from llmir.masks import mask
 
 from ..blocks import Blocks
+from .blocks import BlockIndex
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Attention:
     the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
     k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
     its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled.
-    Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step.
+    Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step. With
+    `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -75,12 +77,13 @@ class Attention:
     sinks: str = ""
     value_dim: int | None = None
     value_scale: float = 1.0
+    blocks: BlockIndex | None = None
 
     @property
     def sees(self) -> str:
         """Whether it sees all keys or a part, as configs call it."""
         word = self.mask.partition("(")[0]
-        return {"window": "sliding", "chunk": "chunked"}.get(word, "full")
+        return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
 
     @property
     def kind(self) -> str:
@@ -122,10 +125,13 @@ class Attention:
             alone = self.mask == "full"
             pairs = ((k, "k", self.head_dim), (v, "v", wide))
             keys, values = (k, v) if alone else (self._kept(at, *pair) for pair in pairs)
+        index = self.blocks.build(at, x, self.module, vars(self.rope)) if self.blocks and self.rope else None
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
             scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
             masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
+            if self.blocks and index:
+                masked = self.blocks.select(at, masked, index)
             probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
             mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
         with b.block("attention"):

@@ -1,7 +1,8 @@
-"""Models whose queries see chosen or compressed keys: GLM-5, DeepSeek-V4-Flash.
+"""Models whose queries see chosen or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3.
 
 Shapes: the defaults of transformers 5.23, which are those of the released configs. Totals: parameters of
-transformers' class on the meta device; the publishers say 744B and 284B.
+transformers' class on the meta device; the publishers say 744B, 284B, and 428B with a vision tower. Of
+MiniMax-M3 that tells that three layers are dense; that they see all keys is taken for granted.
 """
 
 from __future__ import annotations
@@ -64,7 +65,30 @@ _DEEPSEEK_4: dict[str, object] = {
 }
 
 
+_MINIMAX_3: dict[str, object] = {
+    "architectures": ["MiniMaxM3VLForCausalLM"],
+    "model_type": "minimax_m3_vl_text",
+    "dtype": "bfloat16",
+    "vocab_size": 200064,
+    "hidden_size": 6144,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "dense_intermediate_size": 12288,
+    "shared_intermediate_size": 3072,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+    "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5},
+    "max_position_embeddings": 524288,
+}
+
+
 def presets() -> Iterator[Preset]:
     """Every one of them."""
     yield Preset("GLM-5", "zai-org/GLM-5", _GLM_5, 743_911_199_232)
     yield Preset("DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Flash", _DEEPSEEK_4, 284_325_869_015)
+    yield Preset("MiniMax-M3", "MiniMaxAI/MiniMax-M3", _MINIMAX_3, 426_174_565_632)

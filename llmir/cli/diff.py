@@ -62,7 +62,7 @@ def diff(**given: Any) -> None:
     programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
     asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
     if not any(program.patches for program in programs):
-        asked |= {"prompt": given["prompt"] or 2048}
+        asked |= {"generate": given["generate"] or 128}
     found = api.diff(programs[0], programs[1], inputs.hardware(given), **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]

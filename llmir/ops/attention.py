@@ -126,6 +126,11 @@ class FlashAttention(Op):
         """The rule, and the axes of sinks if there are some."""
         return equation(self.rule.replace(" ->", ", g r ->") if operands[3:] else self.rule)
 
+    @property
+    def pattern(self) -> Mask:
+        """The mask whose pairs and keys count."""
+        return mask(self.mask)
+
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` for no mask."""
         mask(self.mask)
@@ -148,7 +153,7 @@ class FlashAttention(Op):
 
     def _pairs(self, n: Mapping[str, Size]) -> Size:
         """Twice the pairs of one query head."""
-        return mask(self.mask).pairs(n["t"], n["c"] - n["t"])
+        return self.pattern.pairs(n["t"], n["c"] - n["t"])
 
     def matrix(self, operands: Sequence[Tensor]) -> Size:
         """2·(d + e) for each pair that the mask leaves, and query head."""
@@ -165,7 +170,7 @@ class FlashAttention(Op):
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Of keys and values, those that some query sees."""
         n = self.equation(operands).sizes(operands)
-        seen = mask(self.mask).keys(n["t"], n["c"] - n["t"])
+        seen = self.pattern.keys(n["t"], n["c"] - n["t"])
         q, k, v, *sinks = operands
         return (q.bytes, *(x.resized(1, seen).bytes for x in (k, v)), *(x.bytes for x in sinks))
 

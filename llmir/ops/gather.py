@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Min, Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
@@ -100,3 +100,26 @@ class LastToken(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The last position."""
         return (operands[0][:, -1],)
+
+
+@dataclass(frozen=True)
+class LastTokens(Op):
+    """The last `count` tokens of each sequence, or all where there are no more."""
+
+    opcode = "last_tokens"
+    kind = "gather"
+    rule = "b [t] * -> b k *"
+
+    count: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are, `count` at most."""
+        return {"k": Min.of(operands[0].shape[1], self.count)}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][:, -self.count :],)

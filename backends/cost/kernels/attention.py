@@ -10,7 +10,6 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Binding, Number
-from llmir.masks import mask
 
 from .base import Array, Shape
 from .call import bits
@@ -79,7 +78,7 @@ def shape(row: Row) -> AttentionShape:
     batch, new, groups, group, head = q.shape
     mean = head if v.shape[-1] == head else Binding()(head + v.shape[-1]) / 2
     op: Any = row.node.op
-    by = mask(op.mask)
+    by = op.pattern
     return AttentionShape(
         batch=batch,
         new=new,

@@ -106,12 +106,13 @@ class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters.
 
     A fit to its rows begins from so many `starts`, keeps to the defaults by `prior`, and passes over outliers
-    by `loss` (`silicon.calibrate.fit`).
+    by `loss` (`silicon.calibrate.fit`). A `separate` one is fitted while others of its rows are held.
     """
 
     starts: ClassVar[int] = 3
     prior: ClassVar[float] = 0.1
     loss: ClassVar[str] = "soft_l1"
+    separate: ClassVar[bool] = False
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:

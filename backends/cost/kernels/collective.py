@@ -89,10 +89,10 @@ class AllReduce(Kernel):
         return np.maximum(time, self.issue_us * 1e-6)
 
 
-@families("all_gather", "reduce_scatter", "all_to_all")
+@families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
 class Exchange(Kernel):
-    """A gather, a scatter or an exchange, which all send (n−1)/n of the payload."""
+    """A gather, a scatter or an exchange, which all send (n−1)/n of the payload; or a send of half of it."""
 
     small_us: float = parameter(6, 0.5, 80, "µs", "of a small payload's protocol")
     rank_us: float = parameter(1, 0.001, 8, "µs", "more for each further rank, of either")
@@ -119,5 +119,7 @@ def collective(row: Row) -> Call | None:
     if not row.work.wire:
         return None
     pattern = row.work.pattern or row.node.op.opcode
+    if pattern == "send":
+        return Call(("send", "all_to_all"), CollectiveShape(2 * row.work.payload, 2))
     adds = row.shape.dtype.bits >= 16
     return Call((pattern,), CollectiveShape(row.work.payload, row.work.ranks, adds=adds))

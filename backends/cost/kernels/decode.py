@@ -87,7 +87,7 @@ class Decode(Kernel):
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
 
 
-@prices("flash_attention")
+@prices("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call:
     """Of one new token of each sequence."""
     return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode"), shape(row))

@@ -67,7 +67,7 @@ class GemmShape(Shape):
 
 @families(
     *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_nvfp4", "gemm_int8"),
-    *("gemm_int8_weights", "gemm_int4_weights"),
+    *("gemm_int8_weights", "gemm_int4_weights", "bmm_bf16", "bmm_fp8"),
 )
 @dataclass(frozen=True)
 class Gemm(Kernel):
@@ -164,7 +164,10 @@ def product(row: Row) -> Call:
         dtype=row.work.dtype.name,
         turns=row.turns or np.inf,
     )
-    return Call(_families(row.work.dtype, w), shape)
+    known = _families(row.work.dtype, w)
+    batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
+    own = ("bmm_fp8" if known[0].startswith("gemm_fp8") else "bmm_bf16",) if batched else ()
+    return Call((*own, *known), shape)
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class Absorbed(Kernel):
     combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
     pieces: float = parameter(32, 2, 256, "", "pieces at most")
     widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 60, "µs", "of an empty call")
+    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
     tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
 
     def seconds(self, device: Device, shape: LatentShape) -> Number:

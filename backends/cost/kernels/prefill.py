@@ -42,7 +42,7 @@ class Prefill(Kernel):
     alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
     widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
-    launch_us: float = parameter(8, 0.5, 40, "µs", "of an empty call")
+    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
     tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile", usual=True)
     packs: float = choice(
         0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
@@ -87,7 +87,7 @@ NARROW = {
 }
 
 
-@prices("flash_attention")
+@prices("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence."""
     q, k, *_ = (t.dtype.bits for t in row.operands)

@@ -26,7 +26,7 @@ from .fit import fit
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Rows of one device and engine that kernels of `families` price, beside those of others, which are held.
+    """Rows of one device and engine that kernels of `families` price, beside others that the clock holds.
 
     Of an engine's several kernels for one thing, that with most rows is `main` and bears the engine's name
     alone. `hot` rows are set apart by rule: faster than the roofline, so that operands lay in the L2.
@@ -40,7 +40,7 @@ class Case:
     seconds: Array
     groups: Sequence[object]
     clock: Clock
-    held: Mapping[str, Kernel]
+    ideal: Array
     hot: int
 
     @property
@@ -55,12 +55,13 @@ class Case:
 
     def predicted(self, kernels: Mapping[str, Kernel]) -> Array:
         """Seconds of all rows by these kernels."""
-        return self.clock.seconds({**self.held, **kernels})
+        return self.clock.seconds(kernels)
 
     def take(self, some: Array) -> Case:
         """Some of the rows."""
         groups = [self.groups[i] for i in some]
-        return replace(self, seconds=self.seconds[some], groups=groups, clock=self.clock.take(some))
+        clock, ideal = self.clock.take(some), self.ideal[some]
+        return replace(self, seconds=self.seconds[some], groups=groups, clock=clock, ideal=ideal)
 
     @cached_property
     def kernels(self) -> Mapping[str, Kernel]:
@@ -80,7 +81,7 @@ class Case:
     @property
     def ideal_errors(self) -> Errors:
         """Errors of the roofline."""
-        return errors(self.clock.seconds({}), self.seconds)
+        return errors(self.ideal, self.seconds)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -160,8 +161,10 @@ def _alike(
         if not isinstance(points, Points):
             reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
             continue
-        own = tuple(f for f in families_of(points, device) if f.startswith(format.fits))
-        if own:
+        every = families_of(points, device)
+        every = tuple(f for f in every if KERNELS[f].separate) or every
+        all_own = (tuple(f for f in every if f.startswith(first)) for first in format.fits)
+        if own := next(filter(None, all_own), ()):
             found.setdefault(own, []).append(points)
     return found
 
@@ -188,7 +191,6 @@ def _case(
     sources = ", ".join(sorted({s for s in used["source"] if s}))
     origin = f"{framework}, measured by {sources}" if sources else framework
     groups = format.left_out_together(used)
-    seconds = measured[at[kept]]
-    return Case(
-        device, engine, False, families, origin, seconds, groups, made.take(kept), held, int(hot.sum())
-    )
+    seconds, made = measured[at[kept]], made.take(kept)
+    ideal, made = made.seconds({}), made.holding(held, families)
+    return Case(device, engine, False, families, origin, seconds, groups, made, ideal, int(hot.sum()))

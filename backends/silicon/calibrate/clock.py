@@ -10,8 +10,9 @@ import numpy as np
 
 from llmir.backends.cost import Ideal, Row, rows
 from llmir.backends.cost.calibration import own
-from llmir.backends.cost.kernels import KERNELS, Call, Kernel, calls, stacked
-from llmir.backends.cost.stand_in import stand_in
+from llmir.backends.cost.kernels import KERNELS, Call, Kernel, across, calls, stacked
+from llmir.backends.cost.nodes import boxed
+from llmir.backends.cost.stand_in import stand_in, within
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
 from llmir.dim import Binding
@@ -42,15 +43,16 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """What `count` rows take on a device, by kernels of each family."""
+    """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
 
     device: Device
     terms: tuple[Term, ...]
     count: int
+    known: Array | float = 0.0
 
     def seconds(self, kernels: Mapping[str, Kernel]) -> Array:
         """The calls of each row, added up; of a family without a kernel the roofline."""
-        total = np.zeros(self.count)
+        total = np.zeros(self.count) + self.known
         for term in self.terms:
             kernel = kernels.get(term.family)
             seconds = term.seconds(kernel, self.device) if kernel else term.least
@@ -62,7 +64,14 @@ class Clock:
         place = np.full(self.count, -1)
         place[some] = np.arange(len(some))
         kept = (t.take(place) for t in self.terms)
-        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some))
+        known = self.known[some] if isinstance(self.known, np.ndarray) else self.known
+        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
+
+    def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> Clock:
+        """With the calls of all but these families by kernels that no longer change."""
+        rest = tuple(term for term in self.terms if term.family not in families)
+        terms = tuple(term for term in self.terms if term.family in families)
+        return replace(self, terms=terms, known=replace(self, terms=rest).seconds(kernels))
 
 
 def clock(points: Sequence[Points], device: Device) -> Clock:
@@ -72,8 +81,8 @@ def clock(points: Sequence[Points], device: Device) -> Clock:
     for group in points:
         many = len(group.rows)
         numbers = np.arange(count, count := count + many)
-        for row, call in _calls(group):
-            least = np.broadcast_to(Ideal(device).price(row).time(group.at), many)
+        for row, call in _calls(group, device):
+            least = np.broadcast_to(Ideal(device).price(row).time(group.at) if row else 0.0, many)
             whole = replace(call, shape=call.shape.spread(many))
             words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
             family = own(call.families[0], device)
@@ -90,12 +99,20 @@ def _joined(terms: Sequence[Term]) -> Term:
 
 def families_of(points: Points, device: Device) -> tuple[str, ...]:
     """The families that price the rows, in the order of the ops."""
-    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points)))
+    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points, device)))
 
 
-def _calls(points: Points) -> Iterator[tuple[Row, Call]]:
-    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in."""
+def _calls(points: Points, device: Device) -> Iterator[tuple[Row | None, Call]]:
+    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in.
+
+    What crosses nodes makes one inside, which has no row, and then that of the network, in a ring.
+    """
     for row in rows(points.program):
-        if row.name not in points.untimed:
-            bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
-            yield row, next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+        if row.name in points.untimed:
+            continue
+        bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
+        call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+        if over := across(row, device):
+            yield None, within(call, boxed(device, row.work.ranks)[1])
+            call = replace(over[0], shape=over[0].at(points.at))
+        yield row, call

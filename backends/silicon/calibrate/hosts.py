@@ -104,7 +104,7 @@ def _overheads(engine: str, runs: Sequence[Run]) -> Overheads:
             seconds=np.array([run.seconds for run in runs]),
             groups=names if models > 1 else at.tolist(),
             clock=Clock(device, (term,), len(runs)),
-            held={},
+            ideal=np.zeros(len(runs)),
             hot=0,
         ),
         models,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program, Value
+from llmir.tensor import Tensor
 
+from .gemm import WIDE, tensor
 from .table import MORE, WHOSE, Kernels, columns
 
 TYPES, PRODUCTS = known()["types"], known()["products"]
+HIDDEN, QUERY = 7168, 1536  # of DeepSeek-V3, of which whole blocks are
 LATENT, ROTARY, HEAD = 512, 64, 128  # of DeepSeek-V2 and V3, of which all rows are
 _PRODUCTS = {"mla_gen_pre": "t g u, l g u -> t g l", "mla_gen_post": "t g l, l g u -> t g u"}
 
@@ -42,19 +46,67 @@ def core(dtype: str, kv: str, form: str) -> Program:
 
 
 @lru_cache(maxsize=64)
-def product(dtype: str, scope: str) -> Program:
-    """The product of `t` tokens' queries with what expands keys, or of latents with what expands values."""
+def product(dtype: str, scope: str, timed: str) -> Program:
+    """The product of `t` tokens' queries with what expands keys, or of latents with what expands values.
+
+    It is of the same weights in each call.
+    """
     if dtype not in PRODUCTS:
         raise InputError(f"dtype {dtype!r} of a product is not known")
-    x_type, w_type = PRODUCTS[dtype]
+    x_type, w_type = PRODUCTS["bfloat16" if timed == "widened" else dtype]
+    narrow = "fp8" in x_type
     x_size = HEAD if scope == "mla_gen_pre" else LATENT
     b = Builder()
-    x = b.input(f"{x_type}{'.mmk' if 'fp8' in x_type else ''}[t, g, {x_size}]", name="x")
-    roles = {"mla_gen_pre": ".nbk", "mla_gen_post": ".kbn"}[scope] if "fp8" in w_type else ""
-    w = b.weight(f"{w_type}{roles}[{LATENT}, g, {HEAD}]", name="w")
-    to = "bf16" if x_type.startswith("fp8") else ""
-    b.output(b.linear(x, w, einsum=_PRODUCTS[scope], to=to, name="product"))
+    x = b.input(f"{'bf16' if narrow else x_type}[t, g, {x_size}]", name="x")
+    if narrow:
+        x = b.quantize(x, to=f"{x_type}.mmk", name="narrow")
+    roles = {"mla_gen_pre": ".nbk", "mla_gen_post": ".kbn"}[scope] if narrow else ""
+    w = b.weight(f"{w_type}{roles}[{LATENT}, g, {HEAD}]", name="w", turns=1)
+    b.output(b.linear(x, w, einsum=_PRODUCTS[scope], to="bf16" if narrow else "", name="product"))
     return Program(f"{scope} {dtype}", {"main": b.graph()})
+
+
+@lru_cache(maxsize=64)
+def block(products: str, kv: str, form: str) -> Program:
+    """All of attention after its norm, by products of this dtype; a prompt is read whole."""
+    if products not in PRODUCTS or kv not in TYPES:
+        raise InputError(f"a block with products in {products!r} and a cache in {kv!r} is not known")
+    x_type, w_type = PRODUCTS[products]
+    b = Builder()
+    names = (f"w{i}" for i in count())
+
+    def weight(type: Tensor | str) -> Value:
+        return b.weight(type, name=next(names))
+
+    def linear(x: Value, einsum: str, roles: str, *weights: tuple[object, ...]) -> Any:
+        if x_type not in WIDE:
+            shape = b.type(x).shape
+            x = b.quantize(x, to=tensor(x_type, "mm" + "k" * (len(shape) - 2), *shape).dtype.name)
+        made = (weight(tensor(w_type, roles, *shape)) for shape in weights)
+        return b.linear(x, *made, einsum=einsum, to="bf16")
+
+    x = b.input(f"bf16[b, t, {HIDDEN}]", name="x")
+    down = (QUERY, LATENT, ROTARY)
+    q, latents, k_rope = linear(
+        x, "b t h, h q, h l, h p -> b t q, b t l, b t p", "kn", *((HIDDEN, n) for n in down)
+    )
+    q, latents = (b.rms_norm(y, weight(f"bf16[{n}]")) for y, n in ((q, QUERY), (latents, LATENT)))
+    heads = "b t q, q g u, q g p -> b t g u, b t g p"
+    q, q_rope = linear(q, heads, "knn", (QUERY, "g", HEAD), (QUERY, "g", ROTARY))
+    q_rope, k_rope = b.rope(q_rope), b.rope(k_rope)
+    caches = (b.cache(f"{TYPES[kv]}[b, p, {n}]", name=f"cache{n}") for n in (LATENT, ROTARY))
+    held, ropes = (b.append(cache, y) for cache, y in zip(caches, (latents, k_rope), strict=True))
+    if form == "absorbed":
+        keys, values = (weight(f"bf16[{LATENT}, g, {HEAD}]") for _ in range(2))
+        y = b.linear(q, keys, einsum="b t g u, l g u -> b t g l")
+        y = b.latent_attention(y, q_rope, held, ropes, mask="causal")
+        y = b.linear(y, values, einsum="b t g l, l g u -> b t g u")
+    else:
+        up = "b t l, l g u, l g m -> b t g u, b t g m"
+        k, v = linear(latents, up, "knn", *((LATENT, "g", HEAD),) * 2)
+        y = b.latent_attention(q, q_rope, k, k_rope, v, mask="causal")
+    b.output(linear(y, "b t g m, g m h -> b t h", "kkn", ("g", HEAD, HIDDEN)), held, ropes)
+    return Program(f"latent block {products} {kv} {form}", {"main": b.graph()})
 
 
 class Latent(Kernels):
@@ -69,21 +121,23 @@ class Latent(Kernels):
     groups = ("num_heads", "context")
     finer = ("batch",)
     variants = True
-    fits = ("mla_",)
+    fits = ("mla_", "bmm_")
 
     def program(self, *key: Any) -> Program:
         """One op."""
         dtype, kv, scope, timed = key
         if scope in _PRODUCTS:
-            return product(dtype, scope)
+            return product(dtype, scope, timed)
+        if scope.startswith("module:DeepseekV3ForCausalLM:gemm="):
+            return block(scope.partition("=")[2], kv or dtype, timed or "naive")
         if scope != "attn_core":
-            raise InputError(f"scope {scope!r}: a whole block is not one kernel; attn_core and products are")
+            raise InputError(f"scope {scope!r} is not known, only cores, products and DeepSeek-V3's blocks")
         return core(dtype, kv, timed or "naive")
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Of a product, tokens and heads."""
         new = np.where(rows["phase"] == "bmm", rows["batch"], rows["q_len"])
-        return {**super().sizes(rows), "t": new}
+        return {**super().sizes(rows), "t": new, "p": rows["context"] - new}
 
     def kinds(self, rows: Table) -> Array:
         """By phase, and what the whole block is of."""

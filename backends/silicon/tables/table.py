@@ -100,7 +100,7 @@ class Kernels(Format, ABC):
     groups: ClassVar[Sequence[str]] = ()
     finer: ClassVar[Sequence[str]] = ()  # the same where all are of one group
     variants: ClassVar[bool] = False
-    fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of
+    fits: ClassVar[tuple[str, ...]] = ("",)  # how families begin that a fit to it is of, the first there is
 
     @abstractmethod
     def program(self, *key: Any) -> Program:
