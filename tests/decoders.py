@@ -15,6 +15,7 @@ from llmir.frontends.decoder import Decoder, Learned
 from llmir.frontends.layers import Layer, Norms, Sublayer
 from llmir.frontends.mixers import (
     Attention,
+    BlockIndex,
     CompressedAttention,
     Compressor,
     DeltaNet,
@@ -32,6 +33,7 @@ from llmir.frontends.mlps import Mlp, Moe, Routing, apart
 from llmir.frontends.streams import Streams
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
+_BLOCKS = BlockIndex(size=6, length=2, top_k=2)
 _NORMS = (
     Norm(1e-3),
     Norm(1e-3, offset=1.0),
@@ -104,11 +106,12 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         heads=4,
         kv_heads=2,
         head_dim=6,
-        rope=draw(st.sampled_from((None, *_ROPES))),
+        rope=(rope := draw(st.sampled_from((None, *_ROPES)))),
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
         qk_norm=draw(st.sampled_from(("", "head", "heads", "whole", "bare"))),
-        mask=draw(st.sampled_from(("causal", "window(3)", "chunk(4)", "alibi(1)", "alibi(6)"))),
+        mask=(mask := draw(st.sampled_from(("causal", "window(3)", "chunk(4)", "alibi(1)", "alibi(6)")))),
+        blocks=draw(st.sampled_from((None, _BLOCKS))) if rope and mask == "causal" else None,
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
