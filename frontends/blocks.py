@@ -56,6 +56,12 @@ _AXES = {
 }
 
 
+def _place(param: str) -> tuple[str, str]:
+    """The module, and what follows it: a piece of its tensor, or that it is turned."""
+    module = re.split(r"[\[^]", param)[0]
+    return module, param.removeprefix(module)
+
+
 @dataclass(frozen=True)
 class Norm:
     """How a model normalizes: by which op, what it learns (`weight`, `bias`, both or nothing), epsilon.
@@ -81,17 +87,20 @@ class Blocks:
     """One model's on one builder: its element type, its norm, and the lengths of axes.
 
     `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it.
+    of parameters follow it. `given` is what a layer is told beside hidden states: the `tokens`, and what is
+    `embedded` of them. To products of modules that are in `adapters` others add, by name.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
-        self.tokens: Value | None = None  # of a layer that is given them
+        self.given: Mapping[str, Value] = {}
+        self.adapters: Mapping[str, str] = {}
+        self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
-        found.tokens = self.tokens
+        found.given, found.adapters, found.lows = self.given, self.adapters, self.lows
         return found
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
@@ -130,8 +139,7 @@ class Blocks:
 
         W may have a `dtype` of its own.
         """
-        module = re.split(r"[\[^]", param)[0]
-        place = param.removeprefix(module)
+        module, place = _place(param)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
@@ -139,7 +147,24 @@ class Blocks:
             operands.append(self.weight(added, f"{name}.bias", stored[1]))
             terms.append(added)
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
-        return result
+        return self._adapted(result, x, (term, weight, out), name, param)
+
+    def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
+        """y, the product of x, and what a low rank adds to it if the model adapts that (arXiv:2106.09685)."""
+        module, piece = _place(param)
+        if not (adapter := self.adapters.get(module)):
+            return y
+        term, weight, out = terms
+        rows = " ".join(axis for axis in term.split() if axis not in weight.split())
+        ins = " ".join(axis for axis in weight.split() if axis in term.split())
+        outs = " ".join(axis for axis in weight.split() if axis not in term.split())
+        if (x, adapter) not in self.lows:  # one for all pieces of a tensor
+            own = f"{name}_low", f"{adapter}.0"
+            self.lows[x, adapter] = self.linear(x, term, f"{ins} k", f"{rows} k", *own)
+        low = self.lows[x, adapter]
+        more = self.linear(low, f"{rows} k", f"k {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
+        total: Value = self.b.add(y, more, name=f"{name}_adapted")
+        return total
 
     def merged(
         self,

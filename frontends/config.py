@@ -66,6 +66,11 @@ class Config:
             self.note(f"config names no {key}; {show(value)} assumed")
         self.fields = MappingProxyType({**self.fields, **absent})
 
+    def absent(self, *keys: str) -> None:
+        """Take null for absent in these fields, as their class does."""
+        left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
+        self.fields = MappingProxyType(left)
+
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
         """An integer, or None where the field is absent or null."""
         value = self._get(key, None, required=False)

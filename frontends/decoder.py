@@ -79,9 +79,9 @@ class Decoder:
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = self._embedded(blocks, b.embedding(table, tokens))
         stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
-        streams = self.layers[0].streams
+        given, streams = {"tokens": tokens, "embedded": x}, self.layers[0].streams
         x = streams.split(blocks, x) if streams else x
-        x = stack.build(b, x, tokens)
+        x = stack.build(b, x, given)
         x = streams.join(blocks, x) if streams else x
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):

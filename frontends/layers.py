@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,13 @@ def state(
     if streams is None:
         return Tensor((B, tokens, hidden), dtype), ("batch", "seq", "embed")
     return Tensor((B, tokens, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
+
+
+def told(b: Builder, names: Iterable[str], hidden: int, dtype: DType, tokens: Size = T) -> dict[str, Value]:
+    """The inputs of those names of a body: token ids, or what is embedded of them."""
+    ids = Tensor((B, tokens), INT64), ("batch", "seq")
+    types = {"tokens": ids, "embedded": state(None, hidden, dtype, tokens)}
+    return {name: b.input(types[name][0], name=name, axes=types[name][1]) for name in names}
 
 
 class Sublayer(Protocol):
@@ -60,7 +68,8 @@ class Layer:
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
     not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
-    there are several residuals, and both sublayers. A body may be given the `tokens` too.
+    there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
+    to what the norm of the mixer sees. A body may be `told` more than hidden states (`Blocks.given`).
     """
 
     mixer: Sublayer | None
@@ -70,12 +79,13 @@ class Layer:
     residual: float = 1.0
     kept: tuple[float, float] | None = None
     streams: Streams | None = None
-    tokens: bool = False
+    shared: Sublayer | None = None
+    told: tuple[str, ...] = ()
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Those of its mixer and its mlp."""
-        return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
+    def kinds(self) -> tuple[str, ...]:
+        """Those of its shared block, its mixer and its mlp."""
+        return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
     def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T) -> Graph:
         """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
@@ -83,14 +93,16 @@ class Layer:
         blocks = Blocks(b, dtype, normal, stem, h=hidden)
         type, axes = state(self.streams, hidden, dtype, tokens)
         start = total = b.input(type, name="hidden", axes=axes)
-        if self.tokens:
-            blocks.tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
+        blocks.given = told(b, self.told, hidden, dtype, tokens)
         if self.streams:
             b.output(self._through(blocks, start, self.streams))
             return b.graph()
         seen, norms, beside = start, self.norms, None
+        if self.shared:
+            added = self.shared.build(blocks, start)
+            seen = self._add(blocks, start, added, self.shared.block, "shared_add")
         if self.mixer:
-            seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
+            seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
             if self.parallel and self.mlp:  # one sum over ranks for both

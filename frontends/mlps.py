@@ -101,10 +101,10 @@ class Routing:
         if self.jitter:
             return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
         scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
-        if self.table and blocks.tokens:
+        if self.table and "tokens" in blocks.given:
             at = blocks.sized(z=self.rows, k=chosen)
             table = at.weight("z k", "expert_table", self.table, dtype=INT64, buffer=True)
-            return b.hash_top_k(scores, table, blocks.tokens, scale=self.scale)
+            return b.hash_top_k(scores, table, blocks.given["tokens"], scale=self.scale)
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
         if self.correction:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 from llmir.build import Builder
 from llmir.dim import Size, T
-from llmir.dtype import INT64, DType
+from llmir.dtype import DType
 from llmir.graph import Graph, Value
-from llmir.tensor import Tensor
 
 from .blocks import Norm
-from .layers import Layer, state
+from .layers import Layer, state, told
 from .pattern import Times, fold
+
+NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 class Stack:
@@ -43,20 +45,22 @@ class Stack:
         self._state = state(self._kinds[0].streams, hidden, dtype, tokens)
         self.bodies: dict[str, Graph] = {}
 
-    def build(self, b: Builder, x: Value, tokens: Value | None = None) -> Value:
-        """What the last layer gives."""
-        return self._repeats(b, x, tokens, fold(self._pattern))
+    def build(self, b: Builder, x: Value, given: Mapping[str, Value] = NOTHING) -> Value:
+        """What the last layer gives; layers are told what they need of what is `given`."""
+        return self._repeats(b, x, given, fold(self._pattern))
 
-    def _repeats(self, b: Builder, x: Value, tokens: Value | None, parts: tuple[Times, ...]) -> Value:
+    def _repeats(self, b: Builder, x: Value, given: Mapping[str, Value], parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
             body = self._body(of)
-            given = [tokens] if tokens and self._told(of) else []
-            x = b.repeat(x, *given, body=body, times=times, name=body)
+            more = (given[name] for name in self._told(of))
+            x = b.repeat(x, *more, body=body, times=times, name=body)
         return x
 
-    def _told(self, of: int | tuple[Times, ...]) -> bool:
-        """Whether a layer, or one of a period, is given the tokens."""
-        return any(self._told(part.of) for part in of) if isinstance(of, tuple) else self._kinds[of].tokens
+    def _told(self, of: int | tuple[Times, ...]) -> tuple[str, ...]:
+        """What a layer is told, or one of a period."""
+        if isinstance(of, tuple):
+            return tuple(dict.fromkeys(name for part in of for name in self._told(part.of)))
+        return self._kinds[of].told
 
     def _body(self, of: int | tuple[Times, ...]) -> str:
         """The name of the body of a layer or a period."""
@@ -72,11 +76,10 @@ class Stack:
         return name
 
     def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
-        b, (type, axes) = Builder(name), self._state
-        x, tokens = b.input(type, name="hidden", axes=axes), None
-        if self._told(parts):
-            tokens = b.input(Tensor(type.shape[:2], INT64), name="tokens", axes=axes[:2])
-        b.output(self._repeats(b, x, tokens, parts))
+        b, (type, axes), (_, hidden, dtype, _, tokens) = Builder(name), self._state, self._given
+        x = b.input(type, name="hidden", axes=axes)
+        given = told(b, self._told(parts), hidden, dtype, tokens)
+        b.output(self._repeats(b, x, given, parts))
         return b.graph()
 
 

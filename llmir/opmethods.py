@@ -803,8 +803,9 @@ class OpMethods:
     ) -> Any:
         """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
-        Weights and caches of the body are per iteration. `first` is the number of the first layer, counted
-        from where its graph begins; by default it follows the layers before it (`Program.iterations`).
+        Caches of the body are per iteration, as are weights, but for those that name one tensor. `first`
+        is the number of the first layer, counted from where its graph begins; by default it follows the
+        layers before it (`Program.iterations`).
         """
         return self._op(
             "repeat", (*values,), name, block, body=body, times=times, first=first, carried=carried
@@ -1241,6 +1242,10 @@ class OpMethods:
         return self._op(
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
+
+    def stack(self, *values: Value, name: str = "", block: str | None = None) -> Any:
+        """Its operands beside one another, along a new axis before the last one."""
+        return self._op("stack", (*values,), name, block)
 
     def sum_experts(
         self,

@@ -25,6 +25,7 @@ from llmir.frontends.mixers import (
     Mamba,
     Mamba2,
     Rope,
+    Shared,
     ShortConv,
     Sides,
     Temper,
@@ -166,21 +167,38 @@ def mlps(draw: st.DrawFn) -> Sublayer:
     )
 
 
+# Blocks that layers share, and what adapts the second, of whichever layer.
+_ADAPTERS = {"self_attn.q_proj": "q_adapter", "mlp.both": "both_adapter"}
+_SHARED = tuple(
+    Shared(
+        f"{name}.",
+        Attention(4, 2, 6, None, given="s h"),
+        Mlp(8, matrices=("both[0]", "both[1]", "down_proj"), activation="gelu"),
+        adapters,
+        rank=3,
+    )
+    for name, adapters in (("first", ()), ("second", tuple(_ADAPTERS.items())))
+)
+
+
 @st.composite
 def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     """A layer; one of the two sublayers may be missing."""
     mixer, mlp = draw(mixers(hidden)), draw(mlps())
     missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
+    by_token = missing != "mlp" and isinstance(mlp, Moe) and bool(mlp.routing.table)
     parallel = draw(st.booleans())
     one_norm = parallel and draw(st.booleans())
+    shared = draw(st.sampled_from((None, None, None, *_SHARED)))
     return Layer(
         None if missing == "mixer" else mixer,
         None if missing == "mlp" else mlp,
         Norms(before_mlp=None) if one_norm else draw(st.sampled_from(_PLACES)),
         parallel=parallel,
         residual=draw(st.sampled_from((1.0, 0.5))),
-        tokens=missing != "mlp" and isinstance(mlp, Moe) and bool(mlp.routing.table),
         kept=None if parallel else draw(st.sampled_from((None, None, (0.5, 2.0)))),
+        shared=shared,
+        told=(*(("embedded",) if shared else ()), *(("tokens",) if by_token else ())),
     )
 
 
@@ -195,7 +213,7 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
     if not draw(st.integers(0, 7)):
         streams = Streams(draw(st.integers(2, 3)), 3, 1e-3, 1e-3)
         whole = [layer for layer in stack if layer.mixer and layer.mlp]
-        stack = [Layer(x.mixer, x.mlp, streams=streams, tokens=x.tokens) for x in whole] or stack
+        stack = [Layer(x.mixer, x.mlp, streams=streams, told=x.told) for x in whole] or stack
     caps: dict[str, Any] = {"logits_cap": draw(st.sampled_from((0.0, 2.0))), "head_bias": draw(st.booleans())}
     return Decoder(
         name="drawn",

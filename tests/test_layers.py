@@ -18,6 +18,7 @@ from llmir.errors import VerifyError
 from llmir.frontends.weights import expected
 from llmir.graph import Graph, Program, Value
 from llmir.layers import Layers
+from llmir.names import numbered
 from llmir.ops.region import Repeat
 from llmir.tensor import Tensor
 
@@ -26,6 +27,7 @@ from .test_liveness import simulate
 from .test_properties import close, figures
 
 TYPE = "fp32[B, T, 4]"
+LISTED = ".".join(map(str, reversed(range(200))))  # all layers that there can be, in another order
 SIZES = {"h": 4, "g": 1, "r": 1, "d": 2, "f": 4}
 
 
@@ -63,7 +65,8 @@ def leaves(draw: st.DrawFn, name: str) -> Graph:
     b = Builder(name)
     carried, captured = draw(st.integers(1, 2)), draw(st.integers(0, 1))
     values = [b.input(TYPE, name=f"in{i}", axes=("batch", "seq", "embed")) for i in range(carried + captured)]
-    param = draw(st.sampled_from((f"{name}.{{layer}}.up", f"{name}.{{layer}}.up", f"{name}.shared", "")))
+    own = f"{name}.{{layer}}.up", f"{name}.{{layer:{LISTED}}}.up"
+    param = draw(st.sampled_from((*own, f"{name}.shared", "")))
     values.append(product(b, b.silu(draw(st.sampled_from(values))), "b t h, h f -> b t f", param))
     if draw(st.booleans()):
         values.append(attention(b, draw(st.sampled_from(values)), name))
@@ -116,7 +119,7 @@ def counted(program: Program) -> Iterator[tuple[str, bool]]:
         for node in graph.nodes:
             if node.op.opcode == "weight":
                 param = getattr(node.op, "param", "")
-                yield param.replace("{layer}", str(done)) or f"{path}{node.name}", bool(param)
+                yield numbered(param, done) or f"{path}{node.name}", bool(param)
         for node in inner:
             op: Any = node.op
             for _ in range(op.times):

@@ -40,8 +40,12 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
     later = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})
     peak = 0
     freed: set[int] = set()
+    named: set[str] = set()
     for i, node in enumerate(graph.nodes):
         source = isinstance(node.op, Source)
+        if node.op.param in named:
+            continue  # a tensor that is there already
+        named |= {node.op.param} - {""}
         for value, type in zip(node.values, node.results, strict=True):
             if node.op.opcode == "input" and value not in uses:
                 continue  # nobody keeps what nothing needs

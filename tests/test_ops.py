@@ -39,6 +39,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * (TOKENS * 8 + 5 * 8),
         2 * TOKENS * 8,
     ),
+    "stack": ({}, ("bf16[B, T, 8]",) * 2, 0, 0, 2 * TOKENS * 16, 2 * TOKENS * 16),
     "last_token": ({}, ("bf16[B, T, 8]",), 0, 0, 2 * 3 * 8, 2 * 3 * 8),
     "add": ({}, ("fp32[B, T, 8]", "fp32[B, T, 8]"), 0, TOKENS * 8, 8 * TOKENS * 8, 4 * TOKENS * 8),
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),

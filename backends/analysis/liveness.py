@@ -108,10 +108,10 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
     states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.instances(), *beside(program)):
-        if at.node.op.role == "weight":
-            weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-        elif at.node.op.role == "cache":
+    for at in (*program.held(), *beside(program)):
+        weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
+    for at in program.instances():
+        if at.node.op.role == "cache":
             states[at.stage].append(_state(at, program))
     return tuple(
         Memory(weights[stage], by.reserved(states[stage]), _moments(program, entry, by))

@@ -8,6 +8,7 @@ from .delta import DeltaNet
 from .latent import Indexer, LatentAttention
 from .lightning import Lightning
 from .mamba import Mamba, Mamba2
+from .shared import Shared
 from .side import Sides
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Mamba",
     "Mamba2",
     "Rope",
+    "Shared",
     "ShortConv",
     "Sides",
     "Temper",

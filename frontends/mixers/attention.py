@@ -51,8 +51,8 @@ class Attention:
     the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
     k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
     its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled.
-    Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step. With
-    `blocks` a query sees the keys of some blocks alone.
+    What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no cache: all keys
+    are those of the step. With `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -77,6 +77,7 @@ class Attention:
     sinks: str = ""
     value_dim: int | None = None
     value_scale: float = 1.0
+    given: str = "h"
     blocks: BlockIndex | None = None
 
     @property
@@ -97,8 +98,9 @@ class Attention:
         at = blocks.sized(**sizes, m=wide)
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
-        def project(weight: str, out: str, name: str, param: str) -> Value:
-            found = at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+        def project(outs: str, name: str, param: str) -> Value:
+            terms = f"b t {self.given}", f"{self.given} {outs}", f"b t {outs}"
+            found = at.linear(x, *terms, name, param, bias=self.qkv_bias)
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
@@ -106,11 +108,11 @@ class Attention:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
-                q = project("h g r d", "b t g r d", "q_proj", to_q)
+                q = project("g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
-            k = project("h g d", "b t g d", "k_proj", to_k)
+            k = project("g d", "k_proj", to_k)
             k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-            v = project(f"h g {m}", f"b t g {m}", "v_proj", to_v)
+            v = project(f"g {m}", "v_proj", to_v)
             v = at.scale(v, self.value_scale, "value_scale")
             if self.gate and self.gate != self.matrices[0]:
                 named = f"{self.module}.{self.gate}"

@@ -57,6 +57,29 @@ class Embedding(Op):
 
 
 @dataclass(frozen=True)
+class Stack(Op):
+    """Its operands beside one another, along a new axis before the last one."""
+
+    opcode = "stack"
+    kind = "gather"
+    takes = ("*values",)
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of operands that are alike."""
+        axes = [f"x{i}" for i in range(len(operands[0].shape))]
+        terms = ", ".join([" ".join(axes)] * len(operands))
+        return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are operands."""
+        return {"s": len(operands)}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.stack(operands, axis=-2),)
+
+
+@dataclass(frozen=True)
 class Positions(Op):
     """x, and to each token the row of a learned table for its position, counted from `offset`."""
 

@@ -17,8 +17,9 @@ from ..tensor import Tensor
 class Repeat(Op):
     """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
-    Weights and caches of the body are per iteration. `first` is the number of the first layer, counted from
-    where its graph begins; by default it follows the layers before it (`Program.iterations`).
+    Caches of the body are per iteration, as are weights, but for those that name one tensor. `first` is the
+    number of the first layer, counted from where its graph begins; by default it follows the layers before it
+    (`Program.iterations`).
     """
 
     opcode = "repeat"

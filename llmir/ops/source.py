@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..dim import Size
 from ..dtype import DType
 from ..equation import Equation, equation
+from ..names import numbered
 from ..op import Op
 from ..tensor import Tensor
 
@@ -56,7 +57,8 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`; `[i]` at the end is
+    There, `{layer}` is the layer's number, `{layer:6.12}` its place among those, counted from 0, and
+    `{expert}` runs over the axis `expert`; without `{layer}` all layers have that tensor. `[i]` at the end is
     the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
     blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
     (`llmir.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after another,
@@ -72,7 +74,7 @@ class Weight(Source):
 
     def numbered(self, layer: int) -> Op:
         """Under the name of that layer's tensor."""
-        name = self.param.replace("{layer}", str(layer))
+        name = numbered(self.param, layer)
         return self if name == self.param else replace(self, param=name)
 
 
