@@ -1,10 +1,10 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
-Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
-latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
-without position, `p` with, `m` of values. `a` is a number alone. Ops come in the order in which transformers'
-eager code runs them, so that live memory is that code's.
+Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them, `d`
+head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of latent
+attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
+position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
+Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from llmir.dim import B, Size
 from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
+
+from .beside import Beside
 
 _AXES = {
     "h": "embed",
@@ -45,6 +47,10 @@ _AXES = {
     "j": "stream_weight",
     "o": "out_latent",
     "k": "rank",
+    "st": "stream",
+    "St": "stream",
+    "ly": "layer",
+    "li": "layer_input",
     "a": "scalar",
     "A": "row",
     "O": "column",
@@ -87,21 +93,30 @@ class Blocks:
     """One model's on one builder: its element type, its norm, and the lengths of axes.
 
     `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it. `given` is what a layer is told beside hidden states: the `tokens`, and what is
-    `embedded` of them. To products of modules that are in `adapters` others add, by name.
+    of parameters follow it. `beside` is what goes between graphs beside hidden states. To products of modules
+    that are in `adapters` others add, by name.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
-        self.given: Mapping[str, Value] = {}
+        self.beside = Beside(b, {})
+        self._made: dict[str, Value] = {}  # by the name in a checkpoint
         self.adapters: Mapping[str, str] = {}
         self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
-        found.given, found.adapters, found.lows = self.given, self.adapters, self.lows
+        found.beside, found._made = self.beside, self._made
+        found.adapters, found.lows = self.adapters, self.lows
         return found
+
+    @property
+    def hidden(self) -> int:
+        """The length of hidden states."""
+        size = self.sizes["h"]
+        assert isinstance(size, int)
+        return size
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""
@@ -116,12 +131,14 @@ class Blocks:
         dtype: DType | None = None,
         buffer: bool = False,
     ) -> Value:
-        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`."""
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; each once."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param}
         make = self.b.buffer if buffer else self.b.weight
-        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        if param not in self._made:
+            self._made[param] = make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        return self._made[param]
 
     def linear(
         self,

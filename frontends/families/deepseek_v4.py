@@ -54,9 +54,8 @@ def deepseek_v4(config: Config) -> Decoder:
     )
     mlps = {"moe": experts, "hash_moe": replace(experts, routing=by_token)}
     norms = Norms("attn_norm", None, "ffn_norm", None)
-    told = {"moe": (), "hash_moe": ("tokens",)}
     known = {
-        (mixer, mlp): Layer(mixers[mixer], mlps[mlp], norms, streams=streams, told=told[mlp])
+        (mixer, mlp): Layer(mixers[mixer], mlps[mlp], norms, streams=streams)
         for mixer in mixers
         for mlp in mlps
     }

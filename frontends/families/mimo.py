@@ -46,7 +46,7 @@ def _mixers(config: Config) -> tuple[Attention, Attention]:
     why, own = "other sizes in layers with windows", {"swa_num_key_value_heads": 2 * groups}
     config.fixed(why, swa_num_attention_heads=count, swa_head_dim=size, swa_v_head_dim=value, **own)
     config.fixed("chunks", attention_chunk_size=config.fields.get("sliding_window"))
-    local, whole = ropes(config, size, 131072, config.number("swa_rope_theta", 1e4), 5e6, share=0.334)
+    local, whole = ropes(config, (size, size), 131072, config.number("swa_rope_theta", 1e4), 5e6, share=0.334)
     how: dict[str, Any] = {"kv_default": 4, "head_dim_default": 192, "rope": whole, "value_dim": value}
     how |= {"value_scale": (config.optional_number(scale) if scale in config else 0.707) or 1.0}
     full = attention(config, qkv_bias=config.flag("attention_bias", False), **how)

@@ -40,7 +40,7 @@ def zamba2(config: Config) -> Decoder:
     config.unmodelled("hybrid_layer_ids", (None, uses), "blocks in other layers than are hybrid")
     stack = [Layer(keeps, None)] * layers(config)
     inside = replace(keeps, module="mamba_decoder.mamba")
-    hybrid = Layer(inside, None, Norms(_NORM), told=("embedded",))
+    hybrid = Layer(inside, None, Norms(_NORM))
     count, shared = config.integer("num_mem_blocks", 1), _shared(config, uses)
     stems = (f"model.layers.{first}.shared_transformer." for first in uses)
     blocks = [replace(hybrid, shared=replace(shared, stem=stem)) for stem in stems][:count]

@@ -37,7 +37,7 @@ class Shared:
         at = Blocks(b, blocks.dtype, blocks.normal, self.stem, **sizes)
         at.adapters = dict(self.adapters)
         with b.block(self.block):
-            both = b.stack(x, blocks.given["embedded"], name="both")
+            both = b.stack(x, blocks.beside["embedded"], name="both")
         seen = at.norm(both, "shared_norm", self.norms[0], "s h", 2)
         mixed = self.attention.build(at, seen)
         fed = self.mlp.build(at, at.norm(mixed, "shared_mlp_norm", self.norms[1]))

@@ -41,9 +41,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module else 1
         for layer in at.layers:
-            names = [
-                numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)
-            ]
+            names = [numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)]
             left = {_named(others, names[0]) or _named(telling, name) for name in names}
             if len(left) > 1:
                 fact = "some experts are left as they are; all or none is modelled"

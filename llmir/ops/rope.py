@@ -32,6 +32,7 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "llama3": ("factor", "low frequency factor", "high frequency factor", "trained length"),
         "yarn": ("factor", "trained length", "beta fast", "beta slow", "attention factor", "truncate"),
         "longrope": ("trained length", "attention factor", "short factors*", "long factors*"),
+        "proportional": ("factor", "share"),
     }
 )
 
@@ -105,6 +106,9 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
     unscaled: Array = theta**-powers
     if rope.scaling == "linear":
         return unscaled / rope.factors[0], 1.0
+    if rope.scaling == "proportional":  # powers as of the whole head, of which the first pairs turn
+        factor, share = rope.factors
+        return unscaled / factor * (np.arange(size // 2) < int(share * size // 2)), 1.0
     if rope.scaling == "llama3":
         return _llama3(unscaled, *rope.factors), 1.0
     if rope.scaling == "yarn":

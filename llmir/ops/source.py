@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..dim import Size
@@ -23,6 +23,11 @@ class Source(Op):
 
     type: Tensor
     axes: tuple[str, ...] = ()
+
+    @classmethod
+    def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
+        """Its type."""
+        return {"type": results[0]}
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """Names its own dimensions, since a source has nothing to derive them from."""
