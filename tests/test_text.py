@@ -10,6 +10,7 @@ import llmir
 from llmir.errors import LlmirError
 
 from .front_cases import CASES as FRONT
+from .gemma_cases import CASES as GEMMA
 from .older_cases import OLDER
 from .sparse_cases import SPARSE
 from .transformers_cases import CASES
@@ -84,6 +85,23 @@ def _latent(case: str) -> dict[str, object]:
     return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
 
 
+def _gemma(case: str, more: dict[str, object]) -> dict[str, object]:
+    """Layers of a Gemma, some of which read the keys of others, or have experts."""
+    return {
+        **GEMMA[case],
+        **more,
+        "_name_or_path": f"tiny-{case.partition(',')[0]}",
+        "torch_dtype": "bfloat16",
+    }
+
+
+_FULL = {"num_hidden_layers": 1}
+_SHARING: dict[str, object] = {
+    "num_hidden_layers": 2,
+    "num_kv_shared_layers": 1,
+    "layer_types": ["full_attention"] * 2,
+}
+_SPARSE = _SHARING | {"activation_sparsity_pattern": [0.5, 0.0]}
 _TWO = {"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
@@ -93,6 +111,17 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
     "tiny-gemma2.ir": (_wide("gemma2, caps that bite"), ""),
     "tiny-gemma3.fused.ir": (_wide("gemma3, a window of 3", 7), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma.fused.ir": (_wide("gemma, biases, untied"), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma3n.fused.ir": (
+        _gemma("gemma3n, a window of 3", _SPARSE),
+        llmir.DEFAULT_PIPELINE,
+    ),
+    "tiny-gemma4.fused.ir": (_gemma("gemma4, a window of 3, shared keys", _SHARING), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma4-moe.ir": (_gemma("gemma4, a window of 3, experts", _FULL), "fuse-attention"),
+    "tiny-cohere2.fused.ir": (_wide("cohere2, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-exaone4.fused.ir": (_wide("exaone4, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-olmo3.fused.ir": (_wide("olmo3, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-smollm3.fused.ir": (_wide("smollm3, a window of 3", 2), llmir.DEFAULT_PIPELINE),
     "tiny-granite.ir": (_wide("granite"), ""),
     "tiny-ministral3.fused.ir": (_wide("ministral3"), llmir.DEFAULT_PIPELINE),
     "tiny-olmo2.fused.ir": (_wide("olmo2"), llmir.DEFAULT_PIPELINE),
