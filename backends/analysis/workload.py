@@ -67,6 +67,10 @@ class Workload(Record, Result):
                     f"{f.name}: a workload takes one number, got an array; use analyze for grids"
                 )
             vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
+        if (due := self.program.facts.get("prompt", self.length)) != self.length:
+            images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
+            got = f"got {self.prompt:,}{images}"
+            raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
         if self.capacity_bytes <= 0:
             usable = f"{self.device.memory_bytes * self.memory_utilization:,.0f} bytes usable"
             nothing = f"leaves nothing of the {usable} on {self.device.name}"

@@ -62,7 +62,7 @@ def diff(**given: Any) -> None:
     programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
     asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
     if not any(program.patches for program in programs):
-        asked |= {"prompt": given["prompt"] or 2048}
+        asked |= {"generate": given["generate"] or 128}
     device = inputs.hardware(given, *programs)
     if asked["hw_after"] is not None and given["network"] is not None:
         asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)

@@ -98,15 +98,17 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_images(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+    return [*before, *_prompts(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
 
 
-def _images(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that puts images into prompts, as `--image-tokens` asks for."""
+def _prompts(given: Mapping[str, Any]) -> list[Pass]:
+    """The passes that prompts go through: tokens that layers prune, and images in their places."""
     from llmir.passes.place_images import PlaceImages
+    from llmir.passes.prune_tokens import PruneTokens
 
-    tokens = given.get("image_tokens")
-    return [] if tokens is None else [PlaceImages(tokens)]
+    tokens, layers = given.get("image_tokens"), given.get("layer_tokens")
+    images: list[Pass] = [] if tokens is None else [PlaceImages(tokens)]
+    return images if layers is None else [*images, PruneTokens(layers)]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:

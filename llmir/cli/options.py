@@ -144,6 +144,12 @@ workload = _stack(
         "[default: none]",
     ),
     click.option(
+        "--layer-tokens",
+        metavar="NxLAYERS,…",
+        help="Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.  "
+        "[default: all]",
+    ),
+    click.option(
         "--cost",
         metavar="NAME",
         help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
