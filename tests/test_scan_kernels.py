@@ -61,7 +61,7 @@ def test_a_step_reads_and_writes_each_state() -> None:
 
 
 def test_a_prompt_token_by_token_is_bound_by_its_exponentials() -> None:
-    """Of Mamba 2.8B: no faster than 16 exponentials a clock and multiprocessor, one each element of a state."""
+    """Of Mamba 2.8B: no faster than 16 exponentials a clock and multiprocessor, one for each element."""
     model = llmir.run(llmir.load("mamba-2.8b"), llmir.DEFAULT_PIPELINE)
     step = llmir.analyze(model, "h100-sxm", batch=16, new=2048, context=0)
     (scan,) = (op for op in step.ops if op.name == "layer.scan")
