@@ -101,7 +101,7 @@ class Update(Step):
 
     vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
 
-    def seconds(self, device: Device, shape: UpdateShape) -> Number:
+    def seconds(self, device: Device, shape: Any) -> Number:
         """Time of one call."""
         sums = shape.flops / (self.vector * device.vector_flops["fp32"])
         return np.maximum(super().seconds(device, shape), self.launch_us * 1e-6 + sums)
