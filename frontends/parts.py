@@ -12,7 +12,7 @@ from llmir.errors import UnsupportedError
 from .blocks import Norm
 from .config import Config
 from .decoder import Decoder
-from .layers import Layer
+from .layers import Whole
 from .mixers import Attention
 from .mlps import Mlp, Moe, Routing
 from .rope import rope
@@ -201,7 +201,7 @@ def check_chosen(config: Config, experts: Moe) -> Moe:
 def decoder(
     config: Config,
     architecture: str,
-    layers: tuple[Layer, ...],
+    layers: tuple[Whole, ...],
     *,
     eps_default: float = 1e-6,
     tied_default: bool = False,

@@ -129,8 +129,9 @@ class _Run:
         body = self.program[loop.body]
         for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
-            operands[: loop.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
-        return operands[: loop.carried]
+            results = self.graph(body, f"{path}.{layer}.", layer, inputs)
+            operands[: loop.carried] = results[: loop.carried]
+        return results
 
     def held(self, op: Op, path: str, type: Tensor) -> Spread:
         """A weight, by its name in a checkpoint or its path, or a cache."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -28,15 +27,11 @@ def llama4(config: Config) -> Decoder:
     how: dict[str, Any] = {"module": _MODULE, "router": "router", "matrices": _STACKED, "scaled_inputs": True}
     sparse = moe(config, 16, 1, width, routing=Routing("sigmoid"), shared=shared, **how)
     dense = Mlp(config.assumed("intermediate_size_mlp", 16384), module=_MODULE)
-    routed, mixers = _routed(config, count), enumerate(_mixers(config, count))
+    step = config.integer("interleave_moe_layer_step", 1)
+    routed = config.integers("moe_layers", range(step - 1, count, step))
+    mixers = enumerate(_mixers(config, count))
     stack = tuple(Layer(mixer, sparse if i in routed else dense) for i, mixer in mixers)
     return decoder(config, "Llama4ForCausalLM", stack, eps_default=1e-5)
-
-
-def _routed(config: Config, count: int) -> Collection[int]:
-    """The layers with experts."""
-    step = config.integer("interleave_moe_layer_step", 1)
-    return config.integers("moe_layers", range(step - 1, count, step))
 
 
 def _mixers(config: Config, count: int) -> list[Attention]:
