@@ -48,6 +48,7 @@ _STORED["minimax_m3_vl_text"] = {
     r"self_attn\.indexer\.": "self_attn.index_",
     **_STORED["lfm2_moe"],
 }
+_STORED["flint"] = {r"\.sinks": ".softmax_offset"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ import llmir
 from llmir.errors import LlmirError
 
 from .front_cases import CASES as FRONT
-from .gemma_cases import CASES as GEMMA
 from .older_cases import OLDER
 from .sparse_cases import SPARSE
 from .transformers_cases import CASES
@@ -85,23 +85,16 @@ def _latent(case: str) -> dict[str, object]:
     return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
 
 
-def _gemma(case: str, more: dict[str, object]) -> dict[str, object]:
-    """Layers of a Gemma, some of which read the keys of others, or have experts."""
-    return {
-        **GEMMA[case],
-        **more,
-        "_name_or_path": f"tiny-{case.partition(',')[0]}",
-        "torch_dtype": "bfloat16",
-    }
+def _state(case: str, *kinds: str, **fields: object) -> dict[str, object]:
+    """A layer of each of these kinds, of a family that keeps states."""
+    own = {"layer_types": list(kinds)} if kinds else {}
+    named = {"_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
+    return {**CASES[case], "num_hidden_layers": len(kinds) or 1, **own, **named, **fields}
 
 
-_FULL = {"num_hidden_layers": 1}
-_SHARING: dict[str, object] = {
-    "num_hidden_layers": 2,
-    "num_kv_shared_layers": 1,
-    "layer_types": ["full_attention"] * 2,
-}
-_SPARSE = _SHARING | {"activation_sparsity_pattern": [0.5, 0.0]}
+_DELTA, _FULL = "linear_attention", "full_attention"
+_LENT: dict[str, Any] = {"num_hidden_layers": 2, "num_kv_shared_layers": 1, "layer_types": [_FULL] * 2}
+_SPARSE = {"activation_sparsity_pattern": [0.5, 0.0]}
 _TWO = {"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
@@ -113,11 +106,11 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-gemma3.fused.ir": (_wide("gemma3, a window of 3", 7), llmir.DEFAULT_PIPELINE),
     "tiny-gemma.fused.ir": (_wide("gemma, biases, untied"), llmir.DEFAULT_PIPELINE),
     "tiny-gemma3n.fused.ir": (
-        _gemma("gemma3n, a window of 3", _SPARSE),
+        _state("gemma3n, a window of 3", **_LENT, **_SPARSE),
         llmir.DEFAULT_PIPELINE,
     ),
-    "tiny-gemma4.fused.ir": (_gemma("gemma4, a window of 3, shared keys", _SHARING), llmir.DEFAULT_PIPELINE),
-    "tiny-gemma4-moe.ir": (_gemma("gemma4, a window of 3, experts", _FULL), "fuse-attention"),
+    "tiny-gemma4.fused.ir": (_state("gemma4, a window of 3, shared keys", **_LENT), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma4-moe.ir": (_state("gemma4, a window of 3, experts"), "fuse-attention"),
     "tiny-cohere2.fused.ir": (_wide("cohere2, a window of 3", 4), llmir.DEFAULT_PIPELINE),
     "tiny-exaone4.fused.ir": (_wide("exaone4, a window of 3", 4), llmir.DEFAULT_PIPELINE),
     "tiny-olmo3.fused.ir": (_wide("olmo3, a window of 3", 4), llmir.DEFAULT_PIPELINE),
@@ -144,6 +137,23 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-minimax-m2.fused.ir": (_sparse("minimax-m2"), llmir.DEFAULT_PIPELINE),
     "tiny-olmoe.fused.ir": (_sparse("olmoe"), llmir.DEFAULT_PIPELINE),
     "tiny-phi-3.5-moe.ir": (_sparse("phi-3.5-moe, biases"), ""),
+    "tiny-mamba.ir": (_state("mamba"), ""),
+    "tiny-falcon-mamba.fused.ir": (_state("falcon-mamba"), llmir.DEFAULT_PIPELINE),
+    "tiny-mamba2.ir": (_state("mamba2"), ""),
+    "tiny-qwen3-next.ir": (_state("qwen3-next", _DELTA, _FULL), ""),
+    "tiny-qwen3.5.fused.ir": (_state("qwen3.5", _DELTA, _FULL), llmir.DEFAULT_PIPELINE),
+    "tiny-qwen3.5-moe.fused.ir": (_state("qwen3.5-moe", _DELTA), llmir.DEFAULT_PIPELINE),
+    "tiny-kimi-linear.ir": (_state("kimi-linear", _DELTA, _FULL), "absorb-mla,fuse-attention"),
+    "tiny-olmo-hybrid.fused.ir": (_state("olmo-hybrid", _DELTA, _FULL), llmir.DEFAULT_PIPELINE),
+    "tiny-jamba.fused.ir": (_state("jamba", num_hidden_layers=2), llmir.DEFAULT_PIPELINE),
+    "tiny-bamba.fused.ir": (_state("bamba", attn_layer_indices=[]), llmir.DEFAULT_PIPELINE),
+    "tiny-falcon-h1.ir": (_state("falcon-h1, multipliers, a norm"), ""),
+    "tiny-granite-hybrid.fused.ir": (_state("granite-hybrid", "mamba"), llmir.DEFAULT_PIPELINE),
+    "tiny-nemotron-h.fused.ir": (_state("nemotron-h"), llmir.DEFAULT_PIPELINE),
+    "tiny-minimax.ir": (_state("minimax, factors, every second layer", _DELTA), ""),
+    "tiny-lfm2.fused.ir": (_state("lfm2", "conv"), llmir.DEFAULT_PIPELINE),
+    "tiny-lfm2-moe.fused.ir": (_state("lfm2-moe", "conv", num_dense_layers=0), llmir.DEFAULT_PIPELINE),
+    "tiny-zamba2.ir": (_state("zamba2") | {"layers_block_type": ["hybrid"]}, ""),
     "tiny-llama.ir": (TINY_LLAMA, ""),
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),

@@ -4,7 +4,7 @@ from .attention import Attention, Rope, Temper
 from .blocks import BlockIndex
 from .compressed import CompressedAttention, Compressor
 from .conv import ShortConv
-from .delta import DeltaNet
+from .delta import DeltaNet, kda
 from .latent import Indexer, LatentAttention
 from .lightning import Lightning
 from .mamba import Mamba, Mamba2
@@ -27,4 +27,5 @@ __all__ = [
     "ShortConv",
     "Sides",
     "Temper",
+    "kda",
 ]

@@ -75,7 +75,9 @@ class Rotary(Op):
 
     def rotate(self, x: Array, at: Place) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
-        positions = (at.cached // self.stride + at.origin("t") + np.arange(x.shape[1])) * self.stride
+        # Rows of several tokens each are not the last of so many tokens, as a shorter sequence is.
+        first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
+        positions = (first + np.arange(x.shape[1])) * self.stride
         size = self.size or x.shape[-1]
         start = x.shape[-1] - size if self.last else 0
         frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
