@@ -35,7 +35,15 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
     one, other = (b.type(match[name].operands[1]) for name in ("gate", "up"))
     if len(one.shape) != len(other.shape):
         return None  # a router, and the gate of a shared expert
-    return _merge(b, x, [match["gate"], match["up"]], "gate_up_proj")
+    return _merge(b, x, [match["gate"], match["up"]], _pair(match["gate"].name, match["up"].name))
+
+
+def _pair(first: str, second: str) -> str:
+    """What two merged products are called: after gate and up, as most are, or both, such as kv_proj."""
+    if second.endswith("up_proj") or not (first.endswith("_proj") and second.endswith("_proj")):
+        return "gate_up_proj"
+    one, other = first.removesuffix("_proj"), second.removesuffix("_proj")
+    return f"{one}{other}_proj" if len(one) == len(other) == 1 else f"{one}_{other}_proj"
 
 
 def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
