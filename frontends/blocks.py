@@ -52,6 +52,7 @@ _AXES = {
     "F": "frequency",
     "J": "embed",
     "G": "whole_kv_heads",
+    "H": "embed",
     "R": "whole_heads",
 }
 

@@ -39,6 +39,22 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A layer that predicts a further token, with its number, and what checkpoints call what is around it.
+
+    That are the norms of embeddings and of hidden states, the projection of both, and the norm at the end.
+    """
+
+    layer: Layer
+    number: int
+    stem: str
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    norm: str
+
+
+@dataclass(frozen=True)
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
@@ -65,6 +81,7 @@ class Decoder:
     labels: int = 0
     learned: Learned | None = None
     embedding_norm: str = ""
+    draft: Draft | None = None
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -86,7 +103,7 @@ class Decoder:
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             seen = b.last_token(x) if logits == "last" else x
-            b.output(self._head(blocks, seen, table) if self.head else seen)
+            b.output(self.headed(blocks, seen, table) if self.head else seen)
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
@@ -101,7 +118,7 @@ class Decoder:
             x = blocks.b.positions(x, rows, offset=self.learned.first, name="positions")
         return blocks.norm(x, "embedding_norm", self.embedding_norm) if self.embedding_norm else x
 
-    def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
+    def headed(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""
         names = self.names
         rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"

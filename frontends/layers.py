@@ -77,9 +77,7 @@ class Layer:
         """Those of its mixer and its mlp."""
         return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
 
-    def graph(
-        self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T
-    ) -> Graph:
+    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T) -> Graph:
         """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
         blocks = Blocks(b, dtype, normal, stem, h=hidden)

@@ -11,7 +11,7 @@ from llmir.errors import UnsupportedError
 
 from .blocks import Norm
 from .config import Config
-from .decoder import Decoder
+from .decoder import Decoder, Draft
 from .layers import Layer
 from .mixers import Attention
 from .mlps import Mlp, Moe
@@ -172,6 +172,17 @@ def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
     """Layers that predict further tokens, which the model runs without: a note says so."""
     if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
+
+
+def draft(config: Config, layer: Layer) -> Draft | None:
+    """DeepSeek-V3's, after the last layer; None where there is none, or are several, which a note says."""
+    if config.optional_integer("num_nextn_predict_layers", 0) != 1:
+        drafts(config)
+        return None
+    number = layers(config)
+    own = f"model.layers.{number}"
+    names = (f"{own}.enorm", f"{own}.hnorm", f"{own}.eh_proj", f"{own}.shared_head.norm")
+    return Draft(layer, number, "model.layers.{layer}", *names)
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

@@ -1235,6 +1235,13 @@ class OpMethods:
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
 
+    def stack(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Two values of each token as one, for a product of both (as torch.cat has them).
+
+        `b t h, b t h -> b t s h`
+        """
+        return self._op("stack", (x, y), name, block)
+
     def sum_experts(
         self,
         rows: Value,

@@ -125,12 +125,12 @@ def _state(at: Instance, program: Program) -> State:
 
 
 def beside(program: Program) -> Iterator[Instance]:
-    """The weights that other phases have and this one has not, or has in another type."""
+    """The weights and caches that other phases have and this one has not, or has in another type."""
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():
         for at in phase.instances():
             here = at.stage < len(program.entries)  # what encodes images lies on the first stage alone
-            if here and at.node.op.role == "weight" and _identity(at) not in seen:
+            if here and at.node.op.role in ("weight", "cache") and _identity(at) not in seen:
                 seen.add(_identity(at))
                 yield at
 
