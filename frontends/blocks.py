@@ -1,10 +1,10 @@
 """What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
 
-Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them,
-`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
-latent attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are
-without position, `p` with, `m` of values. `a` is a number alone. Ops come in the order in which transformers'
-eager code runs them, so that live memory is that code's.
+Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them, `d`
+head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of latent
+attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
+position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
+Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from llmir.dim import B, Size
 from llmir.dtype import DType
 from llmir.graph import Value
 from llmir.tensor import Tensor
+
+from .beside import Beside
 
 _AXES = {
     "h": "embed",
@@ -45,6 +47,10 @@ _AXES = {
     "j": "stream_weight",
     "o": "out_latent",
     "k": "rank",
+    "st": "stream",
+    "St": "stream",
+    "ly": "layer",
+    "li": "layer_input",
     "a": "scalar",
     "A": "row",
     "O": "column",
@@ -55,6 +61,12 @@ _AXES = {
     "H": "embed",
     "R": "whole_heads",
 }
+
+
+def _place(param: str) -> tuple[str, str]:
+    """The module, and what follows it: a piece of its tensor, or that it is turned."""
+    module = re.split(r"[\[^]", param)[0]
+    return module, param.removeprefix(module)
 
 
 @dataclass(frozen=True)
@@ -82,18 +94,30 @@ class Blocks:
     """One model's on one builder: its element type, its norm, and the lengths of axes.
 
     `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
-    of parameters follow it.
+    of parameters follow it. `beside` is what goes between graphs beside hidden states. To products of modules
+    that are in `adapters` others add, by name.
     """
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
-        self.tokens: Value | None = None  # of a layer that is given them
+        self.beside = Beside(b, {})
+        self._made: dict[str, Value] = {}  # by the name in a checkpoint
+        self.adapters: Mapping[str, str] = {}
+        self.lows: dict[tuple[Value, str], Value] = {}
 
     def sized(self, **sizes: Size) -> Blocks:
         """The same with lengths of further axes."""
         found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
-        found.tokens = self.tokens
+        found.beside, found._made = self.beside, self._made
+        found.adapters, found.lows = self.adapters, self.lows
         return found
+
+    @property
+    def hidden(self) -> int:
+        """The length of hidden states."""
+        size = self.sizes["h"]
+        assert isinstance(size, int)
+        return size
 
     def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
         """A tensor of the model's element type."""
@@ -108,12 +132,14 @@ class Blocks:
         dtype: DType | None = None,
         buffer: bool = False,
     ) -> Value:
-        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`."""
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; each once."""
         letters = axes.split()
         type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
         how: dict[str, Any] = {"name": name, "param": self.stem + param}
         make = self.b.buffer if buffer else self.b.weight
-        return make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        if param not in self._made:
+            self._made[param] = make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        return self._made[param]
 
     def linear(
         self,
@@ -131,8 +157,7 @@ class Blocks:
 
         W may have a `dtype` of its own.
         """
-        module = re.split(r"[\[^]", param)[0]
-        place = param.removeprefix(module)
+        module, place = _place(param)
         stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
         operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
         if bias:
@@ -140,7 +165,24 @@ class Blocks:
             operands.append(self.weight(added, f"{name}.bias", stored[1]))
             terms.append(added)
         result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
-        return result
+        return self._adapted(result, x, (term, weight, out), name, param)
+
+    def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
+        """y, the product of x, and what a low rank adds to it if the model adapts that (arXiv:2106.09685)."""
+        module, piece = _place(param)
+        if not (adapter := self.adapters.get(module)):
+            return y
+        term, weight, out = terms
+        rows = " ".join(axis for axis in term.split() if axis not in weight.split())
+        ins = " ".join(axis for axis in weight.split() if axis in term.split())
+        outs = " ".join(axis for axis in weight.split() if axis not in term.split())
+        if (x, adapter) not in self.lows:  # one for all pieces of a tensor
+            own = f"{name}_low", f"{adapter}.0"
+            self.lows[x, adapter] = self.linear(x, term, f"{ins} k", f"{rows} k", *own)
+        low = self.lows[x, adapter]
+        more = self.linear(low, f"{rows} k", f"k {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
+        total: Value = self.b.add(y, more, name=f"{name}_adapted")
+        return total
 
     def merged(
         self,

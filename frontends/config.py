@@ -66,6 +66,11 @@ class Config:
             self.note(f"config names no {key}; {show(value)} assumed")
         self.fields = MappingProxyType({**self.fields, **absent})
 
+    def absent(self, *keys: str) -> None:
+        """Take null for absent in these fields, as their class does."""
+        left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
+        self.fields = MappingProxyType(left)
+
     def optional_integer(self, key: str, minimum: int = 1) -> int | None:
         """An integer, or None where the field is absent or null."""
         value = self._get(key, None, required=False)
@@ -113,13 +118,16 @@ class Config:
         off = value is None or (zero and value == 0 and not isinstance(value, bool))
         return None if off else self.number(key)
 
-    def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        """A list of `count` finite numbers above zero."""
+    def numbers(self, key: str, count: int, *, zero: bool = False) -> tuple[float, ...]:
+        """A list of `count` finite numbers above zero, or with `zero` from there up."""
         value = self._get(key, None)
         if not isinstance(value, list | tuple) or len(value) != count:
             got = f"a list of {len(value)}" if isinstance(value, list | tuple) else show(value)
             raise self.error(key, f"expected a list of {count} numbers, got {got}")
-        return tuple(self._number(f"{key}[{i}]", item) for i, item in enumerate(value))
+        off = {0} if zero else set()
+        return tuple(
+            0.0 if item in off else self._number(f"{key}[{i}]", item) for i, item in enumerate(value)
+        )
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or false."""
@@ -189,6 +197,11 @@ class Config:
             return
         choices = " or ".join(map(show, allowed)) or "no value"
         self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
+
+    def fixed(self, reason: str, **usual: object) -> None:
+        """Refuse (or, when lenient, note) each field that is there, not null, and not as `usual`."""
+        for key, value in usual.items():
+            self.unmodelled(key, (None, value), reason)
 
     def every(self, key: str, *allowed: str) -> None:
         """Refuse (or, when lenient, note) a list of strings that are not those `allowed`, one by one."""

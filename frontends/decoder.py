@@ -10,8 +10,10 @@ from llmir.dim import B, T
 from llmir.dtype import INT64, DType
 from llmir.graph import Program, Value
 
+from .altup import AltUp
 from .blocks import Blocks, Norm
-from .layers import Layer
+from .layer_input import LayerTable
+from .layers import Whole
 from .stack import Stack
 
 
@@ -23,6 +25,11 @@ class Names:
     layer: str = "model.layers.{layer}"
     norm: str = "model.norm"
     head: str = "lm_head"
+
+    @property
+    def stem(self) -> str:
+        """What those of all parts but the head begin with, and a point."""
+        return self.embedding.rpartition("embed")[0]
 
     def bare(self) -> Names:
         """Those of a backbone that was saved alone."""
@@ -60,7 +67,8 @@ class Decoder:
 
     Embeddings and logits may be scaled, and logits capped softly, unless `logits_cap` is 0. `learned`
     positions may be added, and embeddings normalized by what checkpoints call `embedding_norm`. A `head`
-    "score" gives logits of so many labels, and "" the hidden states.
+    "score" gives logits of so many labels, and "" the hidden states. Layers may read a `layer_table` of the
+    tokens, and pass on several streams of `altup`.
     """
 
     name: str
@@ -71,7 +79,7 @@ class Decoder:
     norm: Norm
     positions: int | None
     tied: bool
-    layers: tuple[Layer, ...]
+    layers: tuple[Whole, ...]
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_cap: float = 0.0
@@ -81,7 +89,12 @@ class Decoder:
     labels: int = 0
     learned: Learned | None = None
     embedding_norm: str = ""
+<<<<<<< HEAD
     draft: Draft | None = None
+=======
+    layer_table: LayerTable | None = None
+    altup: AltUp | None = None
+>>>>>>> main
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -95,11 +108,20 @@ class Decoder:
         with b.block("embedding"):
             table = blocks.weight("v h", "embed.weight", f"{self.names.embedding}.weight")
             x = self._embedded(blocks, b.embedding(table, tokens))
+        model = Blocks(b, self.dtype, self.norm, self.names.stem, h=self.hidden)
+        model.beside.hand("tokens", tokens, ("batch", "seq"))
+        model.beside.hand("embedded", x, ("batch", "seq", "embed"))
+        if self.layer_table:
+            self.layer_table.build(model, tokens, x)
+        if self.altup:
+            x = self.altup.expand(model, x)
         stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
         streams = self.layers[0].streams
         x = streams.split(blocks, x) if streams else x
-        x = stack.build(b, x, tokens)
+        among = ("stream",) if streams or self.altup else ()
+        x = stack.build(model.beside, x, ("batch", "seq", *among, "embed"))
         x = streams.join(blocks, x) if streams else x
+        x = self.altup.contract(model, x) if self.altup else x
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             seen = b.last_token(x) if logits == "last" else x

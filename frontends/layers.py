@@ -5,23 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmir.build import Builder
-from llmir.dim import B, Size, T
-from llmir.dtype import INT64, DType
-from llmir.graph import Graph, Value
-from llmir.tensor import Tensor
+from llmir.graph import Value
 
-from .blocks import Blocks, Norm
+from .altup import Laurel
+from .blocks import Blocks
+from .layer_input import PerLayer
 from .streams import Streams
-
-
-def state(
-    streams: Streams | None, hidden: int, dtype: DType, tokens: Size = T
-) -> tuple[Tensor, tuple[str, ...]]:
-    """What goes from layer to layer: its type and its axes."""
-    if streams is None:
-        return Tensor((B, tokens, hidden), dtype), ("batch", "seq", "embed")
-    return Tensor((B, tokens, streams.count, hidden), dtype), ("batch", "seq", "stream", "embed")
 
 
 class Sublayer(Protocol):
@@ -53,6 +42,25 @@ BEHIND = Norms(None, "post_attention_layernorm", None, "post_feedforward_layerno
 """Of what sublayers give, and not of what they see (OLMo 2)."""
 
 
+class Whole(Protocol):
+    """A layer of whatever form: it builds itself."""
+
+    @property
+    def mixer(self) -> Sublayer | None:
+        """What mixes tokens."""
+
+    @property
+    def streams(self) -> Streams | None:
+        """How residuals go on, if in several streams that are mixed by the token."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of its parts."""
+
+    def build(self, blocks: Blocks, start: Value, /) -> Value:
+        """Of the hidden states that enter it, those that leave it."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """Norm, mixer, residual; norm, mlp, residual. Either may be missing.
@@ -60,7 +68,8 @@ class Layer:
     In a `parallel` layer both see the layer's input: each through its norm, or the mlp through the mixer's if
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
     not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
-    there are several residuals, and both sublayers. A body may be given the `tokens` too.
+    there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
+    to what the norm of the mixer sees. A `laurel` is beside the mixer, and a `tail` behind all.
     """
 
     mixer: Sublayer | None
@@ -70,13 +79,16 @@ class Layer:
     residual: float = 1.0
     kept: tuple[float, float] | None = None
     streams: Streams | None = None
-    tokens: bool = False
+    shared: Sublayer | None = None
+    laurel: Laurel | None = None
+    tail: PerLayer | None = None
 
     @property
-    def kinds(self) -> tuple[str, str]:
-        """Those of its mixer and its mlp."""
-        return (self.mixer.kind if self.mixer else "", self.mlp.kind if self.mlp else "")
+    def kinds(self) -> tuple[str, ...]:
+        """Those of its shared block, its mixer and its mlp."""
+        return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
+<<<<<<< HEAD
     def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T) -> Graph:
         """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
         b = Builder(name)
@@ -89,14 +101,29 @@ class Layer:
             b.output(self._through(blocks, start, self.streams))
             return b.graph()
         seen, norms, beside = start, self.norms, None
+=======
+    def build(self, blocks: Blocks, start: Value) -> Value:
+        """Of the hidden states that enter it, those that leave it."""
+        total = self._through(blocks, start, self.streams) if self.streams else self.inner(blocks, start)
+        return self.tail.build(blocks, total) if self.tail else total
+
+    def inner(self, blocks: Blocks, start: Value) -> Value:
+        """The same of one stream without its tail."""
+        b, total, seen, norms, beside = blocks.b, start, start, self.norms, None
+        if self.shared:
+            added = self.shared.build(blocks, start)
+            seen = self._add(blocks, start, added, self.shared.block, "shared_add")
+>>>>>>> main
         if self.mixer:
-            seen = self._norm(blocks, start, "input_norm", norms.before_mixer)
+            seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)
             total = self._kept(blocks, seen, 0, self.mixer.block) if self.kept else total
             if self.parallel and self.mlp:  # one sum over ranks for both
                 beside = mixed
             else:
                 total = self._add(blocks, total, mixed, self.mixer.block, f"{self.mixer.block}_add")
+            if self.laurel:
+                total = self.laurel.build(blocks, seen, total)
         if self.mlp:
             if not (self.parallel and norms.before_mlp is None):
                 seen = self._norm(blocks, start if self.parallel else total, "post_norm", norms.before_mlp)
@@ -106,8 +133,7 @@ class Layer:
                     mixed = b.add(beside, mixed, name="parallel_add")
             total = self._kept(blocks, seen, 1, self.mlp.block) if self.kept else total
             total = self._add(blocks, total, mixed, self.mlp.block, "mlp_add")
-        b.output(total)
-        return b.graph()
+        return total
 
     def _through(self, blocks: Blocks, total: Value, streams: Streams) -> Value:
         """The streams after both sublayers."""

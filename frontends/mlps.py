@@ -26,10 +26,8 @@ class Mlp:
     `matrices` are what they call gate, up and down; two of them are up and down of down(act(up(x))), without
     a gate. `activation` is an opcode; numbers that it learns are called `learned` there. What is activated
     and what comes out are scaled by `scales`. With a `clamp`, act and the product are those of `clamped_glu`:
-    limit, slope and offset.
+    limit, slope and offset. With a `sparsity`, of what is activated only the largest share is not 0.
     """
-
-    kind: ClassVar[str] = "dense"
 
     intermediate: int
     bias: bool = False
@@ -41,6 +39,12 @@ class Mlp:
     learned: tuple[str, ...] = ()
     scales: tuple[float, float] = (1.0, 1.0)
     clamp: tuple[float, ...] | None = None
+    sparsity: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """Whether all of it is activated."""
+        return "sparse" if self.sparsity else "dense"
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -53,6 +57,8 @@ class Mlp:
 
         def act(x: Value) -> Value:
             x = at.scale(x, self.scales[0], f"{own}act_scale")
+            if self.sparsity:
+                x = b.gaussian_top(x, b.moments(x), sparsity=self.sparsity, name=f"{own}gaussian_top")
             numbers = [at.weight("a", own + name, f"{self.module}.{name}") for name in self.learned]
             result: Value = getattr(b, self.activation)(x, *numbers, name=f"{own}{self.activation}")
             return result
@@ -80,7 +86,8 @@ class Routing:
     are multiplied by `scale`. Of `groups` of experts those `kept` are chosen from whose `best` largest scores
     sum highest. A `correction`, so called in checkpoints, is added for the choice alone; it is a buffer or,
     if `learned`, a parameter; either is in fp32. With a `jitter` two are chosen as `sparse_mixer` does; by a
-    `table`, so called in checkpoints, of so many `rows`, a token's id chooses.
+    `table`, so called in checkpoints, of so many `rows`, a token's id chooses. The weights of those chosen
+    are scaled by what checkpoints call `expert_scale`, one for each expert.
     """
 
     score: str = "softmax"
@@ -94,6 +101,7 @@ class Routing:
     jitter: float = 0.0
     table: str = ""
     rows: int = 0
+    expert_scale: str = ""
 
     def build(self, blocks: Blocks, logits: Value, chosen: int) -> tuple[Value, Value]:
         """The weights of the experts that each token takes, and which they are."""
@@ -101,16 +109,19 @@ class Routing:
         if self.jitter:
             return b.sparse_mixer(blocks.cast(logits, FP32), jitter=self.jitter)
         scores = getattr(b, self.score)(blocks.cast(logits, FP32), name=f"route_{self.score}")
-        if self.table and blocks.tokens:
+        if self.table:
             at = blocks.sized(z=self.rows, k=chosen)
             table = at.weight("z k", "expert_table", self.table, dtype=INT64, buffer=True)
-            return b.hash_top_k(scores, table, blocks.tokens, scale=self.scale)
+            return b.hash_top_k(scores, table, blocks.beside["tokens"], scale=self.scale)
         how: dict[str, Any] = {name: getattr(self, name) for name in ("groups", "kept", "best", "scale")}
         added = []
         if self.correction:
             held: dict[str, Any] = {"dtype": FP32, "buffer": not self.learned}
             added = [blocks.weight("x", "correction", self.correction, **held)]
         weights, experts = b.top_k(scores, *added, k=chosen, normalize=self.normalize, **how)
+        if self.expert_scale:
+            scales = blocks.weight("x", "expert_scale.weight", self.expert_scale)
+            weights = b.expert_scale(weights, experts, scales, name="expert_scale")
         return weights, experts
 
 
@@ -128,7 +139,8 @@ class Moe:
     gate, up and down of the experts, or up and down alone. With a `clamp` the product of gate and up is that
     of `clamped_glu`: limit, slope, offset; with `scaled_inputs` weights scale what goes to experts, not what
     they give. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
-    one, called `shared_gate`.
+    one, called `shared_gate`. Experts may see hidden states by a `norm` of theirs, and the router by a scaled
+    one, of the weight `router_scale`.
     """
 
     block: ClassVar[str] = "routed_experts"
@@ -148,6 +160,8 @@ class Moe:
     scaled_inputs: bool = False
     shared: Mlp | None = None
     shared_gate: str = ""
+    norm: str = ""
+    router_scale: str = ""
 
     @property
     def kind(self) -> str:
@@ -170,10 +184,12 @@ class Moe:
     def _routed(self, blocks: Blocks, x: Value) -> Value:
         b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
         with b.block("router"):
-            name = f"{self.module}.{self.router}"
+            name = self._named(self.router)
             how: dict[str, Any] = {"bias": self.router_bias, "dtype": self.router_dtype}
-            logits = at.linear(x, "b t h", "h x", "b t x", "gate", name, **how)
+            seen = self._scaled(at, x) if self.router_scale else x
+            logits = at.linear(seen, "b t h", "h x", "b t x", "gate", name, **how)
             weights, chosen = self.routing.build(at, logits, self.chosen)
+        x = at.norm(x, "experts_norm", self.norm) if self.norm else x
         with b.block(self.block):
             if self.scaled_inputs:
                 rows, chosen = b.scaled_dispatch(x, chosen, weights)
@@ -181,6 +197,16 @@ class Moe:
                 rows, chosen = b.dispatch(x, chosen)
             down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
             return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
+
+    def _named(self, part: str) -> str:
+        """What checkpoints call a part of it."""
+        return f"{self.module}.{part}".lstrip(".")
+
+    def _scaled(self, at: Blocks, x: Value) -> Value:
+        """What the router sees, of rows whose squares sum to 1 before the weight."""
+        weight = at.weight("h", "router_scale", self._named(self.router_scale))
+        normed = at.b.rms_norm(x, weight, eps=at.normal.eps, name="router_norm")
+        return at.scale(normed, at.hidden**-0.5, "router_root")
 
     def _gated(self, at: Blocks, rows: Value, chosen: Value) -> Value:
         """Gate and up of the rows, multiplied; or up alone, activated."""
@@ -199,12 +225,36 @@ class Moe:
     def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
         """Rows times the gate, up or down of their experts."""
         name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
-        param = f"{self.module}.{self.matrices[which - 3]}"
+        param = self._named(self.matrices[which - 3])
         operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
         terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]
         if self.biases:
-            operands.append(at.weight(f"e {outs}", f"{name}.bias", f"{self.module}.{self.biases[which - 3]}"))
+            operands.append(at.weight(f"e {outs}", f"{name}.bias", self._named(self.biases[which - 3])))
             terms.append(f"[e] {outs}")
         how: dict[str, Any] = {"top_k": self.chosen, "experts": self.count, "name": name}
         result: Value = at.b.grouped_linear(*operands, einsum=f"{', '.join(terms)} -> s {outs}", **how)
         return result
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A dense MLP and experts side by side, each between norms of its own: those before and after the MLP,
+    and after the experts (Gemma 4).
+    """
+
+    kind: ClassVar[str] = "moe"
+    block: ClassVar[str] = "mlp"
+
+    mlp: Mlp
+    experts: Moe
+    norms: tuple[str, str, str]
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of hidden states, what is added to them."""
+        before, after, behind = self.norms
+        dense = self.mlp.build(blocks, blocks.norm(x, "post_norm", before))
+        dense = blocks.norm(dense, "dense_norm", after)
+        routed = blocks.norm(self.experts.build(blocks, x), "routed_norm", behind)
+        with blocks.b.block(self.block):
+            total: Value = blocks.b.add(dense, routed, name="mixture_add")
+            return total

@@ -11,10 +11,15 @@ from llmir.errors import UnsupportedError
 
 from .blocks import Norm
 from .config import Config
+<<<<<<< HEAD
 from .decoder import Decoder, Draft
 from .layers import Layer
+=======
+from .decoder import Decoder
+from .layers import Whole
+>>>>>>> main
 from .mixers import Attention
-from .mlps import Mlp, Moe
+from .mlps import Mlp, Moe, Routing
 from .rope import rope
 from .source import show
 
@@ -194,6 +199,12 @@ def either(config: Config, first: str, second: str, default: int) -> int:
     return found[0] if found else config.assumed(first, default)
 
 
+def moe(config: Config, count: int, chosen: int, width: int, **differences: Any) -> Moe:
+    """Experts of that width in the usual fields, by a class's defaults; `differences` are fields of `Moe`."""
+    sizes = config.assumed("num_local_experts", count), config.assumed("num_experts_per_tok", chosen)
+    return check_chosen(config, Moe(*sizes, width, **{"routing": Routing(normalize=True), **differences}))
+
+
 def check_chosen(config: Config, experts: Moe) -> Moe:
     """The experts, unless a token is to choose more than there are."""
     config.unmodelled("hidden_act", ("silu", "swish"), "another activation of experts")
@@ -206,7 +217,7 @@ def check_chosen(config: Config, experts: Moe) -> Moe:
 def decoder(
     config: Config,
     architecture: str,
-    layers: tuple[Layer, ...],
+    layers: tuple[Whole, ...],
     *,
     eps_default: float = 1e-6,
     tied_default: bool = False,

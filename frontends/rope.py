@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .config import Config
 from .mixers import Rope
@@ -59,9 +60,10 @@ def rope(
     head has positions.
     """
     inner = inner or _object(config)
-    size = _part(config, inner, head_dim, share)
+    kind = _kind(inner)
+    size = head_dim if kind == "proportional" else _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
-    length, kind = config.optional_integer(_POSITIONS) or positions, _kind(inner)
+    length = config.optional_integer(_POSITIONS) or positions
     factors = _FACTORS[kind](_Stated(config, inner, theta, size, length, trained))
     unread = ((None,), "a number of other rotary scalings")
     inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
@@ -73,33 +75,38 @@ def rope(
     return Rope(theta, kind, factors, 0 if size == head_dim else size)
 
 
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _KINDS = ("sliding_attention", "full_attention")
 
 
 def ropes(
     config: Config,
-    head_dim: int,
+    head_dims: tuple[int, int],
     positions: int,
     local: float,
     theta: float,
     share: float | None = None,
+    default: Mapping[str, object] = _NOTHING,
 ) -> tuple[Rope, Rope]:
     """Those of layers with a window, and of others: an object each in `rope_parameters`.
 
-    In the old spelling only others are stretched. `local` and `theta` are the bases where none is stated.
+    In the old spelling only others are stretched. `local` and `theta` are the bases where none is stated, and
+    `default` is the object where there is none.
     """
     params = config.nested("rope_parameters")
+    if default and params is None:
+        params = Config(default, name=config.name)
     if params is None or not params.fields:
         bare = {key: value for key, value in config.fields.items() if key == _SHARE}
-        sliding = rope(Config(bare, name=config.name), head_dim, positions, local, share=share)
-        return sliding, rope(config, head_dim, positions, theta, share=share)
+        sliding = rope(Config(bare, name=config.name), head_dims[0], positions, local, share=share)
+        return sliding, rope(config, head_dims[1], positions, theta, share=share)
     if odd := [key for key in params.fields if key not in _KINDS]:
         raise params.error(odd[0], f"expected objects for {' and '.join(_KINDS)} alone")
     config.unmodelled("rope_scaling", (None,), "a scaling beside rope_parameters")
     each = [params.nested(kind) or Config({}, name=config.name) for kind in _KINDS]
     sliding, full = (
-        rope(config, head_dim, positions, base, share=share, inner=inner)
-        for base, inner in zip((local, theta), each, strict=True)
+        rope(config, size, positions, base, share=share, inner=inner)
+        for size, base, inner in zip(head_dims, (local, theta), each, strict=True)
     )
     return sliding, full
 
@@ -231,6 +238,14 @@ def _longrope(stated: _Stated) -> tuple[float, ...]:
     return (trained, attention, *short, *long)
 
 
+def _proportional(stated: _Stated) -> tuple[float, ...]:
+    """The first pairs alone turn, by powers as of the whole head."""
+    share = stated.inner.optional_number(_SHARE) or 1.0
+    if share > 1:
+        raise stated.inner.error(_SHARE, f"expected at most 1, got {show(share)}")
+    return (stated.inner.optional_number("factor") or 1.0, share)
+
+
 _FACTORS: dict[str, Callable[[_Stated], tuple[float, ...]]] = {
     "none": _none,
     "linear": _linear,
@@ -238,5 +253,6 @@ _FACTORS: dict[str, Callable[[_Stated], tuple[float, ...]]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }
 """What `Rotary.factors` holds for each scaling of `llmir.ops.rope.SCALINGS`."""

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from llmir.build import Builder
-from llmir.dim import Size, T
-from llmir.dtype import INT64, DType
+from llmir.dtype import DType
 from llmir.graph import Graph, Value
-from llmir.tensor import Tensor
 
-from .blocks import Norm
-from .layers import Layer, state
+from .beside import Beside, Port
+from .blocks import Blocks, Norm
+from .layers import Whole
 from .pattern import Times, fold
 
 
-class Stack:
-    """A model's layers, each with what sets it apart; `bodies` are made where they are first repeated.
+class Body(NamedTuple):
+    """A layer or a period: what it takes beside hidden states, and what it hands out."""
 
-    What follows them are the arguments of `Layer.graph`.
+    graph: Graph
+    takes: tuple[str, ...]
+    hands: tuple[str, ...]
+
+
+class Stack:
+    """A model's layers, each with what sets it apart; bodies are made where they are first repeated.
+
+    Checkpoints call a layer `stem`; `normal` is the norm of all.
     """
 
     def __init__(
-        self,
-        layers: Sequence[tuple[Layer, Hashable]],
-        stem: str,
-        hidden: int,
-        dtype: DType,
-        normal: Norm,
-        tokens: Size = T,
+        self, layers: Sequence[tuple[Whole, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
     ) -> None:
-        numbers: dict[tuple[Layer, Hashable], int] = {}
+        numbers: dict[tuple[Whole, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
         for layer, apart in layers:
             if (id(layer), apart) not in known:
@@ -39,48 +41,54 @@ class Stack:
         self._pattern = tuple(known[id(layer), apart] for layer, apart in layers)
         self._kinds = [layer for layer, _ in numbers]
         self._names: dict[int | tuple[Times, ...], str] = dict(enumerate(_names(self._kinds)))
-        self._given = stem, hidden, dtype, normal, tokens
-        self._state = state(self._kinds[0].streams, hidden, dtype, tokens)
-        self.bodies: dict[str, Graph] = {}
+        self._stem, self._hidden, self._dtype, self._normal = stem, hidden, dtype, normal
+        self._made: dict[str, Body] = {}
 
-    def build(self, b: Builder, x: Value, tokens: Value | None = None) -> Value:
-        """What the last layer gives."""
-        return self._repeats(b, x, tokens, fold(self._pattern))
+    @property
+    def bodies(self) -> dict[str, Graph]:
+        """The graphs that are repeated, by name."""
+        return {name: body.graph for name, body in self._made.items()}
 
-    def _repeats(self, b: Builder, x: Value, tokens: Value | None, parts: tuple[Times, ...]) -> Value:
+    def build(self, beside: Beside, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
+        """What the last layer gives of hidden states of these axes."""
+        self._port = Port(beside.b.type(x), axes)
+        return self._repeats(beside, x, fold(self._pattern))
+
+    def _repeats(self, beside: Beside, x: Value, parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
-            body = self._body(of)
-            given = [tokens] if tokens and self._told(of) else []
-            x = b.repeat(x, *given, body=body, times=times, name=body)
+            name = self._name(of)
+            if name not in self._made:
+                self._made[name] = self._body(name, of, beside.known)
+            graph, takes, hands = self._made[name]
+            gives = tuple(map(graph.type, graph.outputs[1:]))
+            taken = (beside[take] for take in takes)
+            given = beside.b.repeat(x, *taken, body=name, times=times, gives=gives, name=name)
+            x, *handed = given if hands else (given,)
+            for hand, value in zip(hands, handed, strict=True):
+                beside.hand(hand, value, beside.known[hand].axes)
         return x
 
-    def _told(self, of: int | tuple[Times, ...]) -> bool:
-        """Whether a layer, or one of a period, is given the tokens."""
-        return any(self._told(part.of) for part in of) if isinstance(of, tuple) else self._kinds[of].tokens
-
-    def _body(self, of: int | tuple[Times, ...]) -> str:
-        """The name of the body of a layer or a period."""
+    def _name(self, of: int | tuple[Times, ...]) -> str:
+        """What the body of a layer or a period is called."""
         if of not in self._names:
             periods = sum(isinstance(known, tuple) for known in self._names)
             self._names[of] = f"period_{periods + 1}" if periods else "period"
-        name = self._names[of]
-        if name not in self.bodies:
-            made = (
-                self._period(name, of) if isinstance(of, tuple) else self._kinds[of].graph(name, *self._given)
-            )
-            self.bodies[name] = made
-        return name
+        return self._names[of]
 
-    def _period(self, name: str, parts: tuple[Times, ...]) -> Graph:
-        b, (type, axes) = Builder(name), self._state
-        x, tokens = b.input(type, name="hidden", axes=axes), None
-        if self._told(parts):
-            tokens = b.input(Tensor(type.shape[:2], INT64), name="tokens", axes=axes[:2])
-        b.output(self._repeats(b, x, tokens, parts))
-        return b.graph()
+    def _body(self, name: str, of: int | tuple[Times, ...], known: dict[str, Port]) -> Body:
+        b = Builder(name)
+        beside, x = Beside(b, known), b.input(self._port.type, name="hidden", axes=self._port.axes)
+        if isinstance(of, tuple):
+            x = self._repeats(beside, x, of)
+        else:
+            blocks = Blocks(b, self._dtype, self._normal, self._stem, h=self._hidden)
+            blocks.beside = beside
+            x = self._kinds[of].build(blocks, x)
+        b.output(x, *(beside[name] for name in beside.handed))
+        return Body(b.graph(), tuple(beside.taken), tuple(beside.handed))
 
 
-def _names(layers: Sequence[Layer]) -> list[str]:
+def _names(layers: Sequence[Whole]) -> list[str]:
     """What the body of each kind of layer is called: by what it has, and a number if it must."""
     parts = list(zip(*(layer.kinds for layer in layers), strict=True))
     names, count = [], Counter[str]()

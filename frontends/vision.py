@@ -46,8 +46,8 @@ class Tower:
             x = b.positions(x, rows, name="positions")
         kinds = [(layer, None) for layer in self.layers]
         inner = f"{stem}encoder.layers.{{layer}}."
-        stack = Stack(kinds, inner, self.hidden, language.dtype, self.norm, self.patches)
-        x = stack.build(b, x)
+        stack = Stack(kinds, inner, self.hidden, language.dtype, self.norm)
+        x = stack.build(at.beside, x)
         with b.block("norm"):
             for what in self.norm.learns:  # of a norm whose result a language model does not take
                 at.weight("h", f"last_norm.{what}", f"post_layernorm.{what}")

@@ -18,7 +18,7 @@ from llmir.equation import Equation
 from llmir.errors import VerifyError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
-from llmir.names import Place, stored
+from llmir.names import Place, layered, numbered, stored
 from llmir.op import Op
 from llmir.views import Pairs
 
@@ -194,12 +194,12 @@ def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
     sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
-    layers = at.layers if "{layer}" in op.param else [at.layers.first]
+    layers = at.layers if layered(op.param) else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
     shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     for layer in layers:
         for expert in experts:
-            yield op.param.replace("{layer}", str(layer)).replace("{expert}", str(expert)), shape
+            yield numbered(op.param, layer).replace("{expert}", str(expert)), shape
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:

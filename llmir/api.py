@@ -167,7 +167,11 @@ def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
         if program.patches and value is not None:
             facts = f"{program.name} reads {program.patches} patches of each image, and no tokens"
             raise InputError(f"{name}: {facts}; batch alone counts")
-    return (1, 1) if program.patches else (_given(prompt, 2048), _given(generate, 128))
+    if program.patches:
+        return 1, 1
+    length = program.facts.get("prompt")
+    usual = length - program.image_tokens if isinstance(length, int) else 2048
+    return _given(prompt, usual), _given(generate, 128)
 
 
 def diff(

@@ -18,7 +18,7 @@ from .frozen import FrozenDict, Immutable, Record
 from .frozen_graph import FrozenGraph
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
-from .names import plain
+from .names import layered, plain
 from .node import Node, Value, checked_name
 from .op import Loop
 from .tensor import Tensor
@@ -316,14 +316,26 @@ class Program(Record, Shown):
         """How many devices a step runs on: those of the mesh, for each stage."""
         return self.mesh.devices * len(self.entries)
 
+    def held(self) -> Iterator[Instance]:
+        """Each weight that a stage holds: under a name without `{layer}` one, of the first layer with it."""
+        seen: set[tuple[str, int, Tensor]] = set()
+        for at in self.instances():
+            name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
+            if at.node.op.role != "weight":
+                continue
+            if layered(name) or not name:
+                yield at
+            elif key not in seen:
+                seen.add(key)
+                yield at._replace(layers=Layers(at.layers.first))
+
     def weights(self) -> Iterator[Instance]:
         """Each weight; one that is tied once, in the first of the stages that hold it."""
-        seen: dict[str, int] = {}  # by name in the checkpoint, the stage
-        for at in (at for part in self.parts for at in part.instances()):
-            if at.node.op.role == "weight":
-                name = at.node.op.param
-                if "{layer}" in name or not name or seen.setdefault(name, at.stage) == at.stage:
-                    yield at
+        first: dict[str, int] = {}  # by name in the checkpoint, the stage
+        for at in (at for part in self.parts for at in part.held()):
+            name = at.node.op.param
+            if layered(name) or not name or first.setdefault(name, at.stage) == at.stage:
+                yield at
 
     @cached_property
     def parameters_by_kind(self) -> FrozenDict[str, int]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .errors import VerifyError
+
 
 def normalize(name: str) -> str:
     """The form in which two spellings of a name are compared.
@@ -46,6 +48,32 @@ def stored(param: str) -> Place:
     """
     tensor, piece, blocks, *marks = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
     return Place(tensor, None if piece is None else int(piece), int(blocks or 1), *map(bool, marks))
+
+
+_LAYER = re.compile(r"\{layer(?::([\d.]+))?\}")
+
+
+def layered(param: str) -> bool:
+    """Whether each layer has a tensor of its own under that name."""
+    return "{layer" in param
+
+
+def numbered(param: str, layer: int | str) -> str:
+    """The name of that layer's tensor: with its number, or its place in the list that the name has.
+
+    >>> numbered("h.{layer}.weight", 12), numbered("shared.adapters.{layer:6.12.18}.weight", 12)
+    ('h.12.weight', 'shared.adapters.1.weight')
+    """
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] is None or not isinstance(layer, int):
+            return str(layer)
+        listed = found[1].split(".")
+        if str(layer) not in listed:
+            raise VerifyError(f"{param}: layer {layer} is not one of {', '.join(listed)}")
+        return str(listed.index(str(layer)))
+
+    return _LAYER.sub(number, param)
 
 
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:

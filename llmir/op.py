@@ -29,13 +29,15 @@ KINDS = ("gemm", "attention", "moe", "scan", "norm", "elementwise", "gather", "c
 class Loop(NamedTuple):
     """What an op runs: graph `body`, `times` times over; its first `carried` operands go round.
 
-    `first` is the number of its first layer, if that is stated (`Program.iterations`).
+    `first` is the number of its first layer, if that is stated (`Program.iterations`). What the last run
+    gives beyond what goes round is handed out, in the types `gives`.
     """
 
     body: str
     times: int
     carried: int
     first: int | None = None
+    gives: tuple[Tensor, ...] = ()
 
 
 class Gemm(NamedTuple):
@@ -159,10 +161,20 @@ class Op:
             if "opcode" in vars(cls):
                 OPS.add(cls.opcode, cls, cls)
 
+    @classmethod
+    def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
+        """The attributes that are types, which IR states as those of its results; `given` are the others."""
+        return {}
+
     @property
     def axes(self) -> tuple[str, ...]:
         """The logical names of a source's dimensions, which are all that sharding reads."""
         return ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether it is what earlier steps left, and new tokens with it if that comes from another layer."""
+        return self.role == "cache" or "cached" in self.axes
 
     @property
     def param(self) -> str:

@@ -23,6 +23,7 @@ class Pass:
 
     name: ClassVar[str] = ""
     encodes: ClassVar[bool] = True  # whether it runs on what encodes images, too
+    phased: ClassVar[bool] = False  # whether it is given a program with its phases, and not each alone
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -49,6 +50,8 @@ class InPhase(Pass):
     A phase in which nothing changes stays what the program runs anyway. What decode is rewritten to, the
     phase that drafts is too: both are of few tokens.
     """
+
+    phased: ClassVar[bool] = True
 
     step: Pass | Function
     phase: str
@@ -199,13 +202,13 @@ def _returned(step: Pass | Callable[[Program], Program], program: Program) -> Pr
 
 def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> Program:
     """`program` after a step that is run on each of its phases."""
-    if isinstance(step, InPhase) or not program.phases:
+    if getattr(step, "phased", False) or not program.phases:
         return _returned(step, program)
     before = program.replace(phases={})
     after = _returned(step, before)
     phases = {n: _phase(step, n, phase, after) for n, phase in program.phases.items()}
     same = after is before and all(phase is program.phases[name] for name, phase in phases.items())
-    return program if same else after.replace(phases={**phases, **after.phases})
+    return program if same else after.replace(phases=phases)
 
 
 def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -> Program:

@@ -48,7 +48,7 @@ def _attributes(op: Op) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(op)
-        if not (op.source and f.name == "type")
+        if "Tensor" not in str(f.type)  # the types of its results, after the colon
         and ((value := getattr(op, f.name)) != f.default or f.default is MISSING)
     }
 
@@ -139,8 +139,8 @@ def parse_node(text: str) -> Node:
     name, opcode, operands, attributes, types = found.groups()
     given = _parse_block(attributes)
     results = tuple(parse_tensor(t) for t in split_commas(types))
-    if opcode in OPS and OPS[opcode].source:
-        given["type"] = results[0]
+    if opcode in OPS:
+        given |= OPS[opcode].stated(given, results)
     return Node(name, make(opcode, **given), _parse_values(operands), results)
 
 

@@ -128,9 +128,8 @@ def _verify_body(program: Program, graph: Graph, name: str, op: Loop, operands: 
         raise VerifyError(f"{where}: the body hands {handed} through; let it be captured, not carried")
     if takes != operands:
         raise VerifyError(f"{where}: the body takes {_list(takes)}, got {_list(operands)}")
-    if gives != takes[: op.carried]:
-        due = _list(takes[: op.carried])
-        raise VerifyError(f"{where}: the body must give back {due}, not {_list(gives)}")
+    if gives != (due := (*takes[: op.carried], *op.gives)):
+        raise VerifyError(f"{where}: the body must give back {_list(due)}, not {_list(gives)}")
 
 
 def _verify_handover(before: Graph, after: Graph, stage: int) -> None:

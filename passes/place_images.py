@@ -23,7 +23,7 @@ class PlaceImages(Pass):
     """
 
     name: ClassVar[str] = "place-images"
-    encodes: ClassVar[bool] = False
+    phased: ClassVar[bool] = True
 
     tokens: int = option(1, least=1, most=10_000_000)
 
@@ -32,15 +32,14 @@ class PlaceImages(Pass):
         token = program.facts.get("image_token")
         if not isinstance(token, int):
             raise PassError(f"place-images: {program.name} has no modelled tower that encodes images")
-        if program.image_tokens or program.splits:
-            raise PassError(f"place-images: {program.name} has phases of its own for prompts already")
+        if program.image_tokens or "prefill" in program.phases:
+            raise PassError(f"place-images: {program.name} has prompts of its own already")
         if program.devices > 1:
             raise PassError("place-images: goes before shard and stages")
         (entry,) = program.entries
         graph = _placed(program[entry], token, self.tokens)
-        return program.replace(
-            graphs={**program.graphs, entry: graph}, phases={"decode": program.replace(phases={})}
-        )
+        phases = {"decode": program.replace(phases={}), **program.phases}
+        return program.replace(graphs={**program.graphs, entry: graph}, phases=phases)
 
 
 def _placed(graph: Graph, token: int, count: int) -> Graph:

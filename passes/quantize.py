@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from llmir.bodies import inner_first
 from llmir.dtype import DType, dtype
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program
@@ -63,7 +64,7 @@ class Quantize(Pass):
             return program
         modules = Modules(self._entries())
         step = _Step(self, modules, _model_type(program))
-        graphs = {name: step.graph(graph) for name, graph in program.graphs.items()}
+        graphs = inner_first(program, step.graph)
         modules.check()
         self._check(program, step)
         same = all(graph is program.graphs[name] for name, graph in graphs.items())
@@ -145,7 +146,7 @@ class _Step:
                 called[node.name] = weight_names(graph, node, [user for user, _ in uses])
                 if given := self._weight(graph, uses, called[node.name]):
                     sources[node.name] = given
-            elif node.op.role == "cache" and (not node.op.axes or "cached" in node.op.axes):
+            elif node.op.cached and (not node.op.axes or "cached" in node.op.axes):
                 if to := self._cache(graph, node):
                     sources[node.name] = to
             elif node.op.matrices and (to := self._activations(graph, node, called, sources)):

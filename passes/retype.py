@@ -127,7 +127,8 @@ class _Walk:
 
     def _source(self, node: Node) -> None:
         old = node.results[0].dtype
-        to = self._due(old) if node.op.role == "activation" else self.types.held.get(node.name, old)
+        stays = node.op.cached or node.op.role != "activation"
+        to = self.types.held.get(node.name, old) if stays else self._due(old)
         self._put(node, node.op if to == old else node.op.giving(to, old), ())
 
     def _compute(self, node: Node, operands: tuple[Value, ...]) -> None:

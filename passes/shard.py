@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from llmir.bodies import inner_first
 from llmir.build import Builder
 from llmir.equation import Dimension
 from llmir.errors import PassError
@@ -50,7 +51,7 @@ class Shard(Pass):
             raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
-        graphs = {name: _Walk(program, graph, found).run() for name, graph in program.graphs.items()}
+        graphs = inner_first(program, lambda graph: _Walk(program, graph, found).run())
         notes = dict.fromkeys((*program.notes, *padded(program, found)))
         after = program.replace(graphs=graphs, mesh=found.mesh, notes=tuple(notes))
         self._check(after)
@@ -115,7 +116,10 @@ class _Walk:
         return self.b.insert(Node(node.name, replace(op, type=type), (), (type,)))
 
     def _output(self, value: Value) -> Value:
-        """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch."""
+        """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch.
+
+        What a body hands out is left as it lies.
+        """
         new = self.new[value]
         type = self.b.type(new)
         slot = self.graph.outputs.index(value)
@@ -126,6 +130,9 @@ class _Walk:
         if self.graph.name in entries:
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
+        loops = (loop for graph in self.program.graphs.values() for loop in graph.loops.values())
+        if any(loop.body == self.graph.name and slot >= loop.carried for loop in loops):
+            return new
         return self.place(new, self.plan.lay(self.graph.inputs[slot]))
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:

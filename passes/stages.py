@@ -155,6 +155,7 @@ class _Cut:
         op: Any = node.op
         size, done = self.program.depth(loop.body), 0
         axes = [source.op.axes for source in self.program[loop.body].inputs]
+        given: tuple[Value, ...] = ()
         while done < loop.times:
             if not self.rooms[0]:
                 self.rooms.pop(0)
@@ -172,9 +173,9 @@ class _Cut:
                 self._cut(inner.nodes, inner.loops)
                 times, given = 1, tuple(self.renamed.get(v, v) for v in inner.outputs)
             done += times
-            operands = (*given, *operands[loop.carried :])
-            self.axes |= zip(given, axes, strict=False)
-        return operands[: loop.carried]
+            operands = (*given[: loop.carried], *operands[loop.carried :])
+            self.axes |= zip(given[: loop.carried], axes, strict=False)
+        return given
 
     def stage(self, number: int) -> Graph:
         """The graph of one stage."""

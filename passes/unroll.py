@@ -68,11 +68,13 @@ def _flatten(program: Program, graph: Graph) -> Graph:
             if not (loop := node.op.loop):
                 flat.append(Node(node.name, node.op, operands, node.results))
                 continue
+            given: tuple[Value, ...] = ()
             for layer in loops[node.name]:
                 inner = iteration(program, node, loop, layer, operands)
                 place(inner.nodes, inner.loops)
-                operands = (*(renamed.get(v, v) for v in inner.outputs), *operands[loop.carried :])
-            renamed.update(zip(node.values, operands, strict=False))
+                given = tuple(renamed.get(v, v) for v in inner.outputs)
+                operands = (*given[: loop.carried], *operands[loop.carried :])
+            renamed.update(zip(node.values, given, strict=True))
 
     place(graph.nodes, program.iterations(graph, Layers()))
     # Sources first, as everywhere.

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .graph import Value
+from .tensor import Tensor
 
 
 class OpMethods:

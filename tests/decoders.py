@@ -9,24 +9,32 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from llmir.dtype import FP32
+from llmir.dtype import BF16, FP32
 from llmir.frontends.blocks import Norm
 from llmir.frontends.decoder import Decoder, Learned
 from llmir.frontends.layers import Layer, Norms, Sublayer
 from llmir.frontends.mixers import (
     Attention,
+    BlockIndex,
+    CompressedAttention,
+    Compressor,
     DeltaNet,
+    Indexer,
     LatentAttention,
     Lightning,
     Mamba,
     Mamba2,
     Rope,
+    Shared,
     ShortConv,
     Sides,
+    Temper,
 )
 from llmir.frontends.mlps import Mlp, Moe, Routing, apart
+from llmir.frontends.streams import Streams
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
+_BLOCKS = BlockIndex(size=6, length=2, top_k=2)
 _NORMS = (
     Norm(1e-3),
     Norm(1e-3, offset=1.0),
@@ -40,6 +48,7 @@ _ROUTINGS = (
     Routing(normalize=True),
     Routing(jitter=0.1),
     Routing("sigmoid", normalize=True, scale=2.0, correction="correction"),
+    Routing("sqrt_softplus", table="table", rows=13),
     Routing("sigmoid", groups=2, kept=1, best=2, correction="correction", learned=True),
 )
 _PLACES = (
@@ -57,6 +66,8 @@ def keepers(draw: st.DrawFn) -> Sublayer:
         *(4, 3, draw(st.sampled_from((1, 2, 4))), 5, taps, flag),
         norm=draw(st.sampled_from(("gated", "before", ""))),
         least=draw(st.sampled_from((0.0, 0.5))),
+        conv_bias=draw(st.booleans()),
+        out_bias=draw(st.sampled_from((None, True))),
         scales=draw(st.sampled_from(((1.0,) * 5, (0.5, 2.0, 1.0, 0.7, 1.5)))),
     )
     stacks = (("qkvz", 2, "qkvz"), ("ba", 2, "ba")), tuple((part, 1, part) for part in "qkvzba")
@@ -74,26 +85,40 @@ def keepers(draw: st.DrawFn) -> Sublayer:
 
 
 @st.composite
+def compressed(draw: st.DrawFn) -> CompressedAttention:
+    """A window, beside it entries of a few tokens or none, of which each query sees all or the best two."""
+    rope, series = Rope(100.0, size=2, interleaved=True), draw(st.sampled_from((0, 1, 2)))
+    choice = draw(st.sampled_from(({}, {"index_heads": 2, "index_size": 4, "top_k": 2}))) if series else {}
+    entries = Compressor(draw(st.sampled_from((2, 3))), series, 6, rope) if series else None
+    return CompressedAttention(4, 6, 3, 2, 5, draw(st.sampled_from((3, 5))), rope, entries, **choice)
+
+
+@st.composite
 def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
     """What mixes tokens."""
     if draw(st.booleans()):
-        return draw(keepers())
+        return draw(st.one_of(keepers(), keepers(), compressed()))
     if not draw(st.integers(0, 4)):
-        q_latent, rope = draw(st.sampled_from((None, 3))), draw(st.sampled_from((None, _ROPES[2])))
-        return LatentAttention(4, q_latent, 5, 3, 4, 6, rope, 0.3, draw(st.booleans()))
+        indexer = draw(st.sampled_from((None, None, Indexer(heads=3, size=5, keys=2))))
+        q_latent = 3 if indexer else draw(st.sampled_from((None, 3)))
+        rope = _ROPES[2] if indexer else draw(st.sampled_from((None, _ROPES[2])))
+        return LatentAttention(4, q_latent, 5, 3, 4, 6, rope, 0.3, draw(st.booleans()), indexer)
     return Attention(
         heads=4,
         kv_heads=2,
         head_dim=6,
-        rope=draw(st.sampled_from((None, *_ROPES))),
+        rope=(rope := draw(st.sampled_from((None, *_ROPES)))),
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
         qk_norm=draw(st.sampled_from(("", "head", "heads", "whole", "bare"))),
-        mask=draw(st.sampled_from(("causal", "window(3)", "alibi(1)", "alibi(6)"))),
+        mask=(mask := draw(st.sampled_from(("causal", "window(3)", "chunk(4)", "alibi(1)", "alibi(6)")))),
+        blocks=draw(st.sampled_from((None, _BLOCKS))) if rope and mask == "causal" else None,
         scale=draw(st.sampled_from((None, 0.3))),
         cap=draw(st.sampled_from((0.0, 1.5))),
         clip=draw(st.sampled_from((0.0, 0.0, 0.7))),
         sinks=draw(st.sampled_from(("", "sinks"))),
+        temper=draw(st.sampled_from((None, None, Temper(0.3, 2, 1.0)))),
+        norm_turned=draw(st.booleans()),
         gate=(gate := draw(st.sampled_from(("", "q_proj", "gate_proj")))),
         value_dim=None if gate == "q_proj" else draw(st.sampled_from((None, None, 4))),
         value_scale=draw(st.sampled_from((1.0, 0.7))),
@@ -103,8 +128,11 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
 @st.composite
 def experts(draw: st.DrawFn) -> Moe:
     """Of four experts two, by any choice, beside one for all tokens or not."""
-    biased, stacked = draw(st.booleans()), draw(st.booleans())
+    biased, stacked, gated = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2)) > 0
     names = ("both[0/8]^T", "both[1/8]^T", "down^T") if stacked else apart()
+    biases = ("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None
+    if not gated:
+        names, biases = ("up^T", "down^T") if stacked else names[1:], biases and ("up_bias", "down_bias")
     shared = draw(st.sampled_from((None, Mlp(8, module="shared", block="shared_experts", prefix="shared_"))))
     return Moe(
         count=4,
@@ -113,9 +141,10 @@ def experts(draw: st.DrawFn) -> Moe:
         routing=draw(st.sampled_from(_ROUTINGS)),
         router_bias=biased,
         matrices=names,
-        biases=("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None,
+        router_dtype=draw(st.sampled_from((None, FP32))),
+        biases=biases,
         activation=draw(st.sampled_from(("silu", "gelu"))),
-        clamp=draw(st.sampled_from((None, (0.5, 1.2)))),
+        clamp=draw(st.sampled_from((None, (0.5, 1.2), (0.5, 1.2, 0.0)))) if gated else None,
         scaled_inputs=draw(st.booleans()),
         shared=shared,
         shared_gate="shared_gate" if shared and draw(st.booleans()) else "",
@@ -133,7 +162,23 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         matrices=draw(st.sampled_from((("gate_proj", "up_proj", "down_proj"), ("fc1", "fc2")))),
         activation=(act := draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu")))),
         learned=("above", "below") if act == "xielu" else (),
+        scales=draw(st.sampled_from(((1.0, 1.0), (0.5, 2.0)))),
+        clamp=draw(st.sampled_from((None, None, (0.5, 1.2, 0.0)))),
     )
+
+
+# Blocks that layers share, and what adapts the second, of whichever layer.
+_ADAPTERS = {"self_attn.q_proj": "q_adapter", "mlp.both": "both_adapter"}
+_SHARED = tuple(
+    Shared(
+        f"{name}.",
+        Attention(4, 2, 6, None, given="s h"),
+        Mlp(8, matrices=("both[0]", "both[1]", "down_proj"), activation="gelu"),
+        adapters,
+        rank=3,
+    )
+    for name, adapters in (("first", ()), ("second", tuple(_ADAPTERS.items())))
+)
 
 
 @st.composite
@@ -141,14 +186,19 @@ def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     """A layer; one of the two sublayers may be missing."""
     mixer, mlp = draw(mixers(hidden)), draw(mlps())
     missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
+    by_token = missing != "mlp" and isinstance(mlp, Moe) and bool(mlp.routing.table)
     parallel = draw(st.booleans())
     one_norm = parallel and draw(st.booleans())
+    shared = draw(st.sampled_from((None, None, None, *_SHARED)))
     return Layer(
         None if missing == "mixer" else mixer,
         None if missing == "mlp" else mlp,
         Norms(before_mlp=None) if one_norm else draw(st.sampled_from(_PLACES)),
         parallel=parallel,
         residual=draw(st.sampled_from((1.0, 0.5))),
+        kept=None if parallel else draw(st.sampled_from((None, None, (0.5, 2.0)))),
+        shared=shared,
+        told=(*(("embedded",) if shared else ()), *(("tokens",) if by_token else ())),
     )
 
 
@@ -160,11 +210,15 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
     period = draw(st.lists(st.sampled_from(found), min_size=1, max_size=3))
     before = draw(st.lists(st.sampled_from(found), max_size=1))
     stack = (before + period * most)[: draw(st.integers(1, most))]
+    if not draw(st.integers(0, 7)):
+        streams = Streams(draw(st.integers(2, 3)), 3, 1e-3, 1e-3)
+        whole = [layer for layer in stack if layer.mixer and layer.mlp]
+        stack = [Layer(x.mixer, x.mlp, streams=streams, told=x.told) for x in whole] or stack
     caps: dict[str, Any] = {"logits_cap": draw(st.sampled_from((0.0, 2.0))), "head_bias": draw(st.booleans())}
     return Decoder(
         name="drawn",
         architecture="DrawnForCausalLM",
-        dtype=FP32,
+        dtype=draw(st.sampled_from((FP32, BF16))),
         vocab=draw(st.sampled_from((12, 13))),
         hidden=hidden,
         norm=draw(st.sampled_from(_NORMS)),

@@ -59,6 +59,12 @@ _LATENT = {
 YOUTU = _model("YoutuForCausalLM", "youtu", **_LATENT)
 AXK1 = _model("AXK1ForCausalLM", "axk1", **_LATENT | _ROUTED, n_group=4, topk_group=2, num_hidden_layers=3)
 SOLAR = _model("SolarOpenForCausalLM", "solar_open", **_ROUTED, head_dim=8)
+COHERE = _model(
+    "Cohere2MoeForCausalLM", "cohere2_moe", num_experts=8, num_hidden_layers=6, sliding_window=3, head_dim=8
+)
+_KINDS = ("sliding_attention", "full_attention")
+MELLUM = _model("MellumForCausalLM", "mellum", **_EXPERTS, head_dim=8, num_hidden_layers=4, sliding_window=3)
+FLINT = _model("FlintForCausalLM", "flint", **_EXPERTS, head_dim=8, num_hidden_layers=7, sliding_window=3)
 HUNYUAN = _model(
     "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=3, head_dim=8, eod_token_id=3
 )
@@ -111,6 +117,43 @@ CASES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.5,
         "norm_topk_prob": False,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "cohere2-moe, a window of 3": COHERE,
+    "cohere2-moe, a window of 3, dense layers first, shared experts": {
+        **COHERE,
+        "first_k_dense_replace": 2,
+        "prefix_dense_intermediate_size": 28,
+        "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid",
+        "rms_norm_eps": 1e-4,
+        "sliding_window_pattern": 2,
+    },
+    "cohere2-moe, a window of 3, sums, windows in dense layers": {
+        **COHERE,
+        "first_k_dense_replace": 3,
+        "prefix_dense_sliding_window_pattern": 2,
+        "num_shared_experts": 1,
+        "shared_expert_combination_strategy": "sum",
+        "expert_selection_fn": "sigmoid",
+        "norm_topk_prob": False,
+        "attention_bias": True,
+    },
+    "mellum": MELLUM,
+    "mellum, a window of 3, layers by type": {
+        **MELLUM,
+        "layer_types": [*_KINDS, *_KINDS],
+        "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+        "attention_bias": True,
+        "norm_topk_prob": False,
+    },
+    "flint, a window of 3": FLINT,
+    "flint, a window of 3, biases": {
+        **FLINT,
+        "attention_bias": True,
+        "mlp_only_layers": [2],
+        "shared_expert_intermediate_size": 10,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 2,
     },
     "hunyuan-moe": HUNYUAN,
     "hunyuan-moe, stretched, tied": {

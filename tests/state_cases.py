@@ -29,6 +29,20 @@ _MAMBA2 = {
     "n_groups": 2,
     "chunk_size": 4,
 }
+_ZAMBA2 = {
+    **_ATTENTION,
+    "architectures": ["Zamba2ForCausalLM"],
+    "model_type": "zamba2",
+    "num_hidden_layers": 6,
+    "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba"],
+    "num_key_value_heads": 4,
+    "mamba_d_state": 5,
+    "mamba_ngroups": 2,
+    "n_mamba_heads": 6,
+    "chunk_size": 4,
+    "adapter_rank": 3,
+    "pad_token_id": 0,
+}
 _LFM2 = {
     **_ATTENTION,
     "architectures": ["Lfm2ForCausalLM"],
@@ -297,6 +311,15 @@ CASES: dict[str, dict[str, Any]] = {
         "mlp_hidden_act": "silu",
     },
     "lfm2": _LFM2,
+    "zamba2": _ZAMBA2,
+    "zamba2, heads that share keys": {**_ZAMBA2, "num_key_value_heads": 2, "intermediate_size": 18},
+    "zamba2, two blocks, adapters of attention, positions, biases": {
+        **_ZAMBA2,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "use_mem_rope": True,
+        "add_bias_linear": True,
+    },
     "lfm2-moe": _LFM2_MOE,
     "lfm2-moe, no correction, unnormalized, one dense layer": {
         **_LFM2_MOE,

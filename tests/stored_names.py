@@ -48,11 +48,12 @@ _STORED["minimax_m3_vl_text"] = {
     r"self_attn\.indexer\.": "self_attn.index_",
     **_STORED["lfm2_moe"],
 }
+_STORED["flint"] = {r"\.sinks": ".softmax_offset"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
 _STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text")
+_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "gemma4_text")
 
 
 def stored(name: str, model_type: str) -> str:

@@ -81,15 +81,14 @@ def window(config: dict[str, Any]) -> int | None:
 LOGITS = st.sampled_from(("last", "all"))
 _FUSIONS = ("", "fuse-attention", "fuse", "fuse-attention,fuse", "fuse-attention,fuse,dce")
 FUSIONS = st.sampled_from(_FUSIONS)
-PIPELINES = st.sampled_from(
-    (
-        *_FUSIONS,
-        "quantize{weights=fp8, activations=fp8, kv=fp8},fuse-attention,fuse",
-        "fuse,quantize{weights=int4_g8, kv=int8}",
-        "quantize{weights=fp8_b4x6, activations=fp8, kv=fp16, plan=(lm_head:fp8)},fuse-attention",
-        "fuse-attention,fuse,dce,quantize{weights=nvfp4, activations=nvfp4, plan=(down_proj:keep)}",
-    )
+ALL = (
+    *_FUSIONS,
+    "quantize{weights=fp8, activations=fp8, kv=fp8},fuse-attention,fuse",
+    "fuse,quantize{weights=int4_g8, kv=int8}",
+    "quantize{weights=fp8_b4x6, activations=fp8, kv=fp16, plan=(lm_head:fp8)},fuse-attention",
+    "fuse-attention,fuse,dce,quantize{weights=nvfp4, activations=nvfp4, plan=(down_proj:keep)}",
 )
+PIPELINES = st.sampled_from(ALL)
 
 
 _PAIRS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -10,26 +11,41 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.interpret import interpret
+from llmir.errors import PassError
+from llmir.frontends import mixers
 from llmir.frontends.decoder import Decoder
-from llmir.frontends.mixers import Attention, Sides
-from llmir.frontends.mlps import Moe
+from llmir.frontends.layers import Layer, Norms
+from llmir.frontends.mlps import Mlp, Moe, Routing
 from llmir.frontends.weights import expected
 from llmir.graph import Program
 from llmir.names import stored
 from llmir.tensor import Tensor
 
-from .decoders import decoders
-from .strategies import points
+from .decoders import decoders, kinds
+from .strategies import ALL, PIPELINES, points
 from .test_interpret import ids, same, weight
 from .test_layers import cut
+from .test_liveness import simulate
 from .test_properties import close, figures
 
 SHARDS = st.sampled_from(
     ("shard{tp=2}", "shard{tp=4}", "shard{tp=2, sp=1}", "shard{dp=2, tp=2, sp=1}", "shard{dp=2}")
 )
 EXPERTS = st.sampled_from(("", ", ep=2"))
+SIZES_AND_NAMES = {"heads", "kv_heads", "head_dim", "count", "chosen", "intermediate"} | {
+    *("module", "matrices", "qk_norms", "router")
+}
 NARROW = ("quantize{weights=fp8, activations=fp8, kv=fp8}", "quantize{weights=int4_g4}")
 FUSED = "fuse-attention,fuse"
+
+
+def after(program: Program, pipeline: str) -> Program:
+    """The program after a pipeline that does something for it."""
+    try:
+        return llmir.run(program, pipeline)
+    except PassError:
+        assume(condition=False)
+        raise
 
 
 def apart(decoder: Decoder) -> Program:
@@ -52,9 +68,12 @@ def logits(program: Program, *pieces: int) -> Any:
     return np.concatenate(found, axis=1)
 
 
-@given(decoders(), points())
-@settings(deadline=None, max_examples=60)
-def test_a_folded_model_is_the_one_written_out(decoder: Decoder, point: dict[str, int]) -> None:
+@given(decoders(), points(), st.lists(st.integers(1, 5), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=40)
+def test_a_folded_model_is_the_one_written_out_in_any_chunks(
+    decoder: Decoder, point: dict[str, int], pieces: list[int]
+) -> None:
+    """Rings of windows and chunks hold what full caches would give: the whole prompt at once needs none."""
     folded, flat = decoder.program("all"), apart(decoder)
     assert sum(n.op.opcode == "repeat" for n in flat["main"].nodes) == len(decoder.layers)
     assert folded.depth("main") == flat.depth("main") == len(decoder.layers)
@@ -64,8 +83,34 @@ def test_a_folded_model_is_the_one_written_out(decoder: Decoder, point: dict[str
     one, other = (llmir.analyze(p, "h100", **point) for p in (folded, flat))
     assert close(figures(one), figures(other))
     assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
-    assert one.kv_cache_bytes == other.kv_cache_bytes
-    assert same(logits(folded, 5, 1), logits(flat, 5, 1))
+    assert same(logits(folded, *pieces), logits(flat, sum(pieces)))
+
+
+@given(decoders(5), PIPELINES, points())
+@settings(deadline=None, max_examples=30)
+def test_unrolled_costs_what_rolled_costs(decoder: Decoder, pipeline: str, point: dict[str, int]) -> None:
+    rolled = after(decoder.program("last"), pipeline)
+    flat = llmir.run(rolled, "unroll")
+    assert len(flat.graphs) == len(flat.entries)
+    assert flat.parameters_by_kind == rolled.parameters_by_kind
+    assert flat.active_parameters == rolled.active_parameters
+    one, other = (llmir.analyze(p, "h100", **point) for p in (rolled, flat))
+    assert close(figures(one), figures(other))
+    assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
+    assert one.peak_at.split(".")[-1] == other.peak_at.split(".")[-1]
+
+
+@given(decoders(5), PIPELINES, points())
+@settings(deadline=None, max_examples=30)
+def test_live_memory_is_what_a_simulation_holds(
+    decoder: Decoder, pipeline: str, point: dict[str, int]
+) -> None:
+    program = after(decoder.program("last"), pipeline)
+    report = llmir.analyze(program, "h100", phase="prefill", **point)
+    flat = llmir.run(program, "unroll").replace(phases={})
+    resident, transient = simulate(flat.graphs["main"], report.at)
+    assert report.weight_bytes + report.kv_cache_bytes == resident
+    assert report.activation_peak_bytes == transient
 
 
 @given(decoders(), st.data())
@@ -89,9 +134,10 @@ def test_sharded_is_unsharded(decoder: Decoder, shard: str, experts: str, before
     assert found, str(found)
 
 
-@given(decoders(4), st.sampled_from(("unroll", FUSED, f"{FUSED},unroll", f"unroll,{FUSED}")))
+@given(decoders(4), st.sampled_from(("unroll", f"absorb-mla,{FUSED}", f"{FUSED},unroll", f"unroll,{FUSED}")))
 @settings(deadline=None, max_examples=60)
-def test_fused_and_unrolled_mean_the_same(decoder: Decoder, pipeline: str) -> None:
+def test_fused_absorbed_and_unrolled_mean_the_same(decoder: Decoder, pipeline: str) -> None:
+    """Scans go in chunks where they are fused, and as recurrences before."""
     program = decoder.program("last")
     found = llmir.equivalent(program, llmir.run(program, pipeline))
     assert found, str(found)
@@ -100,17 +146,39 @@ def test_fused_and_unrolled_mean_the_same(decoder: Decoder, pipeline: str) -> No
 @given(decoders(4), st.sampled_from(NARROW))
 @settings(deadline=None, max_examples=30)
 def test_fused_after_quantizing_means_the_same(decoder: Decoder, quantize: str) -> None:
-    caches = any(isinstance(layer.mixer, Attention | Sides) for layer in decoder.layers)
-    assume("kv" not in quantize or caches)
-    program = llmir.run(decoder.program("last"), quantize)
+    program = after(decoder.program("last"), quantize)
     found = llmir.equivalent(program, llmir.run(program, FUSED))
     assert found, str(found)
 
 
-@given(decoders(4), st.sampled_from(("", FUSED, "shard{tp=2}", "stages{pp=2}", "unroll")))
-@settings(deadline=None, max_examples=40)
+@given(decoders(4), st.sampled_from((*ALL, "shard{tp=2}", "stages{pp=2}", "unroll", "absorb-mla")))
+@settings(deadline=None, max_examples=50)
 def test_what_is_printed_is_the_program(decoder: Decoder, pipeline: str) -> None:
-    program = decoder.program("last")
-    if "pp" not in pipeline or program.depth("main") > 1:
-        program = llmir.run(program, pipeline)
-    assert llmir.parse_program(llmir.print_program(program)) == program
+    program = after(decoder.program("last"), pipeline)
+    text = llmir.print_program(program)
+    again = llmir.parse_program(text)
+    assert again == program
+    assert llmir.print_program(again) == text
+    assert llmir.run(again, []) is again  # it verifies
+
+
+def test_all_mixers_and_mlps_are_drawn_and_each_choice_of_the_common_ones() -> None:
+    seen: dict[type, dict[str, set[Any]]] = {}
+
+    def note(spec: Any) -> None:
+        for field in fields(spec):
+            value = getattr(spec, field.name)
+            seen.setdefault(type(spec), {}).setdefault(field.name, set()).add(value)
+            if is_dataclass(value):
+                note(value)
+
+    @given(kinds(8))
+    @settings(max_examples=400, database=None, derandomize=True)
+    def draw(layer: Layer) -> None:
+        note(layer)
+
+    draw()
+    assert {getattr(mixers, name) for name in mixers.__all__} | {Mlp, Moe, Routing} <= seen.keys()
+    common = (mixers.Attention, Mlp, Moe, Norms)
+    alone = {(spec.__name__, n) for spec in common for n, values in seen[spec].items() if len(values) == 1}
+    assert {name for _, name in alone} <= SIZES_AND_NAMES

@@ -24,7 +24,7 @@ from llmir.backends.cost.kernels import (
     parameters,
 )
 from llmir.backends.cost.kernels.latent import Absorbed
-from llmir.backends.cost.kernels.scan import Chunks
+from llmir.backends.cost.kernels.scan import Chunks, Update
 from llmir.backends.cost.relatives import kernels_of
 from llmir.cli import cli
 from llmir.frontends import FAMILIES
@@ -58,7 +58,7 @@ def test_the_table_of_families_has_each_one() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    gpu = (Gemm, Stream, Prefill, Decode, Absorbed, Chunks, Moe, AllReduce, Exchange)
+    gpu = (Gemm, Stream, Prefill, Decode, Absorbed, Chunks, Update, Moe, AllReduce, Exchange)
     kernels = (*gpu, CpuGemm, CpuAttention)
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 

@@ -319,7 +319,7 @@ def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
             "x.svg",
             {"phase": "train"},
             InputError,
-            "phase: expected encode, prefill, decode or both, got 'train'",
+            "phase: expected encode, prefill, decode, draft or both, got 'train'",
         ),
         ("x.svg", {"level": []}, InputError, "level: expected overview, layer or full, got []"),
         ("x.svg", {"phase": 5}, InputError, "phase: expected encode, prefill, decode or both, got 5"),

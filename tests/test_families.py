@@ -299,7 +299,7 @@ def _of_rope(kind: str, **fields: object) -> tuple[dict[str, Any], str]:
 @pytest.mark.parametrize(
     ("rope", "key"),
     [
-        _of_rope("proportional"),
+        _of_rope("axial"),
         _of_rope("default", factor=2.0),
         _of_rope("default", mrope_section=[2, 3, 3]),
         _of_rope("linear", mscale=1.0),

@@ -15,7 +15,21 @@ from llmir.op import Place, infer
 from llmir.ops import make
 from llmir.tensor import Tensor
 
-from .front_cases import AFMOE, APERTUS, AXK1, CASES, EXAONE, HUNYUAN, HY3, MIMO, SOLAR, YOUTU
+from .front_cases import (
+    AFMOE,
+    APERTUS,
+    AXK1,
+    CASES,
+    COHERE,
+    EXAONE,
+    FLINT,
+    HUNYUAN,
+    HY3,
+    MELLUM,
+    MIMO,
+    SOLAR,
+    YOUTU,
+)
 
 # Under the names of published checkpoints.
 HELD: list[tuple[str, int, dict[str, tuple[int, ...]]]] = [
@@ -40,6 +54,16 @@ HELD: list[tuple[str, int, dict[str, tuple[int, ...]]]] = [
         "apertus",
         1,
         {"mlp.act_fn.alpha_n": (1,), "mlp.up_proj.weight": (20, 24), "attention_layernorm.weight": (24,)},
+    ),
+    (
+        "cohere2-moe, a window of 3, dense layers first, shared experts",
+        0,
+        {"mlp.gate_proj.weight": (28, 24), "input_layernorm.weight": (24,)},
+    ),
+    (
+        "flint, a window of 3",
+        2,
+        {"self_attn.softmax_offset": (4,), "mlp.shared_expert.up_proj.weight": (1024, 24)},
     ),
     ("axk1", 1, {"post_mlp_layernorm.weight": (24,), "mlp.gate.e_score_correction_bias": (8,)}),
     (
@@ -93,6 +117,10 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (AXK1, "topk_method", "greedy"),
     (HUNYUAN, "n_shared_experts", 2),
     (HY3, "n_group", 2),
+    (COHERE, "expert_selection_fn", "relu"),
+    (COHERE, "shared_expert_combination_strategy", "product"),
+    (FLINT, "use_sliding_window", True),
+    (MELLUM, "mlp_only_layers", [0]),
     (SOLAR, "partial_rotary_factor", 0.5),
     (SOLAR, "use_qk_norm", True),
     (YOUTU, "n_routed_experts", 8),
@@ -123,6 +151,11 @@ WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
     (HUNYUAN, {"moe_topk": [2, 3]}, "$.moe_topk: expected a number above zero, the same in all layers"),
     (HUNYUAN, {"moe_topk": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
     (HUNYUAN, {"rope_scaling": {"type": "yarn", "alpha": 9.0}}, '$.rope_scaling.type: "yarn" is not'),
+    (COHERE, {"num_experts_per_tok": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
+    (COHERE, {"layer_types": ["full_attention"]}, "$.layer_types: 1 kinds for 6 layers"),
+    (FLINT, {"mlp_only_layers": 3}, "$.mlp_only_layers: expected a list of integers, got 3"),
+    (MELLUM, {"mlp_layer_types": ["dense"]}, "$.mlp_layer_types: expected dense or sparse for each of 4"),
+    (MELLUM, {"rope_parameters": {"rope_theta": 9.0}}, "$.rope_parameters.rope_theta: expected objects for"),
     (HY3, {"router_scaling_factor": 0}, "$.router_scaling_factor: expected a positive finite number, got 0"),
     (YOUTU, {"qk_rope_head_dim": 5}, "$.qk_rope_head_dim: rotary positions need an even size, got 5"),
     (MIMO, {"num_key_value_heads": 4}, "$.num_key_value_heads: twice 4 does not divide 4 attention heads"),

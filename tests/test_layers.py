@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -18,14 +19,16 @@ from llmir.errors import VerifyError
 from llmir.frontends.weights import expected
 from llmir.graph import Graph, Program, Value
 from llmir.layers import Layers
+from llmir.names import numbered
 from llmir.ops.region import Repeat
-from llmir.tensor import Tensor
+from llmir.tensor import Tensor, parse_tensor
 
 from .test_interpret import same, weight
 from .test_liveness import simulate
 from .test_properties import close, figures
 
 TYPE = "fp32[B, T, 4]"
+LISTED = ".".join(map(str, reversed(range(200))))  # all layers that there can be, in another order
 SIZES = {"h": 4, "g": 1, "r": 1, "d": 2, "f": 4}
 
 
@@ -50,10 +53,11 @@ def attention(b: Builder, x: Value, name: str) -> Value:
     return product(b, mixed, "b t g r d, g r d h -> b t h", param + "o")
 
 
-def outputs(draw: st.DrawFn, b: Builder, values: list[Value], carried: int) -> Graph:
-    """The graph, which gives back sums of what it was given and what it has computed."""
+def outputs(draw: st.DrawFn, b: Builder, values: list[Value], carried: int, handed: int) -> Graph:
+    """The graph, which gives back sums of what it was given and what it has computed, and hands out more."""
     others = [draw(st.sampled_from(values)) for _ in range(carried - 1)]
-    b.output(*(b.add(v, w) for v, w in zip(values[:carried], [values[-1], *others], strict=True)))
+    back = [b.add(v, w) for v, w in zip(values[:carried], [values[-1], *others], strict=True)]
+    b.output(*back, *(b.scale(draw(st.sampled_from(values)), factor=0.5) for _ in range(handed)))
     return b.graph()
 
 
@@ -63,11 +67,12 @@ def leaves(draw: st.DrawFn, name: str) -> Graph:
     b = Builder(name)
     carried, captured = draw(st.integers(1, 2)), draw(st.integers(0, 1))
     values = [b.input(TYPE, name=f"in{i}", axes=("batch", "seq", "embed")) for i in range(carried + captured)]
-    param = draw(st.sampled_from((f"{name}.{{layer}}.up", f"{name}.{{layer}}.up", f"{name}.shared", "")))
+    own = f"{name}.{{layer}}.up", f"{name}.{{layer:{LISTED}}}.up"
+    param = draw(st.sampled_from((*own, f"{name}.shared", "")))
     values.append(product(b, b.silu(draw(st.sampled_from(values))), "b t h, h f -> b t f", param))
     if draw(st.booleans()):
         values.append(attention(b, draw(st.sampled_from(values)), name))
-    return outputs(draw, b, values, carried)
+    return outputs(draw, b, values, carried, draw(st.integers(0, 1)))
 
 
 @st.composite
@@ -82,11 +87,13 @@ def periods(draw: st.DrawFn, name: str, inner: Sequence[Graph]) -> Graph:
             values.append(product(b, x, "b t h, h f -> b t f", f"{name}.{{layer}}.w{len(values)}"))
         body = draw(st.sampled_from(inner))
         given = [draw(st.sampled_from(values)) for _ in body.inputs]
-        times, count = draw(st.integers(1, 3)), len(body.outputs)
-        found = b.repeat(*given, body=body.name, times=times, carried=count, name=f"{body.name}{len(values)}")
-        # All of what went round is needed after it, or else unrolling would leave dead code.
-        values.append(found if count == 1 else b.add(*found))
-    return outputs(draw, b, values, carried)
+        times, handed = draw(st.integers(1, 3)), sum("scale" in v.node for v in body.outputs)
+        how: dict[str, Any] = {"carried": len(body.outputs) - handed, "gives": (parse_tensor(TYPE),) * handed}
+        found = b.repeat(*given, body=body.name, times=times, name=f"{body.name}{len(values)}", **how)
+        # All of what it gives is needed after it, or else unrolling would leave dead code.
+        found = [found] if len(body.outputs) == 1 else found
+        values.append(reduce(b.add, found))
+    return outputs(draw, b, values, carried, draw(st.integers(0, 1)) if name != "main" else 0)
 
 
 @st.composite
@@ -116,7 +123,7 @@ def counted(program: Program) -> Iterator[tuple[str, bool]]:
         for node in graph.nodes:
             if node.op.opcode == "weight":
                 param = getattr(node.op, "param", "")
-                yield param.replace("{layer}", str(done)) or f"{path}{node.name}", bool(param)
+                yield numbered(param, done) or f"{path}{node.name}", bool(param)
         for node in inner:
             op: Any = node.op
             for _ in range(op.times):

@@ -17,6 +17,7 @@ from llmir.ops import OPS, make
 from llmir.tensor import Tensor, parse_tensor
 
 from .attention_cases import ATTENTION
+from .stream_ops import STREAMS
 
 AT = Binding(B=3, T=5, C=7)
 TOKENS = 3 * 5
@@ -31,14 +32,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * 24,
     ),
     "embedding": ({}, ("bf16[100, 8]", "int64[B, T]"), 0, 0, 2 * TOKENS * 8 + 8 * TOKENS, 2 * TOKENS * 8),
-    "positions": (
-        {"offset": 2},
-        ("bf16[B, T, 8]", "bf16[100, 8]"),
-        0,
-        TOKENS * 8,
-        2 * (TOKENS * 8 + 5 * 8),
-        2 * TOKENS * 8,
-    ),
+    "stack": ({}, ("bf16[B, T, 8]",) * 2, 0, 0, 2 * TOKENS * 16, 2 * TOKENS * 16),
     "last_token": ({}, ("bf16[B, T, 8]",), 0, 0, 2 * 3 * 8, 2 * 3 * 8),
     "add": ({}, ("fp32[B, T, 8]", "fp32[B, T, 8]"), 0, TOKENS * 8, 8 * TOKENS * 8, 4 * TOKENS * 8),
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),
@@ -272,6 +266,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         2 * TOKENS * 200,
     ),
     **ATTENTION,
+    **STREAMS,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }

@@ -40,31 +40,6 @@ def close(a: Mapping[str, float], b: Mapping[str, float], relative: float = 1e-1
     return all(math.isclose(a[k], b[k], rel_tol=relative) for k in a)
 
 
-@given(configs(), LOGITS, PIPELINES)
-def test_print_then_parse_is_the_identity(config: dict[str, object], logits: str, pipeline: str) -> None:
-    program = llmir.run(llmir.load(config, logits=logits), pipeline)
-    text = llmir.print_program(program)
-    again = llmir.parse_program(text)
-    assert again == program
-    assert llmir.print_program(again) == text
-    assert llmir.run(again, []) is again  # it verifies
-
-
-@given(configs(), LOGITS, PIPELINES, points())
-def test_unrolled_costs_what_rolled_costs(
-    config: dict[str, object], logits: str, pipeline: str, point: dict[str, int]
-) -> None:
-    rolled = llmir.run(llmir.load(config, logits=logits), pipeline)
-    flat = llmir.run(rolled, "unroll")
-    assert len(flat.graphs) == 1
-    one, other = (llmir.analyze(p, "h100", **point) for p in (rolled, flat))
-    assert close(figures(one), figures(other))
-    assert flat.parameters_by_kind == rolled.parameters_by_kind
-    assert flat.active_parameters == rolled.active_parameters
-    assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
-    assert one.peak_at.split(".")[-1] == other.peak_at.split(".")[-1]
-
-
 @given(configs(), PIPELINES, st.lists(points(), min_size=1, max_size=4))
 def test_a_grid_is_its_points(config: dict[str, object], pipeline: str, at: list[dict[str, int]]) -> None:
     program = llmir.run(llmir.load(config), pipeline)

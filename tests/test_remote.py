@@ -66,6 +66,22 @@ LING = _model(
     partial_rotary_factor=0.5,
     routed_scaling_factor=2.5,
 )
+JAIS = _model(
+    "JAISLMHeadModel",
+    n_embd=32,
+    n_head=4,
+    n_layer=4,
+    n_inner=20,
+    vocab_size=13,
+    n_positions=64,
+    activation_function="swiglu",
+    position_embedding_type="alibi",
+    mup_scale_qk_dot_by_d=True,
+    mup_embeddings_scale=14.6,
+    mup_output_alpha=2.0,
+    mup_width_scale=0.25,
+    torch_dtype="bfloat16",
+)
 _GRANITE = {
     "embedding_multiplier": 12.0,
     "residual_multiplier": 0.5,  # 1 / √4
@@ -78,6 +94,11 @@ _GRANITE = {
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (_model("LLaMAForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
     (_model("TeleFLMForCausalLM", **_SIZES, rms_norm_eps=1e-5, use_mup=False), LLAMA),
+    (_model("Fairseq2LlamaForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
+    (
+        _model("PanguEmbeddedForCausalLM", **_SIZES, rms_norm_eps=1e-5, bias=True),
+        {**LLAMA, "attention_bias": True},
+    ),
     (_model("InternLM3ForCausalLM", **_SIZES, rms_norm_eps=1e-5, bias=False, qkv_bias=False), LLAMA),
     (
         _model("InternLM3ForCausalLM", **_SIZES, rms_norm_eps=1e-5, bias=True, qkv_bias=True),
@@ -145,6 +166,15 @@ HELD: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
         {"transformer.h.3.attn.c_attn.bias": (96,), "transformer.h.3.mlp.w2.weight": (20, 32)},
     ),
     (
+        JAIS,
+        {
+            "transformer.h.3.attn.c_attn.weight": (32, 96),
+            "transformer.h.3.mlp.c_fc2.weight": (32, 20),
+            "transformer.h.3.mlp.c_proj.bias": (32,),
+            "transformer.ln_f.bias": (32,),
+        },
+    ),
+    (
         DEEPSEEK,
         {
             "model.layers.0.mlp.up_proj.weight": (20, 32),
@@ -190,6 +220,15 @@ def test_tele_flm_is_scaled_by_mup() -> None:
     )
 
 
+def test_jais_is_scaled_by_mup_and_has_no_table_of_positions() -> None:
+    program = llmir.load(JAIS)
+    text = llmir.print_program(program)
+    assert "scale(%embedding) {block=embedding, factor=14.6}" in text
+    assert "scale(%lm_head) {block=lm_head, factor=0.5}" in text
+    assert "scale=0.125" in text and 'mask="alibi(1)"' in text
+    assert not [name for name in expected(program) if "wpe" in name or "lm_head" in name]
+
+
 def test_minicpm_2b_has_the_published_total() -> None:
     """2.44 billion parameters and tied embeddings: 2,724,880,896 at openbmb/MiniCPM-2B-sft-bf16."""
     sizes = {"hidden_size": 2304, "intermediate_size": 5760, "num_attention_heads": 36, "vocab_size": 122753}
@@ -201,6 +240,8 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (CHATGLM, "post_layer_norm", False),
     (CHATGLM, "pre_seq_len", 128),
     (QWEN, "no_bias", False),
+    (JAIS, "position_embedding_type", "learned"),
+    (JAIS, "activation_function", "gelu_new"),
     (MIMO, "use_sliding_window", True),
     (EPOCH, "qk_layernorm", True),
     (MINICPM, "num_experts", 8),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import pytest
 
 import llmir
+from llmir.backends.analysis.conserve import conservation
 from llmir.errors import ConfigError
+from llmir.frontends.weights import expected
 from llmir.ops.rope import Rotary
 
 from .state_cases import CASES
@@ -24,6 +27,31 @@ def test_the_text_of_a_multimodal_config_is_the_same_model(text: dict[str, Any])
     assert program.graphs == llmir.load(text).graphs
     assert program.facts["architecture"] == text["architectures"][0]
     assert "the language model alone is modelled, without vision_config" in program.notes
+
+
+def test_blocks_that_layers_share_are_one_tensor_each() -> None:
+    """Which layers read as often as they run, and which all stages hold that run it."""
+    program = llmir.load(CASES["zamba2"])
+    of_layers = {**CASES["zamba2"], "layers_block_type": ["mamba", "hybrid", "mamba"], "num_hidden_layers": 3}
+    mamba, hybrid = (
+        llmir.load({**of_layers, "layers_block_type": ["mamba", kind, "mamba"]}).parameters
+        for kind in ("mamba", "hybrid")
+    )
+    # Of each use its own: an adapter of rank 3 in and out, and a product of hidden² = 24².
+    more = 3 * 24 + 2 * 3 * 20 + 24 * 24
+    longest = {**CASES["zamba2"], "layers_block_type": ["mamba"] * 6}
+    assert program.parameters == llmir.load(longest).parameters + hybrid - mamba + 2 * more
+    for passes in ("unroll", "shard{tp=2}", "stages{pp=3}", "shard{tp=2},stages{pp=2}"):
+        other = llmir.run(program, passes)
+        assert other.parameters == program.parameters
+        assert llmir.equivalent(program, other)
+        if passes != "unroll":
+            assert conservation(program, other).problems == ()
+    step = llmir.analyze(program, "h100-sxm", batch=1, new=1, context=8)
+    assert step.weight_bytes == 2 * program.parameters
+    assert step.weight_bytes == llmir.analyze(llmir.run(program, "unroll"), "h100-sxm").weight_bytes
+    sizes = (math.prod(tensor.shape) for tensor in expected(program).values())
+    assert sum(sizes) == program.parameters
 
 
 # MiniMax's own code and transformers' say the same in different words.
@@ -93,6 +121,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("olmo-hybrid", {"linear_num_key_heads": 3}, "$.linear_num_value_heads: 4 is no multiple of 3 key heads"),
     ("lfm2", {"conv_L_cache": 0}, "$.conv_L_cache: expected a positive integer, got 0"),
     ("lfm2", {"layer_types": ["conv", "mamba"]}, "$.layer_types: 2 kinds for 4 layers"),
+    ("zamba2", {"layers_block_type": ["mamba"]}, "$.layers_block_type: 1 kinds for 6 layers"),
+    ("zamba2", {"n_mamba_heads": 5}, "$.mamba_ngroups: 2 does not divide 5 heads"),
+    ("zamba2", {"hybrid_layer_ids": [1]}, "$.hybrid_layer_ids: a list is not modelled"),
+    ("zamba2", {"use_long_context": True}, "$.use_long_context: true is not modelled"),
+    ("zamba2", {"attention_head_dim": 8}, "$.attention_head_dim: 8 is not modelled"),
     ("lfm2-moe", {"layer_types": None}, "$.layer_types: 0 kinds for 4 layers"),
     ("lfm2-moe", {"num_experts_per_tok": 7}, "$.num_experts_per_tok: 7 is more than the 6 experts"),
     ("qwen3-next", {"layer_types": ["conv"] * 3}, '$.layer_types[0]: "conv" is not modelled'),

@@ -84,6 +84,14 @@ def _latent(case: str) -> dict[str, object]:
     return {**CASES[case], "_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
 
 
+def _state(case: str, *kinds: str, **fields: object) -> dict[str, object]:
+    """A layer of each of these kinds, of a family that keeps states."""
+    own = {"layer_types": list(kinds)} if kinds else {}
+    named = {"_name_or_path": f"tiny-{case.partition(',')[0]}", "torch_dtype": "bfloat16"}
+    return {**CASES[case], "num_hidden_layers": len(kinds) or 1, **own, **named, **fields}
+
+
+_DELTA, _FULL = "linear_attention", "full_attention"
 _TWO = {"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
@@ -115,6 +123,23 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-minimax-m2.fused.ir": (_sparse("minimax-m2"), llmir.DEFAULT_PIPELINE),
     "tiny-olmoe.fused.ir": (_sparse("olmoe"), llmir.DEFAULT_PIPELINE),
     "tiny-phi-3.5-moe.ir": (_sparse("phi-3.5-moe, biases"), ""),
+    "tiny-mamba.ir": (_state("mamba"), ""),
+    "tiny-falcon-mamba.fused.ir": (_state("falcon-mamba"), llmir.DEFAULT_PIPELINE),
+    "tiny-mamba2.ir": (_state("mamba2"), ""),
+    "tiny-qwen3-next.ir": (_state("qwen3-next", _DELTA, _FULL), ""),
+    "tiny-qwen3.5.fused.ir": (_state("qwen3.5", _DELTA, _FULL), llmir.DEFAULT_PIPELINE),
+    "tiny-qwen3.5-moe.fused.ir": (_state("qwen3.5-moe", _DELTA), llmir.DEFAULT_PIPELINE),
+    "tiny-kimi-linear.ir": (_state("kimi-linear", _DELTA, _FULL), "absorb-mla,fuse-attention"),
+    "tiny-olmo-hybrid.fused.ir": (_state("olmo-hybrid", _DELTA, _FULL), llmir.DEFAULT_PIPELINE),
+    "tiny-jamba.fused.ir": (_state("jamba", num_hidden_layers=2), llmir.DEFAULT_PIPELINE),
+    "tiny-bamba.fused.ir": (_state("bamba", attn_layer_indices=[]), llmir.DEFAULT_PIPELINE),
+    "tiny-falcon-h1.ir": (_state("falcon-h1, multipliers, a norm"), ""),
+    "tiny-granite-hybrid.fused.ir": (_state("granite-hybrid", "mamba"), llmir.DEFAULT_PIPELINE),
+    "tiny-nemotron-h.fused.ir": (_state("nemotron-h"), llmir.DEFAULT_PIPELINE),
+    "tiny-minimax.ir": (_state("minimax, factors, every second layer", _DELTA), ""),
+    "tiny-lfm2.fused.ir": (_state("lfm2", "conv"), llmir.DEFAULT_PIPELINE),
+    "tiny-lfm2-moe.fused.ir": (_state("lfm2-moe", "conv", num_dense_layers=0), llmir.DEFAULT_PIPELINE),
+    "tiny-zamba2.ir": (_state("zamba2") | {"layers_block_type": ["hybrid"]}, ""),
     "tiny-llama.ir": (TINY_LLAMA, ""),
     "tiny-llama.fused.ir": (TINY_LLAMA, llmir.DEFAULT_PIPELINE),
     "tiny-llama.unrolled.ir": (TINY_LLAMA, "fuse-attention,fuse,unroll"),

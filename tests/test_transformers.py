@@ -26,6 +26,11 @@ TRUTH = {case: logits for file in AREAS for case, logits in json.loads(file.read
 CHUNKS = [1, 5, 2, 4]  # uneven, longer and shorter than the windows
 
 
+def numberless(name: str) -> str:
+    """A name in a checkpoint without the number of its layer."""
+    return re.sub(r"\b(layers|h|\w*blocks|\w+_list)\.(\d+|\{layer:.*?\})", r"\1.{layer}", name)
+
+
 class Checkpoint:
     """The weights as a program takes them: a checkpoint's [out, in] with the axes taken apart."""
 
@@ -45,11 +50,11 @@ class Checkpoint:
             for value, term in zip(at.node.operands[1:], terms[1:], strict=True):
                 op = at.graph[value.node].op
                 grouped = isinstance(at.node.op, GroupedLinear)
-                own = term[1:] if grouped else term
-                self.terms[op.param, len(own)] = own, terms[0]
-                if grouped and op.param and "{expert}" not in op.param:
-                    self.stacked[op.param] = at.node.op.experts
-                name, piece, *_ = stored(op.param)
+                own, param = term[1:] if grouped else term, numberless(op.param)
+                self.terms[param, len(own)] = own, terms[0]
+                if grouped and param and "{expert}" not in param:
+                    self.stacked[param] = at.node.op.experts
+                name, piece, *_ = stored(param)
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in ("[e]", *terms[0]))
@@ -57,7 +62,7 @@ class Checkpoint:
 
     def _other(self, at: Instance) -> None:
         for slot, value in enumerate(at.node.operands):
-            if param := at.graph[value.node].op.param:
+            if param := numberless(at.graph[value.node].op.param):
                 self.shapes[param] = of = partial(at.node.op.stored, slot)
                 shape = of(tuple(map(Binding(), at.graph.type(value).shape)))
                 name, piece, *_ = stored(param)
@@ -66,7 +71,7 @@ class Checkpoint:
 
     def __call__(self, name: str, type: Tensor) -> np.ndarray[Any, Any]:
         shape = tuple(map(Binding(), type.shape))
-        template = re.sub(r"\b(layers|h|\w*blocks)\.\d+", r"\1.{layer}", name)
+        template = numberless(name)
         if "{expert}" in name:
             names = (name.replace("{expert}", str(e)) for e in range(shape[0]))
             return np.stack([self._one(template, n, shape[1:]) for n in names])

@@ -9,7 +9,7 @@ import pytest
 
 import llmir
 from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.families.gemma import _rounded
+from llmir.frontends.families.gemma import rounded
 from llmir.frontends.weights import expected
 
 from .test_golden import CONFIGS
@@ -49,7 +49,7 @@ def test_periods_are_repeats_of_repeats() -> None:
 
 def test_embeddings_are_scaled_as_the_models_type_has_it() -> None:
     """√3072 is 55.43; the nearest numbers of 8 and of 11 bits are 55.5 and 55.4375."""
-    assert (_rounded(3072**0.5, "bf16"), _rounded(3072**0.5, "fp16")) == (55.5, 55.4375)
+    assert (rounded(3072**0.5, "bf16"), rounded(3072**0.5, "fp16")) == (55.5, 55.4375)
     for dtype, factor in (("bfloat16", 55.5), ("float16", 55.4375)):
         program = llmir.load({**GEMMA_2, "hidden_size": 3072, "torch_dtype": dtype})
         assert program["main"]["embedding_scale"].op == llmir.op.OPS["scale"](factor, block="embedding")

@@ -19,6 +19,7 @@ MERGED = {
     "MiniMaxForCausalLM": {"linear_attention_core": "attention_core"},
     "KimiLinearForCausalLM": {"linear_attention_core": "attention_core"},
     "NemotronHForCausalLM": {"attention_core": "ssm"},
+    "Gemma3nForCausalLM": dict.fromkeys(("altup", "laurel", "per_layer_input"), "other"),
     "DiTTransformer2DModel": {"conditioning": "norm", "embedding": "other", "head": "other"},
     "LlavaOnevisionForConditionalGeneration": {
         **{f"encode.{part}": "vision_tower" for part in ("embedding", "attention", "mlp", "norm")},

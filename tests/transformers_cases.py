@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import front_cases, newest_cases, state_cases, wide_cases
+from . import front_cases, gemma_cases, newest_cases, state_cases, wide_cases
 from .older_cases import OLDER
 from .sparse_cases import SIZES as _SIZES
 from .sparse_cases import SPARSE
@@ -285,10 +285,11 @@ CASES |= OLDER
 AREAS = {
     FILE: CASES,
     FILE.with_name("transformers_front.json"): front_cases.CASES,
+    FILE.with_name("transformers_gemma.json"): gemma_cases.CASES,
     FILE.with_name("transformers_newest.json"): newest_cases.CASES,
     FILE.with_name("transformers_states.json"): state_cases.CASES,
 }
-CASES = CASES | front_cases.CASES | newest_cases.CASES | state_cases.CASES
+CASES = CASES | front_cases.CASES | gemma_cases.CASES | newest_cases.CASES | state_cases.CASES
 
 _EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -312,7 +313,7 @@ def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     if name.endswith("tid2eid"):  # the experts of each token, of eight
         return rng.permuted(np.tile(np.arange(8), (shape[0], 1)), axis=1)[:, : shape[1]]
     noise = rng.normal(size=shape)
-    return 1 + 0.1 * noise if "norm" in name else noise / np.sqrt(shape[-1])
+    return 1 + 0.1 * noise if "norm" in name or "layer_scalar" in name else noise / np.sqrt(shape[-1])
 
 
 def main() -> None:
@@ -341,7 +342,7 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
                     own = stored(name, fields["model_type"])
                     part.copy_(torch.tensor(parameter(own, tuple(part.shape))))
             for name, tensor in model.named_buffers():
-                if name.endswith(("e_score_correction_bias", "expert_bias", "tid2eid")):
+                if name.endswith(("e_score_correction_bias", "expert_bias", "tid2eid", "layer_scalar")):
                     own = stored(name, fields["model_type"])
                     tensor.copy_(torch.tensor(parameter(own, tuple(tensor.shape))))
             prefill = model(torch.tensor(PROMPT), use_cache=True)

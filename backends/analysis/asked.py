@@ -67,12 +67,24 @@ def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], p
     return "encode"
 
 
+def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, Number, Number]]) -> None:
+    """`InputError` for steps that are neither a whole prompt nor one token after it."""
+    for _, new, context in steps:
+        first = (np.asarray(new) == prompt) & (np.asarray(context) == 0)
+        if not np.all(first | ((np.asarray(new) == 1) & (np.asarray(context) >= prompt))):
+            takes = f"new {prompt:,} and context 0, or new 1 after {prompt:,} tokens"
+            got = f"got new {shown(new)}, context {shown(context)}"
+            raise InputError(f"new: layers of {program.name} see fewer tokens of a prompt: {takes}; {got}")
+
+
 def running(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
     if program.patches:
         phase = _encodes(program, steps, phase)
+    elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):
+        _whole_prompts(program, prompt, steps)
     phases = [phase or phase_of(new) for _, new, _ in steps]
     if phase in APART and not (program.patches or phase in program.phases):
         why = {"encode": "the step of images", "draft": "the step of a layer that predicts further tokens"}

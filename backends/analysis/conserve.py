@@ -13,6 +13,7 @@ from llmir.errors import InputError
 from llmir.frozen import figure
 from llmir.graph import Instance, Program
 from llmir.mesh import ONE_DEVICE
+from llmir.names import layered
 from llmir.op import work
 from llmir.ragged import most
 from llmir.tensor import Tensor
@@ -184,14 +185,13 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
     parts = program.micro_batches
     at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
+    for node in program.held():
+        share, name = _tensor(program, node, "weights", node.repeat, at), node.node.op.param
+        yield (name if name and not layered(name) else node.path), share
     for node in program.instances():
-        op = node.node.op
-        if op.role == "weight":
-            share = _tensor(program, node, "weights", node.repeat, at)
-            yield (op.param if op.param and "{layer}" not in op.param else node.path), share
-        elif op.role == "cache":
+        if node.node.op.role == "cache":
             yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
-        else:
+        elif node.node.op.role != "weight":
             yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))
 
 

@@ -9,7 +9,7 @@ last: they differ in which of its inputs may be let go inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -108,10 +108,10 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
     states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.instances(), *beside(program)):
-        if at.node.op.role == "weight":
-            weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-        elif at.node.op.role == "cache":
+    for at in (*program.held(), *beside(program)):
+        weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
+    for at in program.instances():
+        if at.node.op.role == "cache":
             states[at.stage].append(_state(at, program))
     return tuple(
         Memory(weights[stage], by.reserved(states[stage]), _moments(program, entry, by))
@@ -142,7 +142,7 @@ def _identity(at: Instance) -> tuple[object, ...]:
 
 def _moments(program: Program, entry: str, by: CachePolicy) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
-    found = _Walk(program, program[entry], None, by).moments
+    found = _Walk(program, program[entry], None, by, program[entry].outputs, {}).moments
     return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
@@ -172,13 +172,19 @@ class _Walk:
     """One pass over a graph's schedule.
 
     `owned` are the inputs that may be let go inside, each with the piece that it lies in (None: all inputs,
-    each in one of its own).
+    each in one of its own), of `sizes` where not its type says it, and `wanted` the outputs that are needed.
     """
 
     def __init__(
-        self, program: Program, graph: Graph, owned: Mapping[str, Value | None] | None, by: CachePolicy
+        self,
+        program: Program,
+        graph: Graph,
+        owned: Mapping[str, Value | None] | None,
+        by: CachePolicy,
+        wanted: Sequence[Value],
+        sizes: Mapping[Value | None, Size],
     ) -> None:
-        self.program, self.graph, self.by = program, graph, by
+        self.program, self.graph, self.by, self.wanted = program, graph, by, wanted
         self.moments: list[Moment] = []
         self.live: dict[Value, Held] = {}  # by the value that a piece was made for
         self.total: Size = 0
@@ -195,7 +201,8 @@ class _Walk:
             elif node.name in ours and node.values[0] in self.uses:
                 met = first.setdefault(ours[node.name], node.values[0])
                 if met == node.values[0]:
-                    self._hold(met, node.name, node.results[0].local(program.mesh).bytes)
+                    whole = node.results[0].local(program.mesh).bytes
+                    self._hold(met, node.name, sizes.get(ours[node.name], whole))
                 else:
                     self._share(node.values[0], met)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
@@ -205,7 +212,7 @@ class _Walk:
         for position, node in enumerate(self.graph.nodes):
             for value in _needed(self.program, node).values():
                 uses[value] = position
-        uses.update(dict.fromkeys(self.graph.outputs, len(self.graph.nodes)))
+        uses.update(dict.fromkeys(self.wanted, len(self.graph.nodes)))
         return uses
 
     def _hold(self, value: Value, name: str, bytes: Size) -> None:
@@ -255,10 +262,15 @@ class _Walk:
         pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        sizes: dict[Value | None, Size] = {piece: self.live[piece].bytes for piece in pieces.values()}
+        pairs = list(zip(body.outputs, node.values, strict=True))
+        back = [v for v, _ in pairs[: loop.carried]]
+        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
             fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
-            walk = _Walk(self.program, body, {**ours, **fresh}, self.by)
+            needed = [*back, *handed] if last else back
+            walk = _Walk(self.program, body, {**ours, **fresh}, self.by, needed, sizes)
             away = {*given.values(), *ours.values()}
             outer = [h for p, h in self.live.items() if p not in away]
             base = self.total - sum((self.live[p].bytes for p in away), start=0)
@@ -266,11 +278,11 @@ class _Walk:
                 inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
                 self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))
         made: dict[Value, Value] = {}  # body's piece -> our value
-        for value, piece, type in zip(node.values, walk.outputs, node.results, strict=True):
+        for value, piece in zip(node.values, walk.outputs, strict=True):
             if piece in made:
                 self._share(value, made[piece])
-            else:
-                self._hold(value, str(value)[1:], type.local(self.program.mesh).bytes)
+            elif piece in walk.live:  # what is handed out of a cache lies there
+                self._hold(value, str(value)[1:], walk.live[piece].bytes)
                 made[piece] = value
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:

@@ -89,8 +89,9 @@ def flow(program: Program) -> Flow:
                 inside = f"{path}{node.name}."
                 results = walk(loop.body, inside, operands)
                 if loop.times > 1:
-                    carried = [a | b for a, b in zip(operands, results, strict=False)]
-                    results = walk(loop.body, inside, [*carried, *operands[len(carried) :]])
+                    kept = operands[: loop.carried]
+                    carried = [a | b for a, b in zip(kept, results, strict=False)]
+                    results = walk(loop.body, inside, [*carried, *operands[loop.carried :]])
             elif node.op.moves:
                 found.moves.add(op)
                 found.add(op, [])

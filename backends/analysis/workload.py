@@ -12,6 +12,7 @@ import numpy as np
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
 from llmir.backends.analysis.liveness import memories
+from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
@@ -66,6 +67,10 @@ class Workload(Record, Result):
                     f"{f.name}: a workload takes one number, got an array; use analyze for grids"
                 )
             vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
+        if (due := self.program.facts.get("prompt", self.length)) != self.length:
+            images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
+            got = f"got {self.prompt:,}{images}"
+            raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
         if self.capacity_bytes <= 0:
             usable = f"{self.device.memory_bytes * self.memory_utilization:,.0f} bytes usable"
             nothing = f"leaves nothing of the {usable} on {self.device.name}"
@@ -269,8 +274,12 @@ class Workload(Record, Result):
             "hardware": {
                 "name": self.device.name,
                 "devices": program.devices,
-                "cluster": self.device.node.name if self.device.node else None,
-                "nodes": nodes(program, self.device),
+                "cluster": model.device.node.name if model.device.node else None,
+                "nodes": nodes(program, model.device),
+                "links": [
+                    {"name": name, "bytes_per_s": link.Bps, "latency_s": link.latency_s}
+                    for name, link in links(program, model.device).items()
+                ],
             },
             "precision": precision(program),
             "workload": {

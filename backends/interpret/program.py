@@ -7,14 +7,14 @@ and the program of a config = the transformers model with the same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.convert import array
-from llmir.dim import Binding, grown
+from llmir.dim import Binding, T, grown
 from llmir.errors import InputError
 from llmir.frozen import read_only
 from llmir.graph import Graph, Node, Program, Value
@@ -68,7 +68,9 @@ class _Run:
             elif op.loop:
                 results = self.repeat(op.loop, path, operands, loops[node.name])
             elif op.joins:
-                results = [self.ranks.run(op, operands[0], self.meeting)]
+                tokens = node.results[0].shape[1:2] or (T,)  # of a sequence, where they are split together
+                meeting = replace(self.meeting, positions=int(self.at(tokens[0])))
+                results = [self.ranks.run(op, operands[0], meeting)]
             else:
                 results = self.compute(op, graph, node, operands)
             for value, result in zip(node.values, results, strict=True):
@@ -110,22 +112,26 @@ class _Run:
 
     def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> Place:
         """Where the local axes of `node` begin on a rank."""
-        origins = {
-            d.axes[0]: self.ranks.piece(self.at(size), rank, placement).start
-            for term, type in zip(node.op.equation(types).operands, types, strict=True)
-            for d, size, placement in zip(term, type.shape, type.placements, strict=True)
-            if placement
-        }
+        new = int(self.at.symbols["T"])
+        origins: dict[str, int] = {}
+        for term, type in zip(node.op.equation(types).operands, types, strict=True):
+            for d, size, placement in zip(term, type.shape, type.placements, strict=True):
+                # Where a layer sees fewer tokens than there are, they are the last.
+                before = max(new - int(self.at(size)), 0) if d.axes[0] == "t" else 0
+                if placement or before:
+                    start = self.ranks.piece(self.at(size), rank, placement).start
+                    origins[d.axes[0]] = before + start
         leads = self.ranks.index(rank, node.results[0].partial) == 0
-        return Place(int(self.at.symbols["C"]), int(self.at.symbols["T"]), origins, leads)
+        return Place(int(self.at.symbols["C"]), new, origins, leads)
 
     def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
         """The body, once for each iteration."""
         body = self.program[loop.body]
         for layer in layers:
             inputs = {node.name: value for node, value in zip(body.inputs, operands, strict=True)}
-            operands[: loop.carried] = self.graph(body, f"{path}.{layer}.", layer, inputs)
-        return operands[: loop.carried]
+            results = self.graph(body, f"{path}.{layer}.", layer, inputs)
+            operands[: loop.carried] = results[: loop.carried]
+        return results
 
     def held(self, op: Op, path: str, type: Tensor) -> Spread:
         """A weight, by its name in a checkpoint or its path, or a cache."""

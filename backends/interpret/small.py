@@ -13,7 +13,8 @@ from itertools import count
 from math import lcm
 from typing import Any
 
-from llmir.dim import Dim, Min, Size
+from llmir.bodies import inner_first
+from llmir.dim import Dim, Min, Size, T
 from llmir.errors import InputError, VerifyError
 from llmir.graph import Graph, Node, Program
 from llmir.masks import mask
@@ -57,7 +58,7 @@ def _ways(program: Program) -> Iterator[int]:
 def _shortened(program: Program, short: dict[int, int]) -> Program:
     try:
         phases = {name: _shortened(phase, short) for name, phase in program.phases.items()}
-        graphs = {name: _graph(graph, short) for name, graph in program.graphs.items()}
+        graphs = inner_first(program, lambda graph: _graph(graph, short))
         return verify(program.replace(graphs=graphs, phases=phases))
     except VerifyError as error:
         raise InputError(f"{program.name} cannot be made small enough to run: {error}") from None
@@ -93,8 +94,10 @@ def _op(op: Op, short: dict[int, int]) -> Op:
 
 
 def _ring(size: Size) -> Size:
-    """The size of a cache that keeps a window, of one that keeps a shorter one."""
+    """The size of a cache that keeps a window, maybe with new tokens, of one that keeps a shorter one."""
     match size:
-        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)):
+        case Dim(terms=(((Min(a=tokens, b=int(most)),), 1),)) if tokens != T:
             return Min.of(tokens, min(most, WINDOW - 1))
+        case Dim(terms=(first, ((Min(a=tokens, b=int(most)),), 1))) if tokens != T:
+            return Min.of(tokens, min(most, WINDOW - 1)) + Dim((first,))
     return size

@@ -13,8 +13,6 @@ from ..parts import all_but_every, attention, decoder, layers, slides, window
 from .deepseek import experts
 
 _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm")
-# What the code that checkpoints bring along reads, and the class has alone.
-_FIXED = {"score_func": "sigmoid", "route_norm": True, "num_expert_groups": 1, "num_limited_groups": 1}
 
 
 @family("AfmoeForCausalLM", "afmoe")
@@ -22,8 +20,8 @@ def afmoe(config: Config) -> Decoder:
     """AfmoeForCausalLM: gated attention in windows, in each fourth layer to all keys without positions."""
     config.spelled(n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
     config.ignore("load_balance_coeff", "use_grouped_mm")  # of training, and how the same sums are done
-    for key, value in _FIXED.items():
-        config.unmodelled(key, (None, value), "another choice of experts")
+    one = {"num_expert_groups": 1, "num_limited_groups": 1}
+    config.fixed("another choice of experts than the class has", score_func="sigmoid", route_norm=True, **one)
     scale, correction = config.number("route_scale", 1.0), "mlp.expert_bias"
     routing = Routing("sigmoid", normalize=True, scale=scale, correction=correction, learned=True)
     routed = replace(experts(config, routing, (64, 6, 1408, 2)), router="router.gate")

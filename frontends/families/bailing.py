@@ -41,9 +41,10 @@ def bailing(config: Config) -> Decoder:
 def bailing_2(config: Config) -> Decoder:
     """Ling 2: DeepSeek V3's choice, q and k normalized, positions on a part (modeling_bailing_moe_v2.py)."""
     drafts(config)
-    config.unmodelled("score_function", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("moe_router_enable_expert_bias", (None, True), "experts chosen without a correction")
-    config.unmodelled("use_rmsnorm", (None, True), "another norm")
+    config.spelled(scoring_func="score_function")
+    config.fixed(
+        "another Ling 2 than the published ones", moe_router_enable_expert_bias=True, use_rmsnorm=True
+    )
     routing = replace(by_groups(config, 1, 1, 1.0), correction="mlp.gate.expert_bias")
     norm = "head" if config.flag("use_qk_norm", True) else ""
     how: dict[str, Any] = {"qk_norm": norm, "qk_norms": ("query_layernorm", "key_layernorm")}

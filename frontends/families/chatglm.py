@@ -16,34 +16,19 @@ _NAMES = Names(
     "transformer.encoder.final_layernorm",
     "transformer.output_layer",
 )
-_SPELLED = {
-    "num_hidden_layers": "num_layers",
-    "vocab_size": "padded_vocab_size",
-    "intermediate_size": "ffn_hidden_size",
-    "head_dim": "kv_channels",
-    "num_key_value_heads": "multi_query_group_num",
-    "max_position_embeddings": "seq_length",
-    "rms_norm_eps": "layernorm_epsilon",
-}
-# All published ones have these.
-_FIXED = {
-    "add_bias_linear": False,
-    "apply_residual_connection_post_layernorm": False,
-    "interleaved_qkv": False,
-    "multi_query_attention": True,
-    "original_rope": True,
-    "post_layer_norm": True,
-    "rmsnorm": True,
-}
 
 
 @family("ChatGLMForConditionalGeneration", "chatglm")
 @family("ChatGLMModel", "chatglm")
 def chatglm(config: Config) -> Decoder:
     """ChatGLM: positions on neighbours in half of a head; q, k, v are one tensor, and gate, up."""
-    config.spelled(**_SPELLED)
-    for key, value in _FIXED.items():
-        config.unmodelled(key, (None, value), "another ChatGLM than the published ones")
+    config.spelled(num_hidden_layers="num_layers", vocab_size="padded_vocab_size", head_dim="kv_channels")
+    config.spelled(intermediate_size="ffn_hidden_size", num_key_value_heads="multi_query_group_num")
+    config.spelled(max_position_embeddings="seq_length", rms_norm_eps="layernorm_epsilon")
+    for key in ("multi_query_attention", "original_rope", "post_layer_norm", "rmsnorm"):
+        config.unmodelled(key, (None, True), "another ChatGLM than the published ones")
+    for key in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):
+        config.unmodelled(key, (None, False), "another ChatGLM than the published ones")
     config.unmodelled("quantization_bit", (None, 0), "ChatGLM's own quantization")
     config.unmodelled("pre_seq_len", (None,), "a learned prefix")
     # A copy of the padded size; and how the same sums are done, or a prefix learned.

@@ -1,8 +1,8 @@
-"""Cohere: Command-R, Command-R+, Command-R7B, Command-A. Defaults for absent fields are transformers' own."""
+"""Cohere: Command-R to Command-A+. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,19 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Attention
-from ..parts import all_but_every, attention, decoder, interleaved, layers, mlp, slides, window
+from ..mlps import Mlp, Moe, Routing
+from ..parts import (
+    all_but_every,
+    attention,
+    decoder,
+    has_experts,
+    interleaved,
+    layers,
+    mlp,
+    moe,
+    slides,
+    window,
+)
 
 # What older configs say of their layers, and classes do not read.
 _SAID = {
@@ -31,18 +43,14 @@ def _attention(config: Config, **how: Any) -> Attention:
     return interleaved(attention(config, positions_default=8192, bias=bias, **how))
 
 
-def _cohere(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
-    """Both sublayers see one LayerNorm of the layer's input; logits are scaled. `own` says which mixer."""
-    feed = mlp(config)
-    kinds = [Layer(mixer, feed, Norms(before_mlp=None), parallel=True) for mixer in mixers]
-    return decoder(
-        config,
-        architecture,
-        tuple(kinds[kind] for kind in own),
-        tied_default=True,
-        norm=Norm(config.number("layer_norm_eps", 1e-5), "layer_norm"),
-        logits_scale=config.number("logit_scale", 0.0625),
-    )
+def _cohere(
+    config: Config, architecture: str, pairs: Iterable[tuple[Attention, Mlp | Moe]], norm: Norm | None = None
+) -> Decoder:
+    """Both sublayers see one LayerNorm of the layer's input; logits are scaled."""
+    norm = norm or Norm(config.number("layer_norm_eps", 1e-5), "layer_norm")
+    scale = config.number("logit_scale", 0.0625)
+    stack = tuple(Layer(*pair, Norms(before_mlp=None), parallel=True) for pair in pairs)
+    return decoder(config, architecture, stack, tied_default=True, norm=norm, logits_scale=scale)
 
 
 @family("CohereForCausalLM", "cohere")
@@ -50,15 +58,49 @@ def cohere(config: Config) -> Decoder:
     """CohereForCausalLM: with `use_qk_norm`, each head of q and k has a norm of its own."""
     norm = "heads" if config.flag("use_qk_norm", False) else ""
     mixer = _attention(config, theta_default=5e5, qk_norm=norm)
-    return _cohere(config, "CohereForCausalLM", (mixer,), [0] * layers(config))
+    return _cohere(config, "CohereForCausalLM", [(mixer, mlp(config))] * layers(config))
 
 
 @family("Cohere2ForCausalLM", "cohere2")
 def cohere2(config: Config) -> Decoder:
     """Cohere2ForCausalLM: windows in all layers but each fourth, which knows no positions."""
     every = config.integer("sliding_window_pattern", 4)
-    for key, value in {**_SAID, "layer_switch": every}.items():
-        config.unmodelled(key, (None, value), "another kind of layers")
+    config.fixed("another kind of layers", **_SAID, layer_switch=every)
     mixer = _attention(config)
-    sliding, full = replace(mixer, mask=window(config, 4096)), replace(mixer, rope=None)
-    return _cohere(config, "Cohere2ForCausalLM", (full, sliding), slides(config, all_but_every(every)))
+    feed, kinds = mlp(config), (replace(mixer, rope=None), replace(mixer, mask=window(config, 4096)))
+    own = slides(config, all_but_every(every))
+    return _cohere(config, "Cohere2ForCausalLM", ((kinds[slide], feed) for slide in own))
+
+
+@family("Cohere2MoeForCausalLM", "cohere2_moe")
+def cohere2_moe(config: Config) -> Decoder:
+    """Cohere2MoeForCausalLM: Cohere 2 with experts after some dense layers, in which all have positions."""
+    first, prefix = (
+        config.integer("first_k_dense_replace", 0, minimum=0),
+        config.integer("prefix_dense_sliding_window_pattern", 1),
+    )
+    before, after = all_but_every(prefix), all_but_every(config.integer("sliding_window_pattern", 4))
+    own = slides(config, lambda i: before(i) if i < first else after(i - first))
+    mixer = _attention(config, head_dim_default=128)
+    full = [mixer if prefix == 1 else replace(mixer, rope=None), replace(mixer, rope=None)]
+    sliding, width = replace(mixer, mask=window(config, 4096)), config.integer("intermediate_size")
+    sparse = _experts(config, width)
+    dense = Mlp(config.optional_integer("prefix_dense_intermediate_size") or width)
+    found = zip(own, has_experts(config, first), strict=True)
+    pairs = ((sliding if slide else full[has], sparse if has else dense) for slide, has in found)
+    eps = config.optional_number("rms_norm_eps")
+    return _cohere(config, "Cohere2MoeForCausalLM", pairs, Norm(eps) if eps else None)
+
+
+def _experts(config: Config, width: int) -> Moe:
+    """The shared ones are as wide as so many together; what they and others give is summed or averaged."""
+    config.spelled(num_local_experts="num_experts")
+    score, key = config.text("expert_selection_fn", "softmax"), "shared_expert_combination_strategy"
+    config.unmodelled("expert_selection_fn", ("softmax", "sigmoid"), "another choice of experts")
+    normed = config.flag("norm_topk_prob", True) or score == "softmax"
+    config.unmodelled(key, ("average", "sum"), "another sum")
+    count = config.integer("num_shared_experts", 0, minimum=0)
+    part = 0.5 if count and config.text(key, "average") == "average" else 1.0
+    shared = Mlp(count * width, False, "mlp.shared_experts", "shared_experts", "shared_", scales=(1.0, part))
+    routing = Routing(score, normalize=normed, scale=part)
+    return moe(config, 8, 2, width, routing=routing, shared=shared if count else None)

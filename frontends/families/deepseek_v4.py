@@ -55,7 +55,7 @@ def deepseek_v4(config: Config) -> Decoder:
     mlps = {"moe": experts, "hash_moe": replace(experts, routing=by_token)}
     norms = Norms("attn_norm", None, "ffn_norm", None)
     known = {
-        (mixer, mlp): Layer(mixers[mixer], mlps[mlp], norms, streams=streams, tokens=mlp == "hash_moe")
+        (mixer, mlp): Layer(mixers[mixer], mlps[mlp], norms, streams=streams)
         for mixer in mixers
         for mlp in mlps
     }

@@ -41,8 +41,6 @@ def exaone4(config: Config) -> Decoder:
 def exaone_moe(config: Config) -> Decoder:
     """ExaoneMoeForCausalLM, K-EXAONE: DeepSeek V3's experts, norms before both sublayers."""
     drafts(config)
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     config.spelled(first_k_dense_replace="first_last_k_dense_replace", n_routed_experts="num_experts")
     config.spelled(n_shared_experts="num_shared_experts")
     routing = replace(by_groups(config, 1, 1, 2.5), correction="mlp.e_score_correction_bias")

@@ -15,14 +15,14 @@ from ..mixers import Rope
 from ..parts import activation, all_but_every, attention, decoder, heads, layers, mlp, slides, window
 from ..rope import ropes
 
-_SANDWICH = Norms(
+SANDWICH = Norms(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
 )
 _MANTISSA = {"bf16": 8, "fp16": 11, "fp32": 24}
-_TANH = "gelu_pytorch_tanh"
+TANH = "gelu_pytorch_tanh"
 
 
-def _rounded(x: float, dtype: str) -> float:
+def rounded(x: float, dtype: str) -> float:
     """The nearest number of that type."""
     fraction, exponent = frexp(x)
     return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
@@ -36,7 +36,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
         stack,
         tied_default=True,
         norm=Norm(config.number("rms_norm_eps", 1e-6), offset=1.0),
-        embedding_scale=_rounded(config.integer("hidden_size") ** 0.5, config.dtype()),
+        embedding_scale=rounded(config.integer("hidden_size") ** 0.5, config.dtype()),
         **differences,
     )
 
@@ -45,7 +45,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
 def gemma(config: Config) -> Decoder:
     """GemmaForCausalLM: llama with those norms and embeddings, and heads of 256."""
     config.fill(num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000)
-    bias, acts = config.flag("attention_bias", False), activation(config, default=_TANH)
+    bias, acts = config.flag("attention_bias", False), activation(config, default=TANH)
     config.unmodelled("hidden_activation", (None, config.fields.get("hidden_act")), "another activation")
     mixer = attention(config, positions_default=8192, qkv_bias=bias, out_bias=bias)
     return _gemma(config, "GemmaForCausalLM", (Layer(mixer, mlp(config, activation=acts)),) * layers(config))
@@ -57,7 +57,7 @@ def _windows(
     every: int,
     caps: tuple[float, float],
     local: Rope | None,
-    norms: Norms = _SANDWICH,
+    norms: Norms = SANDWICH,
     **how: Any,
 ) -> Decoder:
     """Norms around both sublayers unless `norms` says otherwise, soft caps, windows but in each `every`-th.
@@ -73,7 +73,7 @@ def _windows(
     full = attention(config, qkv_bias=bias, out_bias=bias, scale=scale, cap=scores, **how)
     sliding = replace(full, mask=window(config, 4096), rope=local or full.rope)
     config.ignore("hidden_act")  # these classes read `hidden_activation`
-    feed = mlp(config, activation=activation(config, "hidden_activation", _TANH))
+    feed = mlp(config, activation=activation(config, "hidden_activation", TANH))
     kinds = Layer(full, feed, norms), Layer(sliding, feed, norms)
     stack = tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
     return _gemma(config, architecture, stack, logits_cap=logits)
@@ -101,6 +101,6 @@ def gemma3(config: Config) -> Decoder:
     """Gemma3ForCausalLM: five layers with a window to one without, of other positions; q and k normed."""
     config.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262208)
     *_, size = heads(config, None, None)
-    local, whole = ropes(config, size, 131072, config.number("rope_local_base_freq", 1e4), 1e6)
+    local, whole = ropes(config, (size, size), 131072, config.number("rope_local_base_freq", 1e4), 1e6)
     every = config.integer("sliding_window_pattern", 6)
     return _windows(config, "Gemma3ForCausalLM", every, (0.0, 0.0), local, rope=whole, qk_norm="head")

@@ -63,6 +63,26 @@ def gpt_bigcode(config: Config) -> Decoder:
     return _learned(config, "GPTBigCodeForCausalLM", rows, mixer, _mlp(config, act, "c_fc", "c_proj"))
 
 
+@family("JAISLMHeadModel", "jais")
+def jais(config: Config) -> Decoder:
+    """JAISLMHeadModel, of own code (modeling_jais.py): GPT-2 with ALiBi and a gated MLP, scaled by muP."""
+    _spelled(config, 2048)
+    config.unmodelled("position_embedding_type", ("alibi",), "learned positions")
+    config.unmodelled("hidden_act", ("swiglu",), "an MLP without a gate")
+    config.fixed("scores scaled by the layer's number", scale_attn_by_inverse_layer_idx=False)
+    config.fixed("scores that are not scaled", scale_attn_weights=True)
+    (_, _, size), wide = heads(config, None, None), config.integer("intermediate_size")
+    scale = size**-1.0 if config.flag("mup_scale_qk_dot_by_d", False) else None
+    names = ("c_attn[0]^T", "c_attn[1]^T", "c_attn[2]^T", "c_proj^T")
+    how: dict[str, Any] = {"module": "attn", "matrices": names, "bias": True, "mask": "alibi(1)"}
+    own = Mlp(wide, bias=True, matrices=("c_fc2^T", "c_fc^T", "c_proj^T"))
+    into, out = config.number("mup_embeddings_scale", 1.0), config.number("mup_output_alpha", 1.0)
+    layer = Layer(attention(config, rope=None, scale=scale, **how), own, Norms("ln_1", before_mlp="ln_2"))
+    ends: dict[str, Any] = {"names": _NAMES, "norm": layer_norm(config, "layer_norm_epsilon")}
+    ends |= {"embedding_scale": into, "logits_scale": out * config.number("mup_width_scale", 1.0)}
+    return decoder(config, "JAISLMHeadModel", (layer,) * layers(config), tied_default=True, **ends)
+
+
 def _rotary(config: Config, architecture: str, *projections: str) -> Decoder:
     """Attention and MLP side by side behind one norm; neighbours among the first elements are rotated."""
     _spelled(config, 2048)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
-from ..mlps import Moe, Routing
-from ..parts import attention, check_chosen, decoder, kinds, layers, window
+from ..parts import attention, decoder, kinds, layers, moe, window
 from ..rope import rope
 
 _YARN = {
@@ -21,32 +21,24 @@ _YARN = {
 @family("GptOssForCausalLM", "gpt_oss")
 def gpt_oss(config: Config) -> Decoder:
     """GptOssForCausalLM: sinks, a window in every second layer, biases all over, a clamped GLU."""
-    bias, count = config.flag("attention_bias", True), layers(config)
     width, both = config.assumed("intermediate_size", 2880), "experts.gate_up_proj"  # columns in turn
     config.ignore("initial_context_length", "experts_per_token")  # the same as others say
-    experts = Moe(
-        count=config.assumed("num_local_experts", 128),
-        chosen=config.assumed("num_experts_per_tok", 4),
-        intermediate=width,
-        routing=Routing(normalize=True),
+    experts = moe(
+        config,
+        *(128, 4, width),
         router="router",
         router_bias=True,
         matrices=(f"{both}[0/{width}]^T", f"{both}[1/{width}]^T", "experts.down_proj^T"),
         biases=(f"{both}_bias[0/{width}]", f"{both}_bias[1/{width}]", "experts.down_proj_bias"),
         clamp=(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)),
     )
-    whole = attention(
-        config,
-        kv_default=8,
-        head_dim_default=64,
-        bias=bias,
-        sinks="sinks",
-        rope=rope(config, config.integer("head_dim", 64), 131072, 150000.0, inner=_stretched(config)),
-    )
-    usual = (("sliding_attention", "full_attention") * count)[:count]
+    positions = rope(config, config.integer("head_dim", 64), 131072, 150000.0, inner=_stretched(config))
+    how: dict[str, Any] = {"kv_default": 8, "head_dim_default": 64, "rope": positions}
+    whole = attention(config, bias=config.flag("attention_bias", True), sinks="sinks", **how)
+    usual = (("sliding_attention", "full_attention") * layers(config))[: layers(config)]
     slides = replace(whole, mask=window(config, 128))
     stack = tuple(
-        Layer(slides if kind == "sliding_attention" else whole, check_chosen(config, experts))
+        Layer(slides if kind == "sliding_attention" else whole, experts)
         for kind in kinds(config, usual, "sliding_attention", "full_attention")
     )
     return decoder(config, "GptOssForCausalLM", stack, eps_default=1e-5)

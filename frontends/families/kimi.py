@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..config import Config
@@ -9,7 +10,7 @@ from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
 from ..layers import Layer, Sublayer
-from ..mixers import DeltaNet
+from ..mixers import kda
 from ..mlps import Mlp, apart
 from ..parts import decoder, has_experts, kinds, layers
 from .deepseek import by_groups, experts
@@ -23,7 +24,12 @@ _SPELLED = {
     "num_experts_per_tok": "num_experts_per_token",
     "n_shared_experts": "num_shared_experts",
 }
-_LOW = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
+_SIZES = (  # here or in `linear_attn_config`
+    ("linear_num_heads", "num_heads", 32),
+    ("linear_head_dim", "head_dim", 128),
+    ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
+)
+_LISTS = ("full_attn_layers", "kda_layers")
 _MODULE = "block_sparse_moe"
 
 
@@ -41,43 +47,21 @@ def kimi_linear(config: Config) -> Decoder:
     )
     dense = Mlp(config.assumed("intermediate_size", 9216))
     linear = config.nested("linear_attn_config") or Config({}, name=config.name)
-    mixers: dict[str, Sublayer] = {_KINDS[0]: _kda(config, linear), _KINDS[1]: attends}
+    linear.ignore(*_LISTS)  # where layer_types says it
+    sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _SIZES)
+    keeps = kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
+    mixers: dict[str, Sublayer] = {_KINDS[0]: keeps, _KINDS[1]: attends}
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     found = zip(kinds(config, _usual(config, linear), *_KINDS), has_experts(config, first), strict=True)
     stack = tuple(Layer(mixers[kind], sparse if routed else dense) for kind, routed in found)
     return decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5)
 
 
-def _usual(config: Config, linear: Config) -> tuple[str, ...]:
+def _usual(config: Config, linear: Config) -> Iterator[str]:
     """What layers are where `layer_types` does not say it; the lists of them begin at 1."""
-    count = layers(config)
-    full, others = (linear.integers(f"{what}_layers") for what in ("full_attn", "kda"))
+    count, (full, others) = layers(config), map(linear.integers, _LISTS)
     if not full and not others:
-        return tuple(_KINDS[i > 0 and i % 4 == 0] for i in range(count))
-    if sorted(full + others) != list(range(1, count + 1)):
-        raise linear.error("kda_layers", f"with full_attn_layers they are not each of {count} layers once")
-    return tuple(_KINDS[i + 1 in full] for i in range(count))
-
-
-def _kda(config: Config, linear: Config) -> DeltaNet:
-    """What `linear_attn_config`, or else the config itself, says of KDA."""
-    heads, size, taps = (
-        linear.integer(own, config.integer(key, default))
-        for own, key, default in (
-            ("num_heads", "linear_num_heads", 32),
-            ("head_dim", "linear_head_dim", 128),
-            ("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
-        )
-    )
-    return DeltaNet(
-        *(heads, heads, size, size, taps),
-        config.number("rms_norm_eps", 1e-5),
-        (*((f"{part}_proj", 1, part) for part in "qkvb"), *_LOW),
-        norms="o_norm",
-        out="o_proj",
-        module="self_attn",
-        kind="kda",
-        conv="{part}_conv1d",
-        decays="g r d",
-        gate="sigmoid",
-    )
+        full = tuple(range(5, count + 1, 4))
+    elif sorted(full + others) != list(range(1, count + 1)):
+        raise linear.error(_LISTS[1], f"with {_LISTS[0]} they are not each of {count} layers once")
+    yield from (_KINDS[i in full] for i in range(1, count + 1))

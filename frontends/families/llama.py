@@ -11,6 +11,7 @@ from ..parts import attention, decoder, layers, mlp
 
 @family("LlamaForCausalLM", "llama")
 @family("LLaMAForCausalLM")
+@family("Fairseq2LlamaForCausalLM")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
@@ -11,8 +11,8 @@ from ..family import family
 from ..layers import Layer
 from ..mixers import Attention
 from ..mixers.attention import Temper
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, interleaved, kinds, layers
+from ..mlps import Mlp, Routing
+from ..parts import attention, decoder, interleaved, kinds, layers, moe
 
 _MODULE = "feed_forward"
 _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.down_proj^T")
@@ -23,45 +23,26 @@ def llama4(config: Config) -> Decoder:
     """Llama4ForCausalLM: chunks with positions, all keys without; experts whose inputs are scaled."""
     config.ignore("for_llm_compressor")  # it says how a tool reads the class
     width, count = config.assumed("intermediate_size", 8192), layers(config)
-    experts = Moe(
-        count=config.assumed("num_local_experts", 16),
-        chosen=config.assumed("num_experts_per_tok", 1),
-        intermediate=width,
-        routing=Routing("sigmoid"),
-        module=_MODULE,
-        router="router",
-        matrices=_STACKED,
-        scaled_inputs=True,
-        shared=Mlp(width, module=f"{_MODULE}.shared_expert", block="shared_experts", prefix="shared_"),
-    )
-    sparse = check_chosen(config, experts)
+    shared = Mlp(width, module=f"{_MODULE}.shared_expert", block="shared_experts", prefix="shared_")
+    how: dict[str, Any] = {"module": _MODULE, "router": "router", "matrices": _STACKED, "scaled_inputs": True}
+    sparse = moe(config, 16, 1, width, routing=Routing("sigmoid"), shared=shared, **how)
     dense = Mlp(config.assumed("intermediate_size_mlp", 16384), module=_MODULE)
-    routed, mixers = _routed(config, count), enumerate(_mixers(config, count))
+    step = config.integer("interleave_moe_layer_step", 1)
+    routed = config.integers("moe_layers", range(step - 1, count, step))
+    mixers = enumerate(_mixers(config, count))
     stack = tuple(Layer(mixer, sparse if i in routed else dense) for i, mixer in mixers)
     return decoder(config, "Llama4ForCausalLM", stack, eps_default=1e-5)
-
-
-def _routed(config: Config, count: int) -> Collection[int]:
-    """The layers with experts."""
-    step = config.integer("interleave_moe_layer_step", 1)
-    return config.integers("moe_layers", range(step - 1, count, step))
 
 
 def _mixers(config: Config, count: int) -> list[Attention]:
     """Each layer's: every so many-th has no positions, and sees all keys unless `layer_types` is there."""
     bias, every = config.flag("attention_bias", False), config.integer("no_rope_layer_interval", 4)
-    turned = interleaved(
-        attention(
-            config,
-            positions_default=131072,
-            kv_default=8,
-            head_dim_default=128,
-            theta_default=5e5,
-            bias=bias,
-            qk_norm="bare" if config.flag("use_qk_norm", True) else "",
-            norm_turned=True,
-        )
+    norm, sizes = (
+        "bare" if config.flag("use_qk_norm", True) else "",
+        {"kv_default": 8, "head_dim_default": 128},
     )
+    how: dict[str, Any] = {"qk_norm": norm, "norm_turned": True, "bias": bias, **sizes}
+    turned = interleaved(attention(config, positions_default=131072, theta_default=5e5, **how))
     config.ignore("attn_temperature_tuning")  # some configs have a number for true
     tempered = Temper(config.number("attn_scale", 0.1), config.number("floor_scale", 8192), 1.0)
     sharp = tempered if config.fields.get("attn_temperature_tuning", True) else None

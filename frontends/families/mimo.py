@@ -10,19 +10,12 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mixers import Attention
-from ..mlps import Mlp, Routing
+from ..mlps import Mlp
 from ..parts import attention, decoder, has_experts, heads, kinds, layers, window
 from ..rope import ropes
-from .deepseek import experts
+from .deepseek import by_groups, experts
 
 _KINDS = ("full_attention", "sliding_attention")
-# What the released code reads, and the class has alone.
-_FIXED: dict[str, object] = {
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "add_swa_attention_sink_bias": True,
-    "add_full_attention_sink_bias": False,
-}
 
 
 @family("MiMoV2FlashForCausalLM", "mimo_v2_flash")
@@ -30,21 +23,12 @@ def mimo_v2_flash(config: Config) -> Decoder:
     """MiMoV2FlashForCausalLM: windows in all layers but the first and each sixth."""
     config.spelled(rms_norm_eps="layernorm_epsilon")
     count, mixers = layers(config), dict(zip(_KINDS, _mixers(config), strict=True))
-    for key, value in {**_FIXED, "moe_layer_freq": [0] + [1] * (count - 1)}.items():
-        config.unmodelled(key, (None, value), "another model than the class is")
-    routing = Routing(
-        score="sigmoid",
-        normalize=config.flag("norm_topk_prob", True),
-        scale=config.optional_number("routed_scaling_factor") or 1.0,
-        groups=config.integer("n_group", 1),
-        kept=config.integer("topk_group", 1),
-        best=2,
-        correction="mlp.gate.e_score_correction_bias",
-    )
-    routed, dense = (
-        experts(config, routing, (256, 8, 2048, 0)),
-        Mlp(config.assumed("intermediate_size", 16384)),
-    )
+    why = "another model than the class is"
+    config.fixed(why, moe_layer_freq=[0] + [1] * (count - 1))
+    config.fixed(why, add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)
+    config.absent("routed_scaling_factor")
+    routed = experts(config, by_groups(config, 1, 1, 1.0), (256, 8, 2048, 0))
+    dense = Mlp(config.assumed("intermediate_size", 16384))
     slides = config.integers("hybrid_layer_pattern", [int(i > 0 and (i + 1) % 6 > 0) for i in range(count)])
     usual = [_KINDS[min(slide, 1)] for slide in slides]
     found = zip(kinds(config, usual, *_KINDS), has_experts(config, 1), strict=True)
@@ -59,11 +43,10 @@ def _mixers(config: Config) -> tuple[Attention, Attention]:
         fact = f"twice {groups} does not divide {count} attention heads"
         raise config.error("num_key_value_heads", fact)
     value, scale = config.integer("v_head_dim", 128), "attention_value_scale"
-    said = {"num_attention_heads": count, "num_key_value_heads": 2 * groups, "head_dim": size}
-    for key, usual in {**said, "v_head_dim": value}.items():
-        config.unmodelled(f"swa_{key}", (None, usual), "other sizes in layers with windows")
-    config.unmodelled("attention_chunk_size", (None, config.fields.get("sliding_window")), "chunks")
-    local, whole = ropes(config, size, 131072, config.number("swa_rope_theta", 1e4), 5e6, share=0.334)
+    why, own = "other sizes in layers with windows", {"swa_num_key_value_heads": 2 * groups}
+    config.fixed(why, swa_num_attention_heads=count, swa_head_dim=size, swa_v_head_dim=value, **own)
+    config.fixed("chunks", attention_chunk_size=config.fields.get("sliding_window"))
+    local, whole = ropes(config, (size, size), 131072, config.number("swa_rope_theta", 1e4), 5e6, share=0.334)
     how: dict[str, Any] = {"kv_default": 4, "head_dim_default": 192, "rope": whole, "value_dim": value}
     how |= {"value_scale": (config.optional_number(scale) if scale in config else 0.707) or 1.0}
     full = attention(config, qkv_bias=config.flag("attention_bias", False), **how)

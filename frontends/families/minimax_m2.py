@@ -20,10 +20,9 @@ _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
 @family("MiniMaxM2ForCausalLM", "minimax_m2")
 def minimax_m2(config: Config) -> Decoder:
     """MiniMaxM2ForCausalLM: experts by sigmoid and a correction, positions on `rotary_dim` of a head."""
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("use_routing_bias", (None, True), "a choice without correction")
-    config.unmodelled("qk_norm_type", (None, "per_layer"), "another norm of q and k")
-    config.unmodelled("shared_intermediate_size", (None, 0), "a shared expert")
+    config.fixed("another choice of experts", scoring_func="sigmoid", use_routing_bias=True)
+    config.fixed("another norm of q and k", qk_norm_type="per_layer")
+    config.fixed("a shared expert", shared_intermediate_size=0)
     config.unmodelled("attn_type_list", (None, [1] * layers(config)), "linear attention")
     config.ignore("mlp_intermediate_size", "shared_moe_mode", *_UNREAD)
     if config.fields.get("use_mtp"):

@@ -10,8 +10,8 @@ from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mixers import Temper
-from ..mlps import Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, layers, mlp, slides, window
+from ..mlps import apart
+from ..parts import attention, decoder, layers, mlp, moe, slides, window
 
 _POSITIONS, _KV_HEADS = 131072, 8
 
@@ -68,14 +68,8 @@ def ministral3(config: Config) -> Decoder:
 @family("MixtralForCausalLM", "mixtral")
 def mixtral(config: Config) -> Decoder:
     """MixtralForCausalLM: experts in every layer; the weights of those that a token takes add up to one."""
-    experts = Moe(
-        count=config.assumed("num_local_experts", 8),
-        chosen=config.assumed("num_experts_per_tok", 2),
-        intermediate=config.integer("intermediate_size"),
-        routing=Routing(normalize=True),
-        module="block_sparse_moe",
-        matrices=apart("w1", "w3", "w2"),
-    )
+    named: dict[str, Any] = {"module": "block_sparse_moe", "matrices": apart("w1", "w3", "w2")}
+    experts = moe(config, 8, 2, config.integer("intermediate_size"), **named)
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS, "theta_default": 1e6}
-    layer = Layer(attention(config, mask=window(config, None), **how), check_chosen(config, experts))
+    layer = Layer(attention(config, mask=window(config, None), **how), experts)
     return decoder(config, "MixtralForCausalLM", (layer,) * layers(config), eps_default=1e-5)

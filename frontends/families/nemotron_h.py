@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..blocks import Norm
@@ -10,14 +11,16 @@ from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Mamba2
-from ..mlps import Mlp, Moe, Routing
-from ..parts import activation, attention, check_chosen, decoder, drafts
+from ..mlps import Mlp, Moe
+from ..parts import activation, attention, decoder, drafts
 from ..scans import PLAIN, mamba2
 from ..source import show
+from .deepseek import by_groups, experts
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
-_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-_OLD = {"mamba": "linear_attention", "attention": "full_attention"}
+_KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_KINDS |= {kind: kind for kind in _KINDS.values()}
+_KINDS |= {"mamba": "linear_attention", "attention": "full_attention"}
 _SCAN = {
     **PLAIN,
     "mamba_n_heads": "mamba_num_heads",
@@ -25,7 +28,7 @@ _SCAN = {
     "mamba_n_groups": "n_groups",
     "mamba_d_state": "ssm_state_size",
 }
-_MATRICES = ("up_proj", "down_proj")
+_PATTERN, _MATRICES = "hybrid_override_pattern", ("up_proj", "down_proj")
 
 
 @family("NemotronHForCausalLM", "nemotron_h")
@@ -39,25 +42,25 @@ def nemotron_h(config: Config) -> Decoder:
     dense = Mlp(config.integer("intermediate_size", 21504), module="mixer", **how)
     keeps, found = _scan(config), _kinds(config)
     attends = attention(config, kv_default=8, head_dim_default=128, rope=None, module="mixer")
-    experts = _experts(config, how) if "moe" in found else None
-    _idle(config)
+    sparse = _experts(config, how) if "moe" in found else None
+    drafts(config)
+    config.ignore("expand", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "mamba_ssm_cache_dtype")
+    config.ignore("moe_shared_expert_overlap", "attention_head_dim", "num_hidden_layers")
     before = Norms("norm", before_mlp="norm")
     own = {"linear_attention": Layer(keeps, None, before), "full_attention": Layer(attends, None, before)}
-    own |= {"mlp": Layer(None, dense, before), "moe": Layer(None, experts, before)}
+    own |= {"mlp": Layer(None, dense, before), "moe": Layer(None, sparse, before)}
     norm, stack = Norm(config.number("layer_norm_epsilon", 1e-5)), tuple(own[kind] for kind in found)
     return decoder(config, "NemotronHForCausalLM", stack, norm=norm, names=_NAMES)
 
 
 def _kinds(config: Config) -> tuple[str, ...]:
-    """Of each layer, by a letter each or by its word."""
-    words = config.texts("layers_block_type") or config.texts("layer_types")
-    pattern = config.text("hybrid_override_pattern", "") if "hybrid_override_pattern" in config else ""
-    found = [_OLD.get(word, word) for word in words] or [_LETTERS.get(letter, letter) for letter in pattern]
-    field = "layers_block_type" if words else "hybrid_override_pattern"
-    for kind in found:
-        if kind not in _LETTERS.values():
-            raise config.error(field, f"{show(kind)} is no layer; {', '.join(_LETTERS.values())} are")
-    return tuple(found or _LETTERS.values())
+    """Of each layer, by its word or by a letter each."""
+    field = next((key for key in ("layers_block_type", "layer_types") if config.texts(key)), _PATTERN)
+    pattern = config.text(_PATTERN, "M*-E")
+    for each in (found := config.texts(field) if field != _PATTERN else tuple(pattern)):
+        if each not in _KINDS:
+            raise config.error(field, f"{show(each)} is no layer; {', '.join(_KINDS)} are")
+    return tuple(_KINDS[each] for each in found)
 
 
 def _scan(config: Config) -> Mamba2:
@@ -68,41 +71,13 @@ def _scan(config: Config) -> Mamba2:
 
 
 def _experts(config: Config, how: dict[str, Any]) -> Moe:
-    """By sigmoid with a correction; all tokens go through the shared one."""
-    shared = Mlp(
-        config.integer("moe_shared_expert_intermediate_size", 7688),
-        module="mixer.shared_experts",
-        block="shared_experts",
-        prefix="shared_",
-        **how,
-    )
+    """DeepSeek's, without gates; all tokens go through the shared one, whose width is its own."""
     config.unmodelled("n_shared_experts", (None, 1), "shared experts of another number")
     config.unmodelled("moe_latent_size", (None,), "experts of a latent state")
     if how["bias"]:
         raise config.error("mlp_bias", "experts have none")
-    experts = Moe(
-        count=config.assumed("n_routed_experts", 8),
-        chosen=config.assumed("num_experts_per_tok", 2),
-        intermediate=config.assumed("moe_intermediate_size", 7688),
-        routing=Routing(
-            "sigmoid",
-            config.flag("norm_topk_prob", True),
-            config.number("routed_scaling_factor", 1.0),
-            config.integer("n_group", 1),
-            config.integer("topk_group", 1),
-            2,
-            "mixer.gate.e_score_correction_bias",
-        ),
-        module="mixer",
-        matrices=tuple(f"experts.{{expert}}.{name}.weight" for name in _MATRICES),
-        activation=how["activation"],
-        shared=shared,
-    )
-    return check_chosen(config, experts)
-
-
-def _idle(config: Config) -> None:
-    """What no layer of the class reads, or only those of experts."""
-    drafts(config)
-    config.ignore("expand", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "mamba_ssm_cache_dtype")
-    config.ignore("moe_shared_expert_overlap", "attention_head_dim", "num_hidden_layers")
+    width = config.integer("moe_shared_expert_intermediate_size", 7688)
+    always = Mlp(width, module="mixer.shared_experts", block="shared_experts", prefix="shared_", **how)
+    routed = experts(config, by_groups(config, 1, 1, 1.0, "mixer"), (8, 2, 7688, 0), module="mixer")
+    names = tuple(f"experts.{{expert}}.{name}.weight" for name in _MATRICES)
+    return replace(routed, matrices=names, activation=how["activation"], shared=always)

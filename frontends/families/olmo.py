@@ -48,7 +48,7 @@ def olmo2(config: Config) -> Decoder:
 def olmo3(config: Config) -> Decoder:
     """Olmo3ForCausalLM: windows in all layers but each fourth, whose positions alone are stretched."""
     *_, size = heads(config, None, None)
-    local, whole = ropes(config, size, 2048, 5e5, 5e5)
+    local, whole = ropes(config, (size, size), 2048, 5e5, 5e5)
     full = _attention(config, rope=whole)
     sliding = replace(full, rope=local, mask=window(config, 4096))
     return _olmo(config, "Olmo3ForCausalLM", (full, sliding), slides(config, all_but_every(4)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
 from ..mixers import Rope
-from ..mlps import Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, layers, window
+from ..mlps import Routing, apart
+from ..parts import attention, decoder, heads, layers, moe, window
 from ..rope import rope
 
-_HEAD_DIM, _POSITIONS, _THETA = 128, 131072, 1e6
+_POSITIONS, _THETA = 131072, 1e6
 
 
 @family("PhimoeForCausalLM", "phimoe")
@@ -20,27 +22,20 @@ def phi_moe(config: Config) -> Decoder:
     """PhimoeForCausalLM: LayerNorm, biases of attention, and two experts by the choice of SparseMixer."""
     config.unmodelled("num_experts_per_tok", (2,), "another number of experts than SparseMixer's")
     config.ignore("input_jitter_noise")  # in training only
-    experts = Moe(
-        count=config.assumed("num_local_experts", 16),
-        chosen=2,
-        intermediate=config.integer("intermediate_size"),
-        routing=Routing(jitter=config.number("router_jitter_noise", 0.01)),
-        module="block_sparse_moe",
-        matrices=apart("w1", "w3", "w2"),
-    )
+    routing = Routing(jitter=config.number("router_jitter_noise", 0.01))
+    how: dict[str, Any] = {"module": "block_sparse_moe", "matrices": apart("w1", "w3", "w2")}
+    experts = moe(config, 16, 2, config.integer("intermediate_size"), routing=routing, **how)
     bias, mask = config.flag("attention_bias", False), window(config, None)
     mixer = attention(config, kv_default=8, bias=bias, mask=mask, rope=_rope(config))
     norm = Norm(config.number("rms_norm_eps", 1e-5), "layer_norm", ("weight", "bias"))
-    stack = (Layer(mixer, check_chosen(config, experts)),) * layers(config)
+    stack = (Layer(mixer, experts),) * layers(config)
     head = config.flag("lm_head_bias", False)
     return decoder(config, "PhimoeForCausalLM", stack, norm=norm, head_bias=head)
 
 
 def _rope(config: Config) -> Rope:
     """Longrope whose amplitude is stated, for short and for long contexts alike."""
-    size = config.optional_integer("head_dim") or config.integer("hidden_size") // config.integer(
-        "num_attention_heads"
-    )
+    *_, size = heads(config, 8, None)
     stated = config.nested("rope_scaling") or config.nested("rope_parameters")
     if stated is None or "short_mscale" not in stated:
         return rope(config, size, _POSITIONS, _THETA)
@@ -48,10 +43,5 @@ def _rope(config: Config) -> Rope:
     stated.unmodelled("long_mscale", (scale,), "another amplitude beyond the trained length")
     stated.ignore(*stated.fields)
     fields = {k: v for k, v in stated.fields.items() if not k.endswith("mscale")}
-    return rope(
-        config,
-        size,
-        _POSITIONS,
-        _THETA,
-        inner=Config({**fields, "attention_factor": scale}, name=config.name),
-    )
+    inner = Config({**fields, "attention_factor": scale}, name=config.name)
+    return rope(config, size, _POSITIONS, _THETA, inner=inner)

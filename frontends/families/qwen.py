@@ -100,10 +100,11 @@ def experts_of(
     return check_chosen(config, experts)
 
 
-def mlps_of(config: Config, experts: Moe) -> tuple[Mlp | Moe, ...]:
+def mlps_of(config: Config, experts: Moe, dense_default: tuple[int, ...] = ()) -> tuple[Mlp | Moe, ...]:
     """What each layer has: every `decoder_sparse_step`-th the experts, but `mlp_only_layers`."""
     dense = Mlp(config.integer("intermediate_size"))
-    step, only = config.integer("decoder_sparse_step", 1), frozenset(config.integers("mlp_only_layers"))
+    step = config.integer("decoder_sparse_step", 1)
+    only = frozenset(config.integers("mlp_only_layers", dense_default))
     return tuple(dense if i in only or (i + 1) % step else experts for i in range(layers(config)))
 
 

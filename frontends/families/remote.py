@@ -32,8 +32,13 @@ def aquila(config: Config) -> Decoder:
 @family("InternLMForCausalLM", "internlm")
 def internlm(config: Config) -> Decoder:
     """InternLM: biases on q, k, v and back (modeling_internlm.py)."""
-    bias = config.flag("bias", True)
-    return _same(config, "InternLMForCausalLM", bias=bias)
+    return _same(config, "InternLMForCausalLM", bias=config.flag("bias", True))
+
+
+@family("PanguEmbeddedForCausalLM", "PanguEmbedded")
+def pangu(config: Config) -> Decoder:
+    """openPangu-Embedded: biases on q, k, v and back (modeling_openpangu_dense.py)."""
+    return _same(config, "PanguEmbeddedForCausalLM", bias=config.flag("bias"))
 
 
 @family("OrionForCausalLM", "orion")

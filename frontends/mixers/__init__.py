@@ -4,10 +4,11 @@ from .attention import Attention, Rope, Temper
 from .blocks import BlockIndex
 from .compressed import CompressedAttention, Compressor
 from .conv import ShortConv
-from .delta import DeltaNet
+from .delta import DeltaNet, kda
 from .latent import Indexer, LatentAttention
 from .lightning import Lightning
 from .mamba import Mamba, Mamba2
+from .shared import Shared
 from .side import Sides
 
 __all__ = [
@@ -22,7 +23,9 @@ __all__ = [
     "Mamba",
     "Mamba2",
     "Rope",
+    "Shared",
     "ShortConv",
     "Sides",
     "Temper",
+    "kda",
 ]

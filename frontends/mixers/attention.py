@@ -13,6 +13,8 @@ from llmir.masks import mask
 from ..blocks import Blocks
 from .blocks import BlockIndex
 
+_KEPT = ("batch", "cached", "kv_heads", "head_dim")
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -50,9 +52,11 @@ class Attention:
     is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
     the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
     k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
-    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled.
-    Where the mask is `full`, as in an encoder, there is no cache: all keys are those of the step. With
-    `blocks` a query sees the keys of some blocks alone.
+    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
+    they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
+    `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
+    have none. What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no
+    cache: all keys are those of the step. With `blocks` a query sees the keys of some blocks alone.
     """
 
     block: ClassVar[str] = "attention"
@@ -77,7 +81,12 @@ class Attention:
     sinks: str = ""
     value_dim: int | None = None
     value_scale: float = 1.0
+    given: str = "h"
     blocks: BlockIndex | None = None
+    bare_v: bool = False
+    one_kv: bool = False
+    lends: str = ""
+    borrows: str = ""
 
     @property
     def sees(self) -> str:
@@ -87,8 +96,9 @@ class Attention:
 
     @property
     def kind(self) -> str:
-        """What it sees, and whether it knows positions."""
-        return self.sees if self.rope else f"{self.sees}_nope"
+        """What it sees, whether it knows positions, and whether its keys are another layer's."""
+        words = (self.sees, "" if self.rope else "nope", "shared" if self.borrows else "")
+        return "_".join(filter(None, words))
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -97,8 +107,9 @@ class Attention:
         at = blocks.sized(**sizes, m=wide)
         to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
 
-        def project(weight: str, out: str, name: str, param: str) -> Value:
-            found = at.linear(x, "b t h", weight, out, name, param, bias=self.qkv_bias)
+        def project(outs: str, name: str, param: str) -> Value:
+            terms = f"b t {self.given}", f"{self.given} {outs}", f"b t {outs}"
+            found = at.linear(x, *terms, name, param, bias=self.qkv_bias)
             return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
 
         with b.block("attention"):
@@ -106,25 +117,29 @@ class Attention:
                 parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
                 q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
             else:
-                q = project("h g r d", "b t g r d", "q_proj", to_q)
+                q = project("g r d", "q_proj", to_q)
             q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
-            k = project("h g d", "b t g d", "k_proj", to_k)
-            k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
-            v = project(f"h g {m}", f"b t g {m}", "v_proj", to_v)
-            v = at.scale(v, self.value_scale, "value_scale")
+            k = v = None
+            if not self.borrows:
+                k = first = project("g d", "k_proj", to_k)
+                k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+                v = first if self.one_kv else project(f"g {m}", "v_proj", to_v)
+                v = self._bare(at, v, "v_norm") if self.bare_v else v
+                v = at.scale(v, self.value_scale, "value_scale")
             if self.gate and self.gate != self.matrices[0]:
                 named = f"{self.module}.{self.gate}"
                 gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
             if self.rope:
                 how: dict[str, Any] = vars(self.rope)
-                q, k = b.rope(q, name="rope_q", **how), b.rope(k, name="rope_k", **how)
+                q, k = b.rope(q, name="rope_q", **how), k and b.rope(k, name="rope_k", **how)
             if self.norm_turned:
                 q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
-                k = self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+                k = k and self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
             q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
             alone = self.mask == "full"
-            pairs = ((k, "k", self.head_dim), (v, "v", wide))
-            keys, values = (k, v) if alone else (self._kept(at, *pair) for pair in pairs)
+            if k and v and not alone:
+                k, v = self._kept(at, k, "k", self.head_dim), self._kept(at, v, "v", wide)
+            keys, values = self._shared(at, k, v)
         index = self.blocks.build(at, x, self.module, vars(self.rope)) if self.blocks and self.rope else None
         with b.block("attention_core"):
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
@@ -141,11 +156,19 @@ class Attention:
 
     def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
         """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
-        axes = ("batch", "cached", "kv_heads", "head_dim")
         type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
-        cache = at.b.cache(type, name=f"{name}_cache", axes=axes)
+        cache = at.b.cache(type, name=f"{name}_cache", axes=_KEPT)
         result: Value = at.b.append(cache, x, name=f"append_{name}")
         return result
+
+    def _shared(self, at: Blocks, k: Value | None, v: Value | None) -> tuple[Value, Value]:
+        """Its own, which later layers may borrow, or those of the last layer that lent them."""
+        if not (k and v):
+            return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
+        if self.lends:
+            at.beside.hand(f"{self.lends}_keys", k, _KEPT)
+            at.beside.hand(f"{self.lends}_values", v, _KEPT)
+        return k, v
 
     def _sinks(self, at: Blocks) -> list[Value]:
         """The score of each head's sink, if there are some."""
@@ -157,11 +180,15 @@ class Attention:
         if not self.qk_norm:
             return x
         if self.qk_norm == "bare":
-            with at.b.block("norm"):
-                bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
-                return bare
+            return self._bare(at, x, name)
         whole = axes.replace("g", "G").replace("r", "R")
         learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
             self.qk_norm
         ]
         return at.norm(x, name, f"{self.module}.{param}", learned, over)
+
+    def _bare(self, at: Blocks, x: Value, name: str) -> Value:
+        """Each head normed, without a weight."""
+        with at.b.block("norm"):
+            bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
+            return bare

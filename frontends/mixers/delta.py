@@ -103,3 +103,19 @@ class DeltaNet:
             else b.mul(y, b.silu(z, name="silu_z"), name="gate_mul")
         )
         return gated
+
+
+def kda(heads: int, size: int, taps: int, *, eps: float) -> DeltaNet:
+    """Kimi's: a decay of each element of keys and a gate of the output, both of low rank."""
+    low = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
+    return DeltaNet(
+        *(heads, heads, size, size, taps, eps),
+        (*((f"{part}_proj", 1, part) for part in "qkvb"), *low),
+        norms="o_norm",
+        out="o_proj",
+        module="self_attn",
+        kind="kda",
+        conv="{part}_conv1d",
+        decays="g r d",
+        gate="sigmoid",
+    )

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from llmir.dim import Binding
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.graph import Instance, Program
-from llmir.names import stored
+from llmir.names import layered, numbered, stored
 
 from ..source import show
 
@@ -41,9 +41,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module else 1
         for layer in at.layers:
-            names = [
-                module.replace("{layer}", str(layer)).replace("{expert}", str(i)) for i in range(experts)
-            ]
+            names = [numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)]
             left = {_named(others, names[0]) or _named(telling, name) for name in names}
             if len(left) > 1:
                 fact = "some experts are left as they are; all or none is modelled"
@@ -79,7 +77,7 @@ def quantizes(program: Program, apart: Apart, blocks: frozenset[str] | None = No
 
 def pattern(module: str) -> str:
     """How a plan calls the module in all layers and experts."""
-    return module.replace("{layer}", "*").replace("{expert}", "*")
+    return numbered(module, "*").replace("{expert}", "*")
 
 
 def _named(entries: tuple[str, ...], name: str) -> bool:
@@ -89,7 +87,7 @@ def _named(entries: tuple[str, ...], name: str) -> bool:
 def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
-        if "{layer}" not in at.node.op.param:
+        if not layered(at.node.op.param):
             continue
         users = at.graph.nx.out_edges(at.node.name, keys=True)
         if any(slot in at.graph[user].op.matrices for _, user, slot in users):

@@ -99,15 +99,17 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_images(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+    return [*before, *_prompts(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
 
 
-def _images(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that puts images into prompts, as `--image-tokens` asks for."""
+def _prompts(given: Mapping[str, Any]) -> list[Pass]:
+    """The passes that prompts go through: tokens that layers prune, and images in their places."""
     from llmir.passes.place_images import PlaceImages
+    from llmir.passes.prune_tokens import PruneTokens
 
-    tokens = given.get("image_tokens")
-    return [] if tokens is None else [PlaceImages(tokens)]
+    tokens, layers = given.get("image_tokens"), given.get("layer_tokens")
+    images: list[Pass] = [] if tokens is None else [PlaceImages(tokens)]
+    return images if layers is None else [*images, PruneTokens(layers)]
 
 
 def _stages(given: Mapping[str, Any]) -> list[Pass]:
@@ -137,16 +139,30 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
     return [asked] if asked != Shard() else []
 
 
-def hardware(given: Mapping[str, Any]) -> str | Device:
-    """What `--hw` or `--cluster` names; `InputError` for both, `HardwareError` for a cluster that is none."""
-    name, cluster = given["hw"], given["cluster"]
-    if cluster is None:
-        return "h100-sxm" if name is None else str(name)
-    if name is not None:
-        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
+    """What `--hw` or `--cluster` names, in nodes that `--network` joins.
+
+    `InputError` for both, or a network that no program needs; `HardwareError` for a cluster that is none.
+    """
     from llmir import hw
 
-    return hw.cluster(str(cluster))
+    name, cluster, network = given["hw"], given["cluster"], given["network"]
+    if cluster is not None and name is not None:
+        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+    found = ("h100-sxm" if name is None else str(name)) if cluster is None else hw.cluster(str(cluster))
+    return found if network is None else joined(found, str(network), *programs)
+
+
+def joined(device: str | Device, network: str, *programs: Program) -> Device:
+    """The device with nodes that a network joins; `InputError` where one node holds all ranks."""
+    from llmir import hw
+
+    found = hw.join(device, network)
+    most = max(program.devices for program in programs)
+    if found.node and most <= found.node.devices:
+        node = f"one node of {found.node.devices} devices holds all {most} ranks"
+        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp say how many there are")
+    return found
 
 
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
@@ -155,7 +171,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
 
     return api.workload(
         program,
-        hardware(given),
+        hardware(given, program),
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
         memory_utilization=given.get("memory_utilization", 0.9),
         reserve_bytes=given.get("reserve", 0),

@@ -120,6 +120,11 @@ workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option(
+        "--network",
+        metavar="RATE[,LATENCY]",
+        help="What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
+    ),
+    click.option(
         "--batch",
         type=of_workload("batch"),
         default=1,
@@ -143,6 +148,12 @@ workload = _stack(
         "[default: none]",
     ),
     click.option(
+        "--layer-tokens",
+        metavar="NxLAYERS,…",
+        help="Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.  "
+        "[default: all]",
+    ),
+    click.option(
         "--cost",
         metavar="NAME",
         help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
@@ -153,8 +164,8 @@ workload = _stack(
         "--efficiency",
         type=Shares(),
         metavar="SHARES",
-        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, "
-        "network=… and launch=… in seconds.",
+        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
+        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
     ),
 )
 

@@ -29,7 +29,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product, sole
+from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product, put, sole
 from .text import parse
 
 __all__ = [
@@ -60,5 +60,6 @@ __all__ = [
     "monomials",
     "parse",
     "product",
+    "put",
     "sole",
 ]

@@ -156,12 +156,22 @@ def grown(size: Size) -> Size:
     >>> print(grown(2 * B * C))
     2*B*C + 2*B*T
     """
+    return put(size, {"C": C + T})
+
+
+def put(size: Size, values: Mapping[str, Size]) -> Size:
+    """A size with others in place of some of its symbols.
+
+    >>> print(put(2 * B * C, {"C": C - 5}))
+    2*B*C + -10*B
+    """
+
+    def factor(f: Factor) -> Size:
+        return values.get(f, Dim.symbol(f)) if isinstance(f, str) else f.put(lambda inner: put(inner, values))
+
     total: Size = 0
     for monomial, coefficient in _terms(size):
-        factors = (
-            (C + T if f == "C" else Dim.symbol(f)) if isinstance(f, str) else f.put(grown) for f in monomial
-        )
-        total = total + coefficient * product(factors)
+        total = total + coefficient * product(map(factor, monomial))
     return total
 
 

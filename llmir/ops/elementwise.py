@@ -164,6 +164,20 @@ class Sigmoid(Activation):
 
 
 @dataclass(frozen=True)
+class Tanh(Activation):
+    """The hyperbolic tangent."""
+
+    opcode = "tanh"
+    vector_flops = 4
+
+    @staticmethod
+    def function(x: Array) -> Array:
+        """As in its name."""
+        result: Array = np.tanh(x)
+        return result
+
+
+@dataclass(frozen=True)
 class SqrtSoftplus(Activation):
     """√ln(1 + e^x), by which DeepSeek-V4 scores experts."""
 

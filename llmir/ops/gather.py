@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
-from ..dim import Size
+from ..dim import Min, Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
@@ -52,8 +53,57 @@ class Embedding(Op):
         table, tokens = operands
         local = tokens - at.origin("v")
         held = (local >= 0) & (local < len(table))
-        nothing = np.zeros((1, table.shape[1]))
+        nothing = np.zeros((1, *table.shape[1:]))
         return (np.concatenate([table, nothing])[np.where(held, local, -1)],)
+
+
+@dataclass(frozen=True)
+class LayerEmbedding(Embedding):
+    """The rows that token ids name of a table which has a piece for each layer; other ids name the first.
+
+    It has so many `rows` in the whole model.
+    """
+
+    opcode = "layer_embedding"
+    rule = "[v] s h, b t -> b t s h"
+
+    rows: int = field(kw_only=True)
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a token's."""
+        return "" if slot else "nkk"
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The pieces of a row are one."""
+        return (shape[0], prod(shape[1:]))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As of any table."""
+        table, tokens = operands
+        return super().evaluate((table, np.where(tokens < self.rows, tokens, 0)), results, at)
+
+
+@dataclass(frozen=True)
+class Stack(Op):
+    """Its operands beside one another, along a new axis before the last one."""
+
+    opcode = "stack"
+    kind = "gather"
+    takes = ("*values",)
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of operands that are alike."""
+        axes = [f"x{i}" for i in range(len(operands[0].shape))]
+        terms = ", ".join([" ".join(axes)] * len(operands))
+        return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are operands."""
+        return {"s": len(operands)}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.stack(operands, axis=-2),)
 
 
 @dataclass(frozen=True)
@@ -100,3 +150,26 @@ class LastToken(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The last position."""
         return (operands[0][:, -1],)
+
+
+@dataclass(frozen=True)
+class LastTokens(Op):
+    """The last `count` tokens of each sequence, or all where there are no more."""
+
+    opcode = "last_tokens"
+    kind = "gather"
+    rule = "b [t] * -> b k *"
+
+    count: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are, `count` at most."""
+        return {"k": Min.of(operands[0].shape[1], self.count)}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][:, -self.count :],)

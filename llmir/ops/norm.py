@@ -86,6 +86,24 @@ class RmsNorm(Op):
 
 
 @dataclass(frozen=True)
+class MatchRms(Op):
+    """x · rms(y) / rms(x), of mean squares of at least `least`; 6 FLOPs an element."""
+
+    opcode = "match_rms"
+    kind = "norm"
+    rule = "* h!, * h! -> * h!"
+    takes = ("x", "y")
+    vector_flops = 6
+
+    least: float = 1e-5
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The quotient."""
+        ours, due = (np.mean(x * x, axis=-1, keepdims=True) for x in operands)
+        return (operands[0] * np.sqrt(due / np.maximum(ours, self.least)),)
+
+
+@dataclass(frozen=True)
 class AddRmsNorm(Op):
     """(x + y, rms_norm(x + y)): the residual is updated in place."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dtype import DType
@@ -17,8 +17,10 @@ from ..tensor import Tensor
 class Repeat(Op):
     """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
-    Weights and caches of the body are per iteration. `first` is the number of the first layer, counted from
-    where its graph begins; by default it follows the layers before it (`Program.iterations`).
+    What the body gives beyond what goes round is handed out by its last run, in the types `gives`. Caches of
+    the body are per iteration, as are weights, but for those that name one tensor. `first` is the number of
+    the first layer, counted from where its graph begins; by default it follows the layers before it
+    (`Program.iterations`).
     """
 
     opcode = "repeat"
@@ -29,6 +31,7 @@ class Repeat(Op):
     times: int
     first: int | None = None
     carried: int = 1
+    gives: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if self.times < 1 or self.carried < 1 or (self.first or 0) < 0:
@@ -38,21 +41,33 @@ class Repeat(Op):
     @property
     def loop(self) -> Loop:
         """The body, so many times."""
-        return Loop(self.body, self.times, self.carried, self.first)
+        return Loop(self.body, self.times, self.carried, self.first, self.gives)
+
+    @classmethod
+    def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
+        """What it hands out."""
+        carried = given.get("carried", 1)
+        out = results[carried:] if isinstance(carried, int) else ()
+        return {"gives": out} if out else {}
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """What goes round keeps its axes."""
-        names = [" ".join(f"x{i}_{n}" for n in range(len(t.shape))) for i, t in enumerate(operands)]
-        return equation(f"{', '.join(names)} -> {', '.join(names[: self.carried])}")
+        """What goes round keeps its axes; what is handed out has new ones."""
+        names = [_axes("x", i, t) for i, t in enumerate(operands)]
+        out = [*names[: self.carried], *(_axes("y", i, t) for i, t in enumerate(self.gives))]
+        return equation(f"{', '.join(names)} -> {', '.join(out)}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What goes round keeps its type."""
-        return operands[: self.carried]
+        """What goes round keeps its type; what is handed out has the one that is stated."""
+        return (*operands[: self.carried], *self.gives)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """What goes round keeps its element type."""
-        return tuple(t.dtype for t in operands[: self.carried])
+        """Those of `types`."""
+        return tuple(t.dtype for t in self.types(tuple(operands)))
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """None of its own: its cost is its body's."""
         return Work(results[0].dtype, 0, 0, (0,) * len(operands), (0,) * len(results))
+
+
+def _axes(letter: str, operand: int, type: Tensor) -> str:
+    return " ".join(f"{letter}{operand}_{n}" for n in range(len(type.shape)))

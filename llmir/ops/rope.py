@@ -32,6 +32,7 @@ SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "llama3": ("factor", "low frequency factor", "high frequency factor", "trained length"),
         "yarn": ("factor", "trained length", "beta fast", "beta slow", "attention factor", "truncate"),
         "longrope": ("trained length", "attention factor", "short factors*", "long factors*"),
+        "proportional": ("factor", "share"),
     }
 )
 
@@ -74,7 +75,9 @@ class Rotary(Op):
 
     def rotate(self, x: Array, at: Place) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
-        positions = (at.cached // self.stride + at.origin("t") + np.arange(x.shape[1])) * self.stride
+        # Rows of several tokens each are not the last of so many tokens, as a shorter sequence is.
+        first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
+        positions = (first + np.arange(x.shape[1])) * self.stride
         size = self.size or x.shape[-1]
         start = x.shape[-1] - size if self.last else 0
         frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
@@ -103,6 +106,9 @@ def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
     unscaled: Array = theta**-powers
     if rope.scaling == "linear":
         return unscaled / rope.factors[0], 1.0
+    if rope.scaling == "proportional":  # powers as of the whole head, of which the first pairs turn
+        factor, share = rope.factors
+        return unscaled / factor * (np.arange(size // 2) < int(share * size // 2)), 1.0
     if rope.scaling == "llama3":
         return _llama3(unscaled, *rope.factors), 1.0
     if rope.scaling == "yarn":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..dim import Size
 from ..dtype import DType
 from ..equation import Equation, equation
+from ..names import numbered
 from ..op import Op
 from ..tensor import Tensor
 
@@ -22,6 +23,11 @@ class Source(Op):
 
     type: Tensor
     axes: tuple[str, ...] = ()
+
+    @classmethod
+    def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
+        """Its type."""
+        return {"type": results[0]}
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """Names its own dimensions, since a source has nothing to derive them from."""
@@ -56,7 +62,8 @@ class Input(Source):
 class Weight(Source):
     """A parameter; `param` is its name in an HF checkpoint.
 
-    There, `{layer}` is the layer's number and `{expert}` runs over the axis `expert`; `[i]` at the end is
+    There, `{layer}` is the layer's number, `{layer:6.12}` its place among those, counted from 0, and
+    `{expert}` runs over the axis `expert`; without `{layer}` all layers have that tensor. `[i]` at the end is
     the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
     blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
     (`llmir.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after another,
@@ -72,7 +79,7 @@ class Weight(Source):
 
     def numbered(self, layer: int) -> Op:
         """Under the name of that layer's tensor."""
-        name = self.param.replace("{layer}", str(layer))
+        name = numbered(self.param, layer)
         return self if name == self.param else replace(self, param=name)
 
 

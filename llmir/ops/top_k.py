@@ -213,3 +213,19 @@ class SparseMixer(Op):
             chosen.append(best)
             left = np.where(np.arange(scores.shape[-1]) == best, -np.inf, left)
         return np.concatenate(weights, axis=-1), np.concatenate(chosen, axis=-1)
+
+
+@dataclass(frozen=True)
+class ExpertScale(Op):
+    """The weights of the chosen experts, each times the number of its expert (Gemma 4)."""
+
+    opcode = "expert_scale"
+    kind = "moe"
+    rule = "b t k, b t k, [e] -> b t k"
+    takes = ("weights", "chosen", "scales")
+    vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The products."""
+        weights, chosen, scales = operands
+        return (weights * scales[chosen.astype(int)],)

@@ -77,20 +77,34 @@ class Chunks(Kernel):
 
 @dataclass(frozen=True)
 class UpdateShape(StreamShape):
-    """What a step moves: `new` tokens of each sequence."""
+    """What a step moves, and its vector FLOPs: `new` tokens of each sequence."""
 
     new: Number = 1
+    flops: Number = 0
 
 
-@families(*(f"{kind}_update" for kind in KINDS), "conv_update")
+@families("conv_update")
 @dataclass(frozen=True)
-class Update(Stream):
-    """A step of decoding: each state is read and written back."""
+class Step(Stream):
+    """What a step of decoding does: states are read and written back."""
 
     @staticmethod
     def takes(shape: UpdateShape) -> Any:
         """One new token of each sequence."""
         return np.asarray(shape.new) <= 1
+
+
+@families(*(f"{kind}_update" for kind in KINDS))
+@dataclass(frozen=True)
+class Update(Step):
+    """Token by token, of which a step has one; of a prompt Mamba's states stay where they are."""
+
+    vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
+
+    def seconds(self, device: Device, shape: Any) -> Number:
+        """Time of one call."""
+        sums = shape.flops / (self.vector * device.vector_flops["fp32"])
+        return np.maximum(super().seconds(device, shape), self.launch_us * 1e-6 + sums)
 
 
 families("conv")(Stream)
@@ -118,8 +132,8 @@ def update(row: Row) -> Call:
     """
     chunk, new, state = _parts(row)
     left = (new - 1) * state.bytes if chunk == 1 else 0
-    moved = row.read + row.write + left
-    shape = UpdateShape(product(state.shape[:-2]), moved, new=new if chunk > 1 else 1)
+    moved, one = row.read + row.write + left, new if chunk > 1 else 1
+    shape = UpdateShape(product(state.shape[:-2]), moved, new=one, flops=row.work.vector)
     return Call((*_families(row, "update"), "add"), shape)
 
 

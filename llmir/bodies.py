@@ -1,0 +1,45 @@
+"""Graphs that repeat others, rewritten after them: what a body gives is what a `repeat` hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .graph import Graph, Node, Program
+
+
+def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
+    """Each graph as `change` has it, bodies first; it is given graphs that hand out what those then give."""
+    done: dict[str, Graph] = {}
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        graph = program[name]
+        for body in {loop.body for loop in graph.loops.values()} - done.keys() - {*path, name}:
+            walk(body, (*path, name))
+        done[name] = change(_handing(graph, done))
+
+    for name in program.graphs:
+        if name not in done:
+            walk(name, ())
+    return {name: done[name] for name in program.graphs}
+
+
+def _handing(graph: Graph, bodies: Mapping[str, Graph]) -> Graph:
+    """`graph`, with the types that its repeats hand out as the bodies have them."""
+    nodes = [_handed(node, bodies) for node in graph.nodes]
+    same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
+    return graph if same else Graph(graph.name, nodes, graph.outputs)
+
+
+def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
+    loop = node.op.loop
+    if not loop or not loop.gives or loop.body not in bodies:
+        return node
+    body = bodies[loop.body]
+    gives = tuple(map(body.type, body.outputs[loop.carried :]))
+    if gives == loop.gives:
+        return node
+    op: Any = node.op
+    results = (*node.results[: loop.carried], *gives)
+    return Node(node.name, replace(op, gives=gives), node.operands, results)

@@ -1,0 +1,180 @@
+"""prune-tokens: each layer sees the last so many tokens of a prompt, and its cache holds no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, ClassVar
+
+from llmir import convert
+from llmir.build import Builder
+from llmir.dim import C, Max, Min, Size, T, put
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.layers import Layers
+from llmir.pipeline import Pass
+from llmir.tensor import Tensor
+
+from .unroll import iteration
+
+_RUN = re.compile(r"\s*(\d{1,15})\s*(?:x\s*(\d{1,15})\s*)?")
+_MOST = 100_000  # layers, more than any model has
+_MASKS = ("causal", "window", "alibi")  # of which a key's distance says all, and not its position
+
+
+@dataclass(frozen=True)
+class PruneTokens(Pass):
+    """Leaves so many tokens of a prompt to each layer, as `layers=(1024x4, 512x4, …)` says: the last ones.
+
+    The first count is the prompt's length; those after it do not rise. A cache then has its own length: what
+    its layer saw of the prompt, and the tokens after it. Which tokens a method keeps changes no cost; here
+    they are the last, so that positions and the prediction stay what they are. Comes before shard and stages.
+    """
+
+    name: ClassVar[str] = "prune-tokens"
+    phased: ClassVar[bool] = True
+
+    layers: str | Sequence[int | str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        runs = ((count, len(list(run))) for count, run in groupby(_counts(self.layers)))
+        text = ", ".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
+        object.__setattr__(self, "layers", f"({text})")
+
+    def __call__(self, program: Program) -> Program:
+        """Cut the loops where the count changes, and state the smaller sizes: in decode those of caches."""
+        counts, facts = _counts(self.layers), {**program.facts}
+        self._check(program, counts)
+        facts["prompt"] = counts[0]
+        others = {name: phase.replace(facts=facts) for name, phase in program.phases.items()}
+        later = others.get("decode", program).replace(facts=facts, phases={})
+        others["decode"] = _Pruned(later, counts, prompt=False).program
+        return _Pruned(program.replace(facts=facts, phases=others), counts, prompt=True).program
+
+    def _check(self, program: Program, counts: tuple[int, ...]) -> None:
+        """PassError for what has not these layers, or would not mean the same in them."""
+        here = f"prune-tokens: {program.name}"
+        if program.patches:
+            raise PassError(f"{here} has no tokens")
+        if program.devices > 1 or "prompt" in program.facts:
+            raise PassError(f"{here} is pruned, sharded or staged already")
+        (entry,) = program.entries
+        if not program[entry].loops:
+            raise PassError(f"{here} has no repeated layers; it goes before unroll")
+        if len(counts) != (depth := program.depth(entry)):
+            raise PassError(f"{here} has {depth} layers, got counts of {len(counts)}")
+        for graph in program.graphs.values():
+            for node in graph.nodes:
+                stated = str(getattr(node.op, "mask", "causal")).partition("(")[0]
+                if stated not in _MASKS:
+                    why = "has no meaning among fewer tokens"
+                    raise PassError(f"{here}: a mask by position ({stated}) {why}")
+
+
+def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
+    """The tokens of each layer."""
+    if isinstance(layers, str):
+        layers = [part for part in layers.strip().strip("()").split(",") if part.strip()]
+    form = "counts by layer such as 1024x4,512x4"
+    found: list[int] = []
+    for part in convert.items("prune-tokens: layers", layers, form, most=_MOST, error=PassError):
+        run = _RUN.fullmatch(str(part))
+        if not run or not int(run[1]) or not int(run[2] or 1) or len(found) + int(run[2] or 1) > _MOST:
+            raise PassError(f"prune-tokens: layers: expected {form}, got {convert.shown(part)}")
+        if found and int(run[1]) > found[-1]:
+            raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
+        found += [int(run[1])] * int(run[2] or 1)
+    if not found:
+        raise PassError(f"prune-tokens: layers: expected {form}, got none")
+    return tuple(found)
+
+
+class _Pruned:
+    """A program whose loops are cut where counts change: of a `prompt`, or of a token after it."""
+
+    def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:
+        self.before, self.counts, self.prompt = program, counts, prompt
+        self.bodies: dict[str, Graph] = {}
+        self.now: dict[Value, Value] = {}
+        (entry,) = program.entries
+        graph, self.b = program[entry], Builder(entry)
+        self._nodes(graph.nodes, program.iterations(graph, Layers()))
+        self.b.output(*(self.now.get(v, v) for v in graph.outputs))
+        self.program = program.replace(graphs={**program.graphs, entry: self.b.graph(), **self.bodies})
+
+    def _nodes(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
+        for node in nodes:
+            operands = tuple(self.now.get(v, v) for v in node.operands)
+            if node.op.source:
+                self.b.insert(node)
+            elif node.name in loops:
+                given = self._loop(node, loops[node.name], operands)
+                self.now |= zip(node.values, given, strict=False)
+            else:
+                given = self.b.apply(node.op, *operands, name=node.name)
+                self.now |= zip(node.values, given, strict=True)
+
+    def _loop(self, node: Node, layers: Layers, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What a repeat gives after each piece of it; an iteration of two counts is written out."""
+        loop: Any = node.op.loop
+        size = self.before.depth(loop.body)
+        starts = range(layers.first, layers.first + loop.times * size, size)
+        of = [tuple(dict.fromkeys(self.counts[at : at + size])) for at in starts]
+        for (count, *more), run in groupby(enumerate(of), lambda each: each[1]):
+            places = [starts[i] for i, _ in run]
+            for at in places if more else places[:1]:
+                if more:
+                    inner = iteration(self.before, node, loop, at, operands)
+                    self._nodes(inner.nodes, inner.loops)
+                    given = tuple(self.now.get(v, v) for v in inner.outputs)
+                else:
+                    op: Any = node.op
+                    part = replace(op, body=self._body(loop.body, count), times=len(places), first=None)
+                    taken = self._kept(loop.body, operands, count)
+                    given = self.b.apply(part, *taken, name=node.name)
+                    operands = (*taken,)
+                operands = (*given, *operands[loop.carried :])
+        return operands
+
+    def _kept(self, body: str, operands: tuple[Value, ...], count: int) -> tuple[Value, ...]:
+        """The last tokens of all that a body takes of tokens."""
+        due = [self._fewer(n, count).results[0] for n in self.before[body].inputs]
+        return tuple(
+            v if self.b.type(v) == type else self.b.last_tokens(v, count=count, name=f"keep_{count}")
+            for v, type in zip(operands, due, strict=True)
+        )
+
+    def _body(self, name: str, count: int) -> str:
+        """The name of a body over fewer tokens, made if it is not there; of all of them it is itself."""
+        own = f"{name}_{count}"
+        if count == self.counts[0]:
+            return name
+        if own not in self.bodies:
+            graph, b = self.before[name], Builder(own)
+            now: dict[Value, Value] = {}
+            for node in graph.nodes:
+                if node.op.source:
+                    given = b.insert(self._fewer(node, count))
+                else:
+                    op: Any = node.op
+                    op = replace(op, body=self._body(op.loop.body, count)) if op.loop else op
+                    given = b.apply(op, *(now[v] for v in node.operands), name=node.name)
+                now |= zip(node.values, given, strict=True)
+            b.output(*(now[v] for v in graph.outputs))
+            self.bodies[own] = b.graph()
+        return own
+
+    def _fewer(self, node: Node, count: int) -> Node:
+        """A source of a layer that sees `count` tokens of a prompt."""
+        after: dict[str, Size] = {"C": Max.of(C - (self.counts[0] - count), 0)}
+        after |= {"T": Min.of(T, count)} if self.prompt else {}
+        type, op = node.results[0], node.op
+        shape = [put(size, after) for size in type.shape]
+        if count == self.counts[0] or shape == [*type.shape]:
+            return node
+        small = Tensor(shape, type.dtype)
+        how: Any = op
+        return Node(node.name, replace(how, type=small), (), (small,))
