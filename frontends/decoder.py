@@ -47,13 +47,12 @@ class Learned:
 
 @dataclass(frozen=True)
 class Draft:
-    """A layer that predicts a further token, with its number, and what checkpoints call what is around it.
+    """A layer that predicts a further token, what checkpoints call it, and what they call what is around it.
 
     That are the norms of embeddings and of hidden states, the projection of both, and the norm at the end.
     """
 
-    layer: Layer
-    number: int
+    layer: Whole
     stem: str
     embedding_norm: str
     hidden_norm: str
@@ -89,12 +88,9 @@ class Decoder:
     labels: int = 0
     learned: Learned | None = None
     embedding_norm: str = ""
-<<<<<<< HEAD
     draft: Draft | None = None
-=======
     layer_table: LayerTable | None = None
     altup: AltUp | None = None
->>>>>>> main
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.

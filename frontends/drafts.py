@@ -15,8 +15,7 @@ from llmir.graph import Program
 
 from .blocks import Blocks
 from .decoder import Decoder, Draft
-
-_BODY = "draft_layer"
+from .stack import Stack
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Drafted:
         with b.block("draft"):
             pair = b.stack(x, hidden, name="pair")
             x = blocks.linear(pair, "b t s h", "s h H", "b t H", "draft_proj", draft.projection)
-        body = draft.layer.graph(_BODY, f"{draft.stem}.", model.hidden, model.dtype, model.norm)
-        x = b.repeat(x, body=_BODY, times=1, first=draft.number, name=_BODY)
+        stack = Stack([(draft.layer, None)], f"{draft.stem}.", model.hidden, model.dtype, model.norm)
+        x = stack.build(blocks.beside, x)
         x = blocks.norm(x, "final_norm", draft.norm)
         with b.block("lm_head"):
             b.output(model.headed(blocks, b.last_token(x) if logits == "last" else x, table))
-        return Program(model.name, {"main": b.graph(), _BODY: body})
+        return Program(model.name, {"main": b.graph(), **stack.bodies})

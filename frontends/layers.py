@@ -88,20 +88,6 @@ class Layer:
         """Those of its shared block, its mixer and its mlp."""
         return tuple(part.kind if part else "" for part in (self.shared, self.mixer, self.mlp))
 
-<<<<<<< HEAD
-    def graph(self, name: str, stem: str, hidden: int, dtype: DType, normal: Norm, tokens: Size = T) -> Graph:
-        """The body: hidden state of `tokens` in, hidden state out. Checkpoints call the layer `stem`."""
-        b = Builder(name)
-        blocks = Blocks(b, dtype, normal, stem, h=hidden)
-        type, axes = state(self.streams, hidden, dtype, tokens)
-        start = total = b.input(type, name="hidden", axes=axes)
-        if self.tokens:
-            blocks.tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
-        if self.streams:
-            b.output(self._through(blocks, start, self.streams))
-            return b.graph()
-        seen, norms, beside = start, self.norms, None
-=======
     def build(self, blocks: Blocks, start: Value) -> Value:
         """Of the hidden states that enter it, those that leave it."""
         total = self._through(blocks, start, self.streams) if self.streams else self.inner(blocks, start)
@@ -113,7 +99,6 @@ class Layer:
         if self.shared:
             added = self.shared.build(blocks, start)
             seen = self._add(blocks, start, added, self.shared.block, "shared_add")
->>>>>>> main
         if self.mixer:
             seen = self._norm(blocks, seen, "input_norm", norms.before_mixer)
             mixed = self._norm(blocks, self.mixer.build(blocks, seen), "mixer_norm", norms.after_mixer)

@@ -11,13 +11,8 @@ from llmir.errors import UnsupportedError
 
 from .blocks import Norm
 from .config import Config
-<<<<<<< HEAD
 from .decoder import Decoder, Draft
-from .layers import Layer
-=======
-from .decoder import Decoder
-from .layers import Whole
->>>>>>> main
+from .layers import Layer, Whole
 from .mixers import Attention
 from .mlps import Mlp, Moe, Routing
 from .rope import rope
@@ -184,10 +179,8 @@ def draft(config: Config, layer: Layer) -> Draft | None:
     if config.optional_integer("num_nextn_predict_layers", 0) != 1:
         drafts(config)
         return None
-    number = layers(config)
-    own = f"model.layers.{number}"
-    names = (f"{own}.enorm", f"{own}.hnorm", f"{own}.eh_proj", f"{own}.shared_head.norm")
-    return Draft(layer, number, "model.layers.{layer}", *names)
+    own = f"model.layers.{layers(config)}"
+    return Draft(layer, own, *(f"{own}.{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")))
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

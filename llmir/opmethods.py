@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .graph import Value
+from .tensor import Tensor
 
 
 class OpMethods:
@@ -365,6 +366,15 @@ class OpMethods:
             iterations=iterations,
         )
 
+    def expert_scale(
+        self, weights: Value, chosen: Value, scales: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """The weights of the chosen experts, each times the number of its expert (Gemma 4).
+
+        `b t k, b t k, [e] -> b t k`
+        """
+        return self._op("expert_scale", (weights, chosen, scales), name, block)
+
     def flash_attention(
         self,
         q: Value,
@@ -411,6 +421,18 @@ class OpMethods:
         of section 3.3 there.
         """
         return self._op("gated_delta", (q, k, v, decay, beta, state), name, block, chunk=chunk, scale=scale)
+
+    def gaussian_top(
+        self, x: Value, moments: Value, /, *, sparsity: float, name: str = "", block: str | None = None
+    ) -> Value:
+        """max(x − cutoff, 0), where 1 − `sparsity` of elements would stay if they were normally distributed.
+
+        The cutoff is by the mean and the deviation of a token's, of which it takes the `moments` (Gemma
+        3n).
+
+        `b t f, b t s! -> b t f`
+        """
+        return self._op("gaussian_top", (x, moments), name, block, sparsity=sparsity)
 
     def gelu(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · Φ(x), Φ the normal distribution (arXiv:1606.08415).
@@ -573,6 +595,13 @@ class OpMethods:
         """
         return self._op("last_token", (x,), name, block)
 
+    def last_tokens(self, x: Value, /, *, count: int, name: str = "", block: str | None = None) -> Value:
+        """The last `count` tokens of each sequence, or all where there are no more.
+
+        `b [t] * -> b k *`
+        """
+        return self._op("last_tokens", (x,), name, block, count=count)
+
     def latent_attention(
         self,
         q: Value,
@@ -613,6 +642,25 @@ class OpMethods:
     ) -> Any:
         """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
         return self._op("latent_scores", (q, q_rope, k, k_rope), name, block, scale=scale)
+
+    def layer_embedding(
+        self,
+        table: Value,
+        ids: Value,
+        /,
+        *,
+        to: str = "",
+        rows: int,
+        name: str = "",
+        block: str | None = None,
+    ) -> Value:
+        """The rows that token ids name of a table which has a piece for each layer; other ids name the first.
+
+        It has so many `rows` in the whole model.
+
+        `[v] s h, b t -> b t s h`
+        """
+        return self._op("layer_embedding", (table, ids), name, block, to=to, rows=rows)
 
     def layer_norm(
         self,
@@ -686,6 +734,15 @@ class OpMethods:
         """
         return self._op("linear", (x, *weights), name, block, einsum=einsum, to=to)
 
+    def match_rms(
+        self, x: Value, y: Value, /, *, least: float = 1e-05, name: str = "", block: str | None = None
+    ) -> Value:
+        """x · rms(y) / rms(x), of mean squares of at least `least`; 6 FLOPs an element.
+
+        `* h!, * h! -> * h!`
+        """
+        return self._op("match_rms", (x, y), name, block, least=least)
+
     def modulate(
         self, x: Value, scale: Value, shift: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
@@ -694,6 +751,13 @@ class OpMethods:
         `b t h, b h, b h -> b t h`
         """
         return self._op("modulate", (x, scale, shift), name, block)
+
+    def moments(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """Of each token the sum over its elements, and that of their squares; 3 FLOPs an element.
+
+        `b t +f -> b t s`
+        """
+        return self._op("moments", (x,), name, block)
 
     def mul(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """a · b, element by element.
@@ -711,6 +775,13 @@ class OpMethods:
         `b t c p q, c p q h -> b t h`
         """
         return self._op("patch_embedding", (patches, weight, *bias), name, block)
+
+    def pick(self, x: Value, /, *, index: int = -1, name: str = "", block: str | None = None) -> Value:
+        """One of several streams, or of what layers take each a part of: `index`, or −1 for the layer's own.
+
+        `b t [n] h -> b t h`
+        """
+        return self._op("pick", (x,), name, block, index=index)
 
     def place_images(
         self, x: Value, images: Value, ids: Value, /, *, token: int, name: str = "", block: str | None = None
@@ -791,16 +862,27 @@ class OpMethods:
         times: int,
         first: int | None = None,
         carried: int = 1,
+        gives: tuple[Tensor, ...] = (),
         name: str = "",
         block: str | None = None,
     ) -> Any:
         """Runs graph `body` `times` times: the first `carried` operands go round, the rest are captured.
 
-        Weights and caches of the body are per iteration. `first` is the number of the first layer, counted
-        from where its graph begins; by default it follows the layers before it (`Program.iterations`).
+        What the body gives beyond what goes round is handed out by its last run, in the types `gives`.
+        Caches of the body are per iteration, as are weights, but for those that name one tensor. `first`
+        is the number of the first layer, counted from where its graph begins; by default it follows the
+        layers before it (`Program.iterations`).
         """
         return self._op(
-            "repeat", (*values,), name, block, body=body, times=times, first=first, carried=carried
+            "repeat",
+            (*values,),
+            name,
+            block,
+            body=body,
+            times=times,
+            first=first,
+            carried=carried,
+            gives=gives,
         )
 
     def rms_norm(
@@ -898,6 +980,10 @@ class OpMethods:
         `* -> *`
         """
         return self._op("scale", (x,), name, block, factor=factor)
+
+    def scale_by(self, x: Value, weight: Value, /, *, name: str = "", block: str | None = None) -> Any:
+        """x · w, of a number for each element of a row, or of one for all."""
+        return self._op("scale_by", (x, weight), name, block)
 
     def scaled_dispatch(
         self,
@@ -1235,12 +1321,38 @@ class OpMethods:
             "ssd_scan", (x, dt, b, c, a_log, dt_bias, skip, state), name, block, chunk=chunk, least=least
         )
 
-    def stack(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
-        """Two values of each token as one, for a product of both (as torch.cat has them).
+    def stack(self, *values: Value, name: str = "", block: str | None = None) -> Any:
+        """Its operands beside one another, along a new axis before the last one."""
+        return self._op("stack", (*values,), name, block)
 
-        `b t h, b t h -> b t s h`
+    def stream_add(
+        self,
+        streams: Value,
+        x: Value,
+        *weights: Value,
+        first: int = 0,
+        offset: float = 0.0,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """x added to the streams from `first` on, to each by its weight and `offset`, or as it is."""
+        return self._op("stream_add", (streams, x, *weights), name, block, first=first, offset=offset)
+
+    def stream_mix(
+        self, streams: Value, weights: Value, /, *, name: str = "", block: str | None = None
+    ) -> Value:
+        """Each stream as a sum of all, weighted token by token.
+
+        `b t n h, b t m n -> b t m h`
         """
-        return self._op("stack", (x, y), name, block)
+        return self._op("stream_mix", (streams, weights), name, block)
+
+    def subtract(self, x: Value, y: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """a − b.
+
+        `*, * -> *`
+        """
+        return self._op("subtract", (x, y), name, block)
 
     def sum_experts(
         self,
@@ -1257,6 +1369,13 @@ class OpMethods:
         `(b t k) h, b t k -> b t h`
         """
         return self._op("sum_experts", (rows, weights), name, block, over=over)
+
+    def tanh(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """The hyperbolic tangent.
+
+        `* -> *`
+        """
+        return self._op("tanh", (x,), name, block)
 
     def temper(
         self,

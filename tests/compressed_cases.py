@@ -5,7 +5,6 @@ from __future__ import annotations
 TOKENS = 3 * 5
 # opcode -> attributes, operand types, and by hand: matmul FLOPs, vector FLOPs, bytes read, bytes written
 COMPRESSED: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, int]] = {
-    "stack": ({}, ("bf16[B, T, 8]", "bf16[B, T, 8]"), 0, 0, 4 * TOKENS * 8, 4 * TOKENS * 8),
     "split_streams": ({"streams": 4}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 32),
     "join_streams": (
         {},

@@ -145,9 +145,9 @@ def test_a_draft_is_memory_of_all_steps_and_a_step_of_its_own() -> None:
     names = {op.name for op in step.ops}  # few tokens, so over latents, as decode
     assert {
         "draft_proj",
-        "draft_layer.q_to_latent",
+        "layer.q_to_latent",
         "lm_head",
-    } <= names and "draft_layer.kv_b_proj" not in names
+    } <= names and "layer.kv_b_proj" not in names
 
 
 def test_a_workload_has_the_draft_beside_and_times_without_it() -> None:

@@ -101,12 +101,6 @@ def deepseek_v2(config: Config) -> Decoder:
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
     """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. Of groups of experts the two best of each count."""
-<<<<<<< HEAD
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
-=======
-    drafts(config)
->>>>>>> main
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
@@ -119,12 +113,6 @@ def deepseek_v3(config: Config) -> Decoder:
 @family("DeepseekV32ForCausalLM", "deepseek_v32")
 def deepseek_v32(config: Config) -> Decoder:
     """DeepseekV32ForCausalLM: V3 whose queries see the keys that an indexer chooses for them."""
-<<<<<<< HEAD
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
-=======
-    drafts(config)
->>>>>>> main
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
     mixer = replace(mixer, indexer=indexer(config, 64))
     dense = Mlp(config.assumed("intermediate_size", 18432))
@@ -137,12 +125,6 @@ def deepseek_v32(config: Config) -> Decoder:
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
     """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, whose indexer turns pairs of neighbours too."""
-<<<<<<< HEAD
-    config.unmodelled("scoring_func", (None, "sigmoid"), "another score of the router")
-    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
-=======
-    drafts(config)
->>>>>>> main
     _own_indexers(config)
     config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
