@@ -108,9 +108,10 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
     states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.held(), *beside(program)):
+    others = tuple(beside(program))
+    for at in (*program.held(), *(at for at in others if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-    for at in program.instances():
+    for at in (*program.instances(), *others):
         if at.node.op.role == "cache":
             states[at.stage].append(_state(at, program))
     return tuple(
