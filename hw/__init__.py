@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from llmir.hw import calibrations, schema
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
 from llmir.hw.document import cite, leaves, merge, parse
-from llmir.hw.link import Link, Node
+from llmir.hw.link import BOX, Link, Node
 from llmir.names import normalize, suggest
 
 __all__ = [
+    "BOX",
     "Calibration",
     "Device",
     "Fitted",
@@ -28,9 +30,11 @@ __all__ = [
     "clusters",
     "engine",
     "engines",
+    "join",
     "load",
     "measured",
     "names",
+    "usual",
 ]
 
 _DEVICES, _CLUSTERS, _ENGINES = (Path(__file__).parent / n for n in ("devices", "clusters", "engines"))
@@ -68,6 +72,36 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
     if found.node is None:
         raise HardwareError(f"{found.name} is a device and no cluster; clusters are {', '.join(clusters())}")
     return found
+
+
+def usual(device: Device) -> Node:
+    """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
+
+    >>> usual(load("h100-sxm")).name, usual(load("mi300x")).network
+    ('DGX-H100', None)
+    """
+    known = (load(name) for name in clusters())
+    alike = (c.node for c in known if c.measured_as == device.measured_as and c.node and c.node.network)
+    return replace(next(alike, Node(f"box of {BOX}", BOX)), assumed=True)
+
+
+def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
+    """The device in its node, or the usual one, with nodes joined by `network`: GB/s each way, µs a hop.
+
+    The network has switches; HardwareError for what is none.
+
+    >>> join("rtx4090-pcie-8", "25GBps,5us").node.network
+    Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False)
+    """
+    found, said = load(device), convert.text("network", network, error=HardwareError)
+    match = re.fullmatch(r"\s*([\d.]+)\s*GBps\s*(?:,\s*([\d.]+)\s*us\s*)?", said, re.IGNORECASE)
+    if not match:
+        raise HardwareError(f"network: expected a rate and a latency such as 25GBps,5us, got {said[:40]!r}")
+    numbers = {"GBps": match[1], "latency_us": match[2]}
+    doc = {key: convert.read(text) for key, text in numbers.items() if text is not None}
+    link = schema.network({**doc, "direct": True}, "network", 1)
+    node = replace(found.node or usual(found), network=link, assumed=False)
+    return replace(found, node=node)
 
 
 def names() -> list[str]:

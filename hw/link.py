@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
+BOX = 8
+
 
 @dataclass(frozen=True)
 class Link:
     """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
 
-    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a point-to-point bridge
-    joins, None where the platform decides. `direct` says that a rank reaches all others at once, through
-    switches or over a link to each, and `reduces` that the fabric itself adds up what ranks send.
+    `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a bridge or a domain of
+    switches joins, None where the platform decides. `direct` says that a rank reaches all others at once,
+    through switches or over a link to each, and `reduces` that the fabric itself adds up what ranks send.
     """
 
     Bps: float
@@ -28,8 +31,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Node:
-    """The box that a device is in with others: how many there are, and what joins each to other boxes."""
+    """The box that a device is in with others: how many there are, and what joins each to other boxes.
+
+    It is `assumed` where a device alone was named, and more of them than a box holds.
+    """
 
     name: str
     devices: int
     network: Link | None = None
+    assumed: bool = False

@@ -155,8 +155,10 @@ def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowe
     assert (alone.time_s, alone.error) == (alone.ideal_time_s, None)
 
 
-@pytest.mark.parametrize("share", ["compute", "memory", "network"])
-def test_each_efficiency_acts(share: str) -> None:
+@pytest.mark.parametrize(
+    ("share", "limit"), [("compute", "compute"), ("memory", "memory"), ("nvlink", "network")]
+)
+def test_each_efficiency_acts(share: str, limit: str) -> None:
     """Half the rate is twice the time of what it bounds, and nothing else."""
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=8}"])
     at = {"batch": 8, "new": 512, "context": 0}
@@ -164,10 +166,10 @@ def test_each_efficiency_acts(share: str) -> None:
     half = llmir.analyze(program, "a100", **at, efficiency={share: 0.5})
     assert whole.time_s == pytest.approx(whole.ideal_time_s)
     assert half.cost_model == "efficiency"
-    bound = [a.bound == share for a in whole.ops]
+    bound = [a.bound == limit for a in whole.ops]
     assert any(bound)
     for before, after, mine in zip(whole.ops, half.ops, bound, strict=True):
-        assert after.time_s == pytest.approx(before.time_s * (2 if mine else 1)) or after.bound == share
+        assert after.time_s == pytest.approx(before.time_s * (2 if mine else 1)) or after.bound == limit
     launch = llmir.analyze(program, "a100", **at, efficiency={"launch": 1e-3})
     calls = sum(op.repeat for op in launch.ops)
     assert launch.time_s == pytest.approx(launch.ideal_time_s + calls * 1e-3)

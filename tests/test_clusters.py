@@ -247,7 +247,12 @@ def test_a_cluster_is_the_same_by_either_option() -> None:
     options = ("analyze", "llama3.1-70b", "--tp", "16", "--format", "json")
     data = json.loads(run(*options, "--cluster", "dgx-h100"))
     assert data == json.loads(run(*options, "--hw", "DGX H100"))
+    links = data["hardware"].pop("links")
     assert data["hardware"] == {"name": "H100-SXM", "devices": 16, "cluster": "DGX-H100", "nodes": 2}
+    assert links == [
+        {"name": "nvlink", "bytes_per_s": 450e9, "latency_s": 6e-7},
+        {"name": "network", "bytes_per_s": 50e9, "latency_s": 2.7e-6},
+    ]
     assert "16 × H100-SXM in 2 × DGX-H100" in run(*options[:-2], "--cluster", "dgx-h100")
 
 
@@ -262,6 +267,8 @@ def test_a_cluster_is_the_same_by_either_option() -> None:
         (("explain", "llama3.1-8b", "qkv_proj", "--cluster", "no.yaml"), "no such hardware file"),
         (("analyze", "llama3.1-8b", "--hw", "h100", "--cluster", "dgx-h100"), "leave out --hw h100"),
         (("diff", "llama3.1-8b", "--cluster", "l4"), "L4 is a device and no cluster"),
+        (("analyze", "llama3.1-8b", "--tp", "8", "--network", "25GBps"), "one node of 8 devices holds all 8"),
+        (("analyze", "llama3.1-70b", "--tp", "16", "--hw", "l40s"), "nothing says what joins more than 8"),
         (("analyze", "llama3.1-8b", "--cluster", ""), "unknown device ''"),
         (("analyze", "llama3.1-8b", "--dp", "12", "--cluster", "dgx-a100"), "multiples of 8 do"),
     ],
@@ -299,8 +306,57 @@ def test_the_list_has_clusters_and_one_in_full() -> None:
     assert "node network bandwidth" in full
 
 
-def test_a_large_device_alone_says_that_one_link_joins_it() -> None:
+def test_more_devices_than_a_box_holds_are_in_the_usual_cluster(tmp_path: Path) -> None:
+    """Never over one NVLink; where no cluster of them is known, or as many share a link, that is said."""
     program = llmir.load("llama3.1-70b")
-    for tp, on, said in ((8, "h100", False), (16, "h100", True), (16, "dgx-h100", False)):
-        notes = llmir.analyze(llmir.run(program, f"fuse,shard{{tp={tp}}}"), on).notes
-        assert any("16 ranks are taken to be joined by nvlink" in note for note in notes) == said
+
+    def step(on: object, how: str = "tp=16") -> llmir.Report:
+        return llmir.analyze(llmir.run(program, f"fuse,shard{{{how}}}"), on, batch=16, cost="ideal")
+
+    assert step("h100").time_s == step("dgx-h100").time_s
+    assert any("are taken to be in DGX-H100: 8 devices a node and 50 GB/s" in n for n in step("h100").notes)
+    for how, on in (("tp=8", "h100"), ("tp=8, dp=2", "mi300x"), ("tp=16", "dgx-h100"), ("tp=16", "gb200")):
+        assert not any("are taken to be" in note for note in step(on, how).notes)
+    says = "16 × MI300X: nothing says what joins more than 8; name a cluster, or a network such as"
+    assert complaint(lambda: step("mi300x")).startswith(says)
+    path = tmp_path / "capped.yaml"
+    path.write_text("extend: h100-sxm\nname: capped\nmatrix_tflops: {bf16: 500}\n")
+    assert any("16 × capped are taken to be in DGX-H100" in note for note in step(path).notes)
+
+
+def test_a_network_joins_boxes_that_have_none() -> None:
+    options = ("analyze", "llama3.1-70b", "--tp", "16", "--format", "json", "--hw")
+    data = json.loads(run(*options, "8x4090", "--network", "25GBps,5us"))
+    assert data["hardware"]["links"] == [
+        {"name": "pcie", "bytes_per_s": 32e9, "latency_s": 1e-6},
+        {"name": "network", "bytes_per_s": 25e9, "latency_s": 5e-6},
+    ]
+    assert hw.join("mi300x", "1.25 GBps").node == hw.Node("box of 8", 8, hw.Link(1.25e9, direct=True))
+    shown = run(*options[:4], "--hw", "mi300x", "--network", "50GBps,3us")
+    assert "16 × MI300X in 2 × box of 8" in shown
+    assert "links" in shown
+    assert "infinity-fabric, 448 GB/s each way; network, 50.0 GB/s each way" in shown
+    slower = [json.loads(run(*options, "mi300x", "--network", n))["ttft_s"] for n in ("50GBps,3us", "5GBps")]
+    assert slower[0] < slower[1]
+
+
+@pytest.mark.parametrize("network", ["25", "fast", "25GBps,5", "0GBps", "1.2.3GBps", "25GBps,0us", ""])
+def test_what_is_no_network_is_refused(network: str) -> None:
+    assert complaint(lambda: hw.join("h100", network)).startswith("network:")
+
+
+def test_shares_of_links_act_apart_and_only_where_something_goes_over_them() -> None:
+    program = llmir.run(llmir.load("llama3.1-70b"), "fuse-attention,fuse,shard{tp=16}")
+
+    def seconds(**shares: float) -> float:
+        return float(llmir.analyze(program, "dgx-h100", new=4096, efficiency=shares).time_s)
+
+    whole = seconds(compute=1.0)
+    assert seconds(network=0.5) > whole
+    assert seconds(nvlink=0.05) > whole
+    alone = llmir.run(llmir.load("llama3.1-70b"), "fuse-attention,fuse,shard{tp=8}")
+    for on, share in ((alone, "network"), (program, "pcie"), (llmir.load("llama3.1-8b"), "nvlink")):
+        with pytest.raises(llmir.LlmirError, match=f"{share} cannot act, nothing of .* goes over it"):
+            llmir.analyze(on, "dgx-h100", efficiency={share: 0.5})
+    with pytest.raises(llmir.LlmirError, match="there is no 'infiniband'"):
+        llmir.analyze(program, "dgx-h100", efficiency={"infiniband": 0.5})

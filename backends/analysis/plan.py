@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host
-from llmir.backends.cost.nodes import BOX, check
+from llmir.backends.cost.network import ways
+from llmir.backends.cost.nodes import check, housed
 from llmir.dim import Binding, Dim, Number, Size, maximum, sole
+from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
+from llmir.hw import Device, Link
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -140,21 +143,38 @@ class Plan:
             unit = device.matrix_peak(name)[1]
             if unit != name:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
-        ranks = self.program.devices
-        if device.node is None and ranks > BOX and any(row.work.wire for row in self.rows):
-            name, link = device.link(ranks)
-            joined = (
-                f"{ranks} ranks are taken to be joined by {name}, {link.Bps / 1e9:g} GB/s each way for each"
-            )
-            found[f"{joined}; a cluster has a network between nodes"] = None
+        node = device.node
+        if node and node.assumed and node.network:
+            far = f"{node.devices} devices a node and {node.network.Bps / 1e9:g} GB/s between nodes for each"
+            found[f"{self.program.devices} × {device.name} are taken to be in {node.name}: {far}"] = None
         return tuple(found)
 
 
 @lru_cache(maxsize=256)
 def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
-    check(program, model.device)
-    return Plan(program, model, cache_policy)
+    return Plan(program, placed(program, model), cache_policy)
+
+
+def placed(program: Program, model: Model) -> Model:
+    """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
+
+    InputError for a share of a link that nothing goes over.
+    """
+    device = housed(program, model.device)
+    check(program, device)
+    idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
+    if idle:
+        raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else replace(cast("Any", model), device=device)
+
+
+@lru_cache(maxsize=256)
+def links(program: Program, device: Device) -> Mapping[str, Link]:
+    """The links that ranks send over in any phase, by name; `network` is between nodes."""
+    sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
+    return FrozenDict({span.name: span.link for span in used})
 
 
 def _sums(

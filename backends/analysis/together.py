@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from llmir.backends.analysis.liveness import Held, Memory, Moment, memories
-from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.plan import Plan, placed
 from llmir.backends.cost import Basis, Model, Price, Row, rows
 from llmir.dim import Binding, Max, Mixed, Number, OfDecode, OfPrefill, Size
 from llmir.graph import Program
@@ -134,5 +134,4 @@ def _moments(memory: Memory, beside: Memory) -> Iterator[Moment]:
 @lru_cache(maxsize=256)
 def together(program: Program, model: Model, cache_policy: str = "exact") -> Together:
     """The plan of a step of both phases of `program`, which is that of prefill."""
-    plan(program, model)  # an error if its ranks do not fit the device
-    return Together(program, model, cache_policy)
+    return Together(program, placed(program, model), cache_policy)

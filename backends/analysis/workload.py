@@ -12,6 +12,7 @@ import numpy as np
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
 from llmir.backends.analysis.liveness import memories
+from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
@@ -257,8 +258,12 @@ class Workload(Record, Result):
             "hardware": {
                 "name": self.device.name,
                 "devices": program.devices,
-                "cluster": self.device.node.name if self.device.node else None,
-                "nodes": nodes(program, self.device),
+                "cluster": model.device.node.name if model.device.node else None,
+                "nodes": nodes(program, model.device),
+                "links": [
+                    {"name": name, "bytes_per_s": link.Bps, "latency_s": link.latency_s}
+                    for name, link in links(program, model.device).items()
+                ],
             },
             "precision": precision(program),
             "workload": {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,31 +13,30 @@ from llmir.convert import number
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
 from llmir.frozen import Figures
-from llmir.hw import Device
+from llmir.hw import Device, Link
 from llmir.names import suggest
 
 from .basis import EFFICIENCY, Basis
 from .ideal import limits
-from .limit import BOUNDS
+from .limit import Limit
 from .price import Model, Roofline
 from .rows import Row
 
-SHARES = tuple(bound for bound in BOUNDS if bound != "overhead")
+UNITS = ("compute", "memory")
 LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 
 
 @dataclass(frozen=True)
 class Derated(Roofline):
-    """The largest of the limits, each at a share of its rate, after `launch_s` for every op."""
+    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` an op."""
 
     basis: Basis = EFFICIENCY
-    shares: tuple[float, ...] = ()
+    reached: tuple[Limit, ...] = ()
     launch_s: float = 0.0
 
     def times(self, at: Binding) -> list[Number]:
         """Seconds by each limit, at its share."""
-        times = super().times(at)
-        return [time / share for time, share in zip(times, self.shares, strict=True)]
+        return [limit.time(at) for limit in self.reached]
 
     def time(self, at: Binding) -> Number:
         """The largest of the limits, after the launch."""
@@ -52,7 +52,10 @@ class Derated(Roofline):
 
 @dataclass(frozen=True, eq=False)
 class Efficiency(Figures, Model):
-    """The `efficiency` cost model: shares of compute, memory and network rates, and seconds a launch."""
+    """The `efficiency` cost model: shares of the rates of compute, memory and links, and seconds a launch.
+
+    Links have the device's names for them, and `network` is between nodes.
+    """
 
     device: Device
     shares: Mapping[str, float]
@@ -61,18 +64,39 @@ class Efficiency(Figures, Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        known = (*UNITS, *self.device.links, "network")
         for key, value in self.shares.items():
-            if key not in (*SHARES, "launch"):
-                near = (
-                    suggest(key, (*SHARES, "launch"))
-                    or f"; expected {', '.join(SHARES)}, or launch in seconds"
-                )
+            if key not in (*known, "launch"):
+                near = suggest(key, (*known, "launch"))
+                near = near or f"; expected {', '.join(known)}, or launch in seconds"
                 raise InputError(f"efficiency: there is no {key!r}{near}")
             most = LARGEST_LAUNCH if key == "launch" else 1
             number(f"efficiency: {key}", value, 0, most, above=key != "launch")
 
+    @property
+    def of_links(self) -> tuple[str, ...]:
+        """The links that it has shares of."""
+        return tuple(name for name in self.shares if name not in (*UNITS, "launch"))
+
     def price(self, row: Row) -> Derated:
         """The limits with the shares that their rates reach."""
         bounds = limits(self.device, row)
-        shares = tuple(float(self.shares.get(x.bound, 1)) for x in bounds)
-        return Derated(bounds, EFFICIENCY, shares, float(self.shares.get("launch", 0)))
+        reached = (
+            replace(x, rate=x.rate * self.shares.get(x.bound, 1)) if x.bound in UNITS else x
+            for x in limits(derated(self.device, self.shares), row)
+        )
+        return Derated(bounds, EFFICIENCY, tuple(reached), float(self.shares.get("launch", 0)))
+
+
+@lru_cache(maxsize=256)
+def derated(device: Device, shares: Mapping[str, float]) -> Device:
+    """The device with links at these shares of their rates."""
+
+    def reached(name: str, link: Link) -> Link:
+        return replace(link, Bps=link.Bps * shares.get(name, 1))
+
+    links = {name: reached(name, link) for name, link in device.links.items()}
+    node = device.node
+    if node and node.network:
+        node = replace(node, network=reached("network", node.network))
+    return replace(device, links=links, node=node)

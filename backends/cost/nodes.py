@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from llmir import hw
 from llmir.errors import HardwareError
 from llmir.graph import Program
-from llmir.hw import Device, Node
+from llmir.hw import BOX, Device, Node
 
-# The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
-BOX = 8
+from .rows import rows
 
 
 def nodes(program: Program, device: Device) -> int | None:
@@ -43,6 +43,27 @@ def boxed(device: Device, ranks: int) -> tuple[Device, int]:
     """The device as if all ranks were in one box, and as many of them as one holds."""
     most = max(device.node.devices, BOX) if device.node else ranks
     return replace(device, node=None), min(ranks, most)
+
+
+@lru_cache(maxsize=256)
+def housed(program: Program, device: Device) -> Device:
+    """The device in the nodes that it usually has, where groups of ranks are larger than one box.
+
+    HardwareError where nothing says what joins boxes of it.
+    """
+    ranks = program.devices
+    domain = any((link.ranks or 0) >= ranks for link in device.links.values())
+    if device.node or ranks <= BOX or domain:
+        return device
+    inside = replace(device, node=hw.usual(device))
+    if all(split(inside, row.work.group)[1] == 1 for row in rows(program) if row.work.wire):
+        return device
+    if inside.node and inside.node.network is None:
+        raise HardwareError(
+            f"{ranks} × {device.name}: nothing says what joins more than {BOX}; name a cluster, or a network "
+            "such as 25GBps,5us"
+        )
+    return inside
 
 
 def check(program: Program, device: Device) -> None:

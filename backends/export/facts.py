@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis import precision
+from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC, Basis, nodes
@@ -92,7 +93,8 @@ def _number(value: Number) -> str:
 def head(workload: Workload) -> list[tuple[str, str]]:
     """What was priced, on what, and how."""
     program, device = workload.program, workload.device
-    facts = program.facts
+    facts, on = program.facts, workload.prefill.plan.model.device
+    joined = [f"{plain(name)}, {units.bytes(x.Bps)}/s each way" for name, x in links(program, on).items()]
     total, active = program.parameters, program.active_parameters
     about = [plain(facts["architecture"])] if "architecture" in facts else []
     about += [f"{facts['layers']} layers"] if "layers" in facts else []
@@ -106,6 +108,7 @@ def head(workload: Workload) -> list[tuple[str, str]]:
         ("parameters", parameters),
         ("precision", ", ".join(precision.words(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
+        *([("links", "; ".join(joined))] if joined else []),
         ("workload", _asked(workload)),
         *pricing(*(report for _, report in phases(workload))),
     ]
@@ -171,6 +174,7 @@ def subject(priced: Report | Workload) -> str:
 
 def devices(program: Program, device: Device) -> str:
     """`16 × H100-SXM in 2 × DGX-H100`."""
+    device = nodes.housed(program, device)
     ranks, boxes = program.devices, nodes.nodes(program, device)
     count = f"{ranks} × " if ranks > 1 else ""
     found = f"{count}{plain(device.name)}"

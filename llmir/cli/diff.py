@@ -63,7 +63,10 @@ def diff(**given: Any) -> None:
     asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}
-    found = api.diff(programs[0], programs[1], inputs.hardware(given), **asked)
+    device = inputs.hardware(given, *programs)
+    if asked["hw_after"] is not None and given["network"] is not None:
+        asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)
+    found = api.diff(programs[0], programs[1], device, **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]
         found = replace(found, pipelines=(stated[0], stated[1]))

@@ -138,16 +138,30 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
     return [asked] if asked != Shard() else []
 
 
-def hardware(given: Mapping[str, Any]) -> str | Device:
-    """What `--hw` or `--cluster` names; `InputError` for both, `HardwareError` for a cluster that is none."""
-    name, cluster = given["hw"], given["cluster"]
-    if cluster is None:
-        return "h100-sxm" if name is None else str(name)
-    if name is not None:
-        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
+    """What `--hw` or `--cluster` names, in nodes that `--network` joins.
+
+    `InputError` for both, or a network that no program needs; `HardwareError` for a cluster that is none.
+    """
     from llmir import hw
 
-    return hw.cluster(str(cluster))
+    name, cluster, network = given["hw"], given["cluster"], given["network"]
+    if cluster is not None and name is not None:
+        raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
+    found = ("h100-sxm" if name is None else str(name)) if cluster is None else hw.cluster(str(cluster))
+    return found if network is None else joined(found, str(network), *programs)
+
+
+def joined(device: str | Device, network: str, *programs: Program) -> Device:
+    """The device with nodes that a network joins; `InputError` where one node holds all ranks."""
+    from llmir import hw
+
+    found = hw.join(device, network)
+    most = max(program.devices for program in programs)
+    if found.node and most <= found.node.devices:
+        node = f"one node of {found.node.devices} devices holds all {most} ranks"
+        raise InputError(f"--network {network}: {node}; --tp, --pp and --dp say how many there are")
+    return found
 
 
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
@@ -156,7 +170,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
 
     return api.workload(
         program,
-        hardware(given),
+        hardware(given, program),
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
         memory_utilization=given.get("memory_utilization", 0.9),
         reserve_bytes=given.get("reserve", 0),

@@ -116,6 +116,11 @@ workload = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option(
+        "--network",
+        metavar="RATE[,LATENCY]",
+        help="What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
+    ),
+    click.option(
         "--batch",
         type=of_workload("batch"),
         default=1,
@@ -155,8 +160,8 @@ workload = _stack(
         "--efficiency",
         type=Shares(),
         metavar="SHARES",
-        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, "
-        "network=… and launch=… in seconds.",
+        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
+        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
     ),
 )
 

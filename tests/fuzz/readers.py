@@ -253,7 +253,7 @@ _COMMANDS = (
     "analyze M --pp 2 --micro-batches 2 --cost ideal --attention eager --logits all --lenient",
     "analyze M --pp 1,1 --engine vllm --memory-utilization 0.8 --reserve 2GiB --require-fit",
     "analyze M --cost calibrated --weights int4_g32",
-    "analyze M --efficiency compute=0.7,memory=0.8,network=0.5,launch=1e-6 --max-ttft 10 --max-tpot 5",
+    "analyze M --efficiency compute=0.7,memory=0.8,launch=1e-6 --max-ttft 10 --max-tpot 5",
     "analyze M --weights fp8 --activations fp8 --kv int8 --collectives int8 --tp 2 --format md -o -",
     "analyze M --plan plan.yaml --hw device.yaml --format html -o out.html",
     "check M --index model.safetensors --format json",
