@@ -322,7 +322,7 @@ def test_a_workload_of_one_token_has_only_a_prefill(tmp_path: Path) -> None:
             "phase: expected encode, prefill, decode, draft or both, got 'train'",
         ),
         ("x.svg", {"level": []}, InputError, "level: expected overview, layer or full, got []"),
-        ("x.svg", {"phase": 5}, InputError, "phase: expected encode, prefill, decode or both, got 5"),
+        ("x.svg", {"phase": 5}, InputError, "phase: expected encode, prefill, decode, draft or both, got 5"),
         ("none/x.svg", {}, OutputError, "there is no folder"),
         ("a\0b.svg", {}, InputError, "path: expected the name of a file"),
         ("a" * 300 + ".svg", {}, OutputError, "name"),
