@@ -119,8 +119,9 @@ def _gated(kind: type[GatedActivation]) -> tuple[Rule, Rule]:
 def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
     tempered = p.temper(p.rope(q, label="rope"), label="temper", optional=True)
     rotated = p.quantize(tempered, label="narrow", optional=True)
-    keys = p.append(k_cache, p.rope(k, label="rope_k"))
-    return p.flash_attention(rotated, keys, p.append(v_cache, v), ..., label="flash")
+    keys, values = p.append(k_cache, p.rope(k, label="rope_k")), p.append(v_cache, v)
+    # Later layers may read keys and values too.
+    return p.flash_attention(rotated, keys, values, ..., label="flash"), keys, values
 
 
 def _fused_rope_append(
@@ -135,7 +136,8 @@ def _fused_rope_append(
     for label in ("temper", "narrow"):
         if node := match.labels.get(label):
             (rotated,) = b.apply(node.op, rotated, name=node.name)
-    return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
+    (mixed,) = b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)
+    return mixed, keys, values
 
 
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
