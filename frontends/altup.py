@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmir.dtype import FP32
 from llmir.graph import Value
+from llmir.ops import make
 
 from .blocks import Blocks
 
@@ -46,28 +47,26 @@ class AltUp:
         """The streams that enter the first layer: x, and projections of it as long as it is."""
         b = blocks.b
         with b.block(_BLOCK):
-            others = [
-                b.match_rms(self._project(blocks, x, f"altup_projections.{i}"), x, name=f"altup_match_{i}")
-                for i in range(self.count - 1)
-            ]
+            at, among = blocks.sized(j=blocks.hidden), range(self.count - 1)
+            weights = [at.weight("h J", f"altup_{i}.weight", f"altup_projections.{i}.weight") for i in among]
+            einsum = f"b t h{', h J' * len(among)} -> {', '.join(['b t J'] * len(among))}"
+            wide = b.apply(make("linear", einsum=einsum, block=_BLOCK), x, *weights, name="altup_projections")
+            others = [b.match_rms(y, x, name=f"altup_match_{i}") for i, y in enumerate(wide)]
             streams: Value = b.stack(x, *others, name="streams")
             return streams
 
     def contract(self, blocks: Blocks, streams: Value) -> Value:
         """The mean of the first stream and of projections of the others, as long as it is."""
-        b = blocks.b
+        b, at = blocks.b, blocks.sized(j=blocks.hidden)
         with b.block(_BLOCK):
             first, *others = (b.pick(streams, index=i, name=f"stream_{i}") for i in range(self.count))
             found = [first]
             for i, other in enumerate(others):
-                back = self._project(blocks, other, f"altup_unembed_projections.{i}")
+                name = f"altup_unembed_projections.{i}"
+                back = at.linear(other, "b t h", "h J", "b t J", f"altup_back_{i}", name)
                 found.append(b.match_rms(back, first, name=f"altup_unmatch_{i}"))
             total = reduce(lambda x, y: b.add(x, y, name="streams_add"), found)
             return blocks.scale(total, 1 / self.count, "streams_mean")
-
-    def _project(self, blocks: Blocks, x: Value, module: str) -> Value:
-        at = blocks.sized(j=blocks.hidden)
-        return at.linear(x, "b t h", "h J", "b t J", module.replace(".", "_"), module)
 
 
 @dataclass(frozen=True)

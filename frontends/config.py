@@ -124,9 +124,10 @@ class Config:
         if not isinstance(value, list | tuple) or len(value) != count:
             got = f"a list of {len(value)}" if isinstance(value, list | tuple) else show(value)
             raise self.error(key, f"expected a list of {count} numbers, got {got}")
-        off = {0} if zero else set()
+        off = (0,) if zero else ()
         return tuple(
-            0.0 if item in off else self._number(f"{key}[{i}]", item) for i, item in enumerate(value)
+            0.0 if item in off and not isinstance(item, bool) else self._number(f"{key}[{i}]", item)
+            for i, item in enumerate(value)
         )
 
     def flag(self, key: str, default: bool | None = None) -> bool:

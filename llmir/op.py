@@ -302,6 +302,10 @@ class Op:
         """Bytes written per result: each once, whole."""
         return tuple(t.bytes for t in results)
 
+    def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Bytes that it holds while it runs, beside operands and results; the types are one rank's."""
+        return 0
+
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """The cost of one execution on the fullest rank of `mesh`; the types are global."""
         ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))

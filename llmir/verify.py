@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
+from .dim import put
 from .errors import LlmirError, VerifyError
 from .graph import Graph, Program
 from .mesh import Mesh
@@ -61,7 +62,7 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
     ours, theirs = ([_face(p, entry) for entry in p.entries] for p in (phase, program))
     if not ours[0][0].items() <= theirs[0][0].items() or len(ours) != len(theirs):
         fail("takes other inputs, or has other stages")
-    if ours[-1][1] != theirs[-1][1]:
+    if _of_one(ours[-1][1]) != _of_one(theirs[-1][1]):
         fail("gives other outputs")
     for what, words in (("cache", "another type"), ("weight", "another shape")):
         held, known = _held(phase, what), _held(program, what)
@@ -72,6 +73,11 @@ def _verify_phase(program: Program, name: str, phase: Program) -> None:
                 fail(f"{what} {key} is of {words}, {type}; of the program it is {known[key]}")
         if what == "cache" and (missing := known.keys() - held.keys()):
             fail(f"cache {min(missing)} of the program is missing")
+
+
+def _of_one(types: tuple[Tensor, ...]) -> list[tuple[object, ...]]:
+    """Types as they are of one new token, of which each layer sees as many as there are."""
+    return [(t.dtype, [put(n, {"T": 1}) for n in t.shape], t.placements, t.partial, t.tokens) for t in types]
 
 
 def _face(program: Program, entry: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:

@@ -35,7 +35,15 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
     one, other = (b.type(match[name].operands[1]) for name in ("gate", "up"))
     if len(one.shape) != len(other.shape):
         return None  # a router, and the gate of a shared expert
-    return _merge(b, x, [match["gate"], match["up"]], "gate_up_proj")
+    return _merge(b, x, [match["gate"], match["up"]], _pair(match["gate"].name, match["up"].name))
+
+
+def _pair(first: str, second: str) -> str:
+    """What two merged products are called: after gate and up, as most are, or both, such as kv_proj."""
+    if second.endswith("up_proj") or not (first.endswith("_proj") and second.endswith("_proj")):
+        return "gate_up_proj"
+    one, other = first.removesuffix("_proj"), second.removesuffix("_proj")
+    return f"{one}{other}_proj" if len(one) == len(other) == 1 else f"{one}_{other}_proj"
 
 
 def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
@@ -111,8 +119,9 @@ def _gated(kind: type[GatedActivation]) -> tuple[Rule, Rule]:
 def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value) -> Any:
     tempered = p.temper(p.rope(q, label="rope"), label="temper", optional=True)
     rotated = p.quantize(tempered, label="narrow", optional=True)
-    keys = p.append(k_cache, p.rope(k, label="rope_k"))
-    return p.flash_attention(rotated, keys, p.append(v_cache, v), ..., label="flash")
+    keys, values = p.append(k_cache, p.rope(k, label="rope_k")), p.append(v_cache, v)
+    # Later layers may read keys and values too.
+    return p.flash_attention(rotated, keys, values, ..., label="flash"), keys, values
 
 
 def _fused_rope_append(
@@ -127,7 +136,8 @@ def _fused_rope_append(
     for label in ("temper", "narrow"):
         if node := match.labels.get(label):
             (rotated,) = b.apply(node.op, rotated, name=node.name)
-    return b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)[0]
+    (mixed,) = b.apply(flash.op, rotated, keys, values, *flash.operands[3:], name=flash.name)
+    return mixed, keys, values
 
 
 def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:

@@ -36,13 +36,13 @@ class PruneTokens(Pass):
     name: ClassVar[str] = "prune-tokens"
     phased: ClassVar[bool] = True
 
-    layers: str | Sequence[int | str]
+    layers: str | Sequence[int | str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         runs = ((count, len(list(run))) for count, run in groupby(_counts(self.layers)))
         text = ", ".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
-        object.__setattr__(self, "layers", f"({text})")
+        object.__setattr__(self, "layers", f"({text})" if text else "")
 
     def __call__(self, program: Program) -> Program:
         """Cut the loops where the count changes, and state the smaller sizes: in decode those of caches."""
@@ -57,6 +57,8 @@ class PruneTokens(Pass):
     def _check(self, program: Program, counts: tuple[int, ...]) -> None:
         """PassError for what has not these layers, or would not mean the same in them."""
         here = f"prune-tokens: {program.name}"
+        if not counts:
+            raise PassError("prune-tokens: layers: expected counts such as (1024x4, 512x4), got none")
         if program.patches:
             raise PassError(f"{here} has no tokens")
         if program.devices > 1 or "prompt" in program.facts:
@@ -87,8 +89,6 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
         if found and int(run[1]) > found[-1]:
             raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
         found += [int(run[1])] * int(run[2] or 1)
-    if not found:
-        raise PassError(f"prune-tokens: layers: expected {form}, got none")
     return tuple(found)
 
 

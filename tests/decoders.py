@@ -186,7 +186,6 @@ def kinds(draw: st.DrawFn, hidden: int) -> Layer:
     """A layer; one of the two sublayers may be missing."""
     mixer, mlp = draw(mixers(hidden)), draw(mlps())
     missing = draw(st.sampled_from(("", "", "", "mixer", "mlp")))
-    by_token = missing != "mlp" and isinstance(mlp, Moe) and bool(mlp.routing.table)
     parallel = draw(st.booleans())
     one_norm = parallel and draw(st.booleans())
     shared = draw(st.sampled_from((None, None, None, *_SHARED)))
@@ -198,7 +197,6 @@ def kinds(draw: st.DrawFn, hidden: int) -> Layer:
         residual=draw(st.sampled_from((1.0, 0.5))),
         kept=None if parallel else draw(st.sampled_from((None, None, (0.5, 2.0)))),
         shared=shared,
-        told=(*(("embedded",) if shared else ()), *(("tokens",) if by_token else ())),
     )
 
 
@@ -213,7 +211,7 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
     if not draw(st.integers(0, 7)):
         streams = Streams(draw(st.integers(2, 3)), 3, 1e-3, 1e-3)
         whole = [layer for layer in stack if layer.mixer and layer.mlp]
-        stack = [Layer(x.mixer, x.mlp, streams=streams, told=x.told) for x in whole] or stack
+        stack = [Layer(x.mixer, x.mlp, streams=streams) for x in whole] or stack
     caps: dict[str, Any] = {"logits_cap": draw(st.sampled_from((0.0, 2.0))), "head_bias": draw(st.booleans())}
     return Decoder(
         name="drawn",

@@ -65,6 +65,18 @@ COHERE = _model(
 _KINDS = ("sliding_attention", "full_attention")
 MELLUM = _model("MellumForCausalLM", "mellum", **_EXPERTS, head_dim=8, num_hidden_layers=4, sliding_window=3)
 FLINT = _model("FlintForCausalLM", "flint", **_EXPERTS, head_dim=8, num_hidden_layers=7, sliding_window=3)
+_SCALED = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.2,
+    "logits_scaling": 4.0,
+}
+GRANITE = _model("GraniteSWAForCausalLM", "granite_swa", num_hidden_layers=5, sliding_window=3)
+GRANITE_MOE = {
+    **GRANITE,
+    **_model("GraniteMoeSWAForCausalLM", "granitemoe_swa", num_local_experts=5, num_experts_per_tok=2),
+    "num_hidden_layers": 5,
+}
 HUNYUAN = _model(
     "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=8, moe_topk=3, head_dim=8, eod_token_id=3
 )
@@ -137,6 +149,21 @@ CASES: dict[str, dict[str, Any]] = {
         "expert_selection_fn": "sigmoid",
         "norm_topk_prob": False,
         "attention_bias": True,
+    },
+    "granite-swa, a window of 3": GRANITE,
+    "granite-swa, a window of 3, scaled, a base for each layer": {
+        **GRANITE,
+        **_SCALED,
+        "attention_bias": True,
+        "layer_types": [*_KINDS, *_KINDS, "full_attention"],
+        "layer_rope_theta": [100.0, 0, 0, 300.0, 100],
+    },
+    "granite-moe-swa, a window of 3": GRANITE_MOE,
+    "granite-moe-swa, a window of 3, scaled, shared": {
+        **GRANITE_MOE,
+        **_SCALED,
+        "shared_intermediate_size": 14,
+        "layer_rope_theta": [0, 50.0, 50.0, 50.0, 0],
     },
     "mellum": MELLUM,
     "mellum, a window of 3, layers by type": {

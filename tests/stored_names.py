@@ -52,8 +52,16 @@ _STORED["flint"] = {r"\.sinks": ".softmax_offset"}
 _STORED["nemotron_h"] = {"model.": "backbone."}
 _STORED["phimoe"] = {".router.": ".gate.", **_STORED["mixtral"]}
 # Whose checkpoints have all experts in one tensor.
-_STORED["granitemoeshared"] = _STORED["granitemoehybrid"]
-_STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "gemma4_text")
+_STORED["granitemoeshared"] = _STORED["granitemoe_swa"] = _STORED["granitemoehybrid"]
+_STACKED = (
+    "gpt_oss",
+    "granitemoe",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "granitemoe_swa",
+    "llama4_text",
+    "gemma4_text",
+)
 
 
 def stored(name: str, model_type: str) -> str:

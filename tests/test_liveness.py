@@ -69,7 +69,8 @@ def simulate(graph: Graph, at: Binding) -> tuple[int, int]:
                 resident.append(source and node.op.opcode != "input")
         if not source:
             live = [n for n in range(len(buffers)) if not resident[n] and n not in freed]
-            peak = max(peak, sum(sizes[n] for n in live))
+            types = graph.operand_types(node)
+            peak = max(peak, sum(sizes[n] for n in live) + at(node.op.workspace(types, node.results)))
             freed |= {n for n in live if not needed_after(buffers[n], i)}
     return sum(s for s, r in zip(sizes, resident, strict=True) if r), peak
 

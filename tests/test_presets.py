@@ -44,6 +44,10 @@ PUBLISHED = {
     "Gemma-3-4B": 4_300_079_472 - 416_867_184 - 1152 * 2560,
     "Gemma-3-12B": 12_187_325_040 - 416_867_184 - 1152 * 3840,
     "Gemma-3-27B": 27_432_406_640 - 416_867_184 - 1152 * 5376,
+    # Of checkpoints, less towers and less keys and values of layers that read another's.
+    "Gemma-3n-E2B": 5_439_438_272 - 983_281_504 - 10 * (2 * 2048 * 512 + 256),
+    "Gemma-3n-E4B": 7_849_978_192 - 983_281_504 - 15 * (2 * 2048 * 512 + 256),
+    "Gemma-4-31B": 30_697_345_280,  # of transformers' class; the publisher says 30.7B
     "Command-R-35B": 34_980_831_232,
     "Command-R-08-2024": 32_296_476_672,
     "Command-R-Plus": 103_810_674_688,
@@ -224,7 +228,8 @@ def test_the_name_agrees_with_the_total(preset: Preset) -> None:
         return
     size = sizes[0] if "OLMoE" not in preset.name else sizes[-1]  # its name has the active ones first
     # Qwen1.5-MoE-A2.7B says that alone, and Llama 4 beside how many experts there are.
-    active, size = size.startswith("A") or preset.name.endswith("E"), size.removeprefix("A")
+    # Gemma-3n-E2B counts what is effective: without embeddings.
+    active, size = size.startswith("A") or preset.name.endswith("E"), size.lstrip("AE")
     # Publishers round, and some count without the embeddings: 0.5B is 0.494, 1.7B is 1.72, 32B is 32.8.
     # 8x7B says how many experts a model of 7B would have for one: they share its attention.
     billions = math.prod(map(float, size[:-1].split("x")))

@@ -124,6 +124,12 @@ def test_a_pruned_program_is_rewritten_as_any(pipeline: str) -> None:
     assert llmir.parse_program(llmir.print_program(program)) == program
 
 
+def test_logits_of_all_tokens_are_of_those_that_the_last_layer_sees() -> None:
+    program = pruned(llmir.load(TINY, logits="all"), "5, 4, 2")
+    (found,), _ = interpret(program, {"tokens": np.array([[1, 2, 3, 4, 5]])}, _weights)
+    assert found.shape == (1, 2, 60)
+
+
 def test_a_period_is_cut_where_its_layers_see_fewer() -> None:
     config = {**TINY, "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 8, "sliding_window": 3}
     kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"] * 2

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmir.dim import Binding
 from llmir.errors import VerifyError
 from llmir.op import Place, infer
 from llmir.ops import make
@@ -65,6 +66,47 @@ def test_chunks_are_the_recurrence_and_states_go_on(
             parts.append(part)
     np.testing.assert_allclose(np.concatenate(parts, axis=1), y, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(now, state, rtol=1e-9, atol=1e-9)
+
+
+# What kernels allocate for 2 sequences of 1,000 tokens, as (elements, bytes of each), by hand from the shapes
+# in state-spaces/mamba (states of 32 heads of 64 × 128 in 8 groups, chunks of 256), in
+# flash-linear-attention (32 heads of 128 × 128 for 16 of keys, chunks of 64) and in vLLM's lightning_attn.py
+# (64 heads of 96 × 96).
+WORKSPACES: list[tuple[Scan, list[str], list[tuple[int, int]]]] = [
+    (
+        SsdScan(chunk=256),
+        [
+            *("bf16[B, T, 8, 4, 64]", "bf16[B, T, 8, 4]", *["bf16[B, T, 8, 128]"] * 2),
+            *(*["bf16[8, 4]"] * 3, "fp32[B, 8, 4, 64, 128]"),
+        ],
+        [(2 * 4 * 8 * 256 * 256, 4), (2 * 4 * 32 * 64 * 128, 2), (2 * 2 * 1000 * 32, 4)],
+    ),
+    (
+        GatedDelta(chunk=64),
+        [
+            *(*["bf16[B, T, 16, 128]"] * 2, "bf16[B, T, 16, 2, 128]"),
+            *("fp32[B, T, 16, 2]", "bf16[B, T, 16, 2]", "fp32[B, 16, 2, 128, 128]"),
+        ],
+        [(2 * 16 * 32 * 128 * 128, 2), (2 * 1000 * 32 * (64 + 3 * 128), 2), (2 * 1000 * 32, 4)],
+    ),
+    (
+        Lightning(chunk=256),
+        ["bf16[B, T, 1, 64, 96]"] * 3 + ["fp32[B, 1, 64, 96, 96]"],
+        [(2 * 4 * 64 * 96 * 96, 4)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("scan", "types", "held"), WORKSPACES, ids=["ssd", "delta", "lightning"])
+def test_chunks_take_the_workspace_of_their_kernels(
+    scan: Scan, types: list[str], held: list[tuple[int, int]]
+) -> None:
+    operands = tuple(map(parse_tensor, types))
+    results = infer(scan, operands)
+    size = scan.workspace(operands, results)
+    assert Binding(B=2, T=1000, C=0)(size) == sum(n * bytes for n, bytes in held)
+    assert Binding(B=2, T=1, C=1000)(size) < Binding(B=2, T=1000, C=0)(size) / 500
+    assert replace(scan, chunk=1).workspace(operands, results) == 0
 
 
 def test_the_recurrence_of_mamba_2() -> None:

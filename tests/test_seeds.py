@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import llmir
@@ -65,3 +68,48 @@ def test_a_device_of_the_pages_is_found(name: str, facts: tuple[int, int]) -> No
     bandwidth, memory = facts
     assert device.memory_Bps == pytest.approx(bandwidth * 1e9, rel=0.01)
     assert device.memory_bytes == pytest.approx(memory * 2**30, rel=0.08)
+
+
+# The pages lie beside a checkout, and are not part of it. What they call a model or a device stands where one
+# of these says.
+PAGES = sorted((Path(__file__).parents[2] / "shared" / "seeds").glob("*.txt"))
+NAMED_MODELS = (
+    r"analyze\w*\.py (\S+)",
+    r"model_name[^\n]*?[\"']([\w.-]+)[\"'](?:,|\.)$",
+    r"--model[ `:]+(?!要)([\w.-]+)",
+    r"--tokenizer-name (\S+)",
+    r"支持：(llama\w+), (\w+), (\w+), (\w+?)等",
+    r"### ([Ll]lama\S+|Qwen\S+)",
+    r"(DeepSeek-V3-671B)",
+    r"(Llama-2-\d+b-chat)",
+)
+NAMED_DEVICES = (
+    r"analyze\w*\.py \S+ (nvidia_\S+)",
+    r"gpu_name[^\n]*?\"([\w.-]+)\"",
+    r"'gpu_config': \{ +'name': '([\w-]+)'",
+    r"--system[ `]+([A-Z]\w+)",
+    r"支持：(RTX\w+), (\w+), (\w+), (\w+?)等",
+    r"\n\| (\w+) \| \d+ \| \d+ \| \d+ \| \d+ \|",
+    r"`(A100|V100|T4)`",
+    r"(A100-SXM40GB)",
+    r"\| (RTX 3090|A100)x\d",
+    r"single (RTX 3090) GPU",
+)
+
+
+def _stated(patterns: tuple[str, ...]) -> set[str]:
+    """What stands in the pages where the patterns say."""
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    found = (match for pattern in patterns for match in re.finditer(pattern, text, re.MULTILINE))
+    return {name for match in found for name in match.groups() if name}
+
+
+@pytest.mark.skipif(not PAGES, reason="the pages do not lie beside this checkout")
+def test_every_name_that_the_pages_state_is_found() -> None:
+    models, devices = _stated(NAMED_MODELS), _stated(NAMED_DEVICES)
+    assert {"lmsys/vicuna-7b-v1.5", "llama-13b", "gpt3_175b", "DiT-XL/2", "gpt2"} <= models <= {*MODELS}
+    assert {"RTX3090_GPU", "v100-sxm-32gb", "TPUv6", "nvidia_A6000", "T4"} <= devices <= {*DEVICES}
+    for name in models:
+        llmir.load(name)
+    for name in devices:
+        hw.load(name)

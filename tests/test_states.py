@@ -11,6 +11,7 @@ import pytest
 import llmir
 from llmir.backends.analysis.conserve import conservation
 from llmir.errors import ConfigError
+from llmir.frontends.presets import PRESETS
 from llmir.frontends.weights import expected
 from llmir.ops.rope import Rotary
 
@@ -84,6 +85,21 @@ def test_a_wrong_field_of_minimaxs_code_is_named(fields: dict[str, Any], says: s
         llmir.load({**MINIMAX, **fields})
 
 
+# What the released configs say beside what the classes of transformers read.
+RELEASED: list[tuple[str, dict[str, object]]] = [
+    ("Bamba-9B", {"attn_rotary_emb": 64, "mamba_dt_rank": 256, "mamba_chunk_size": 256}),
+    ("Zamba2-1.2B", {"ffn_hidden_size": 8192, "kv_channels": 64, "mamba_headdim": 64}),
+    ("Kimi-Linear-48B-A3B", {"head_dim": 72, "mla_use_nope": True, "moe_layer_freq": 1, "topk_group": 1}),
+    ("Qwen3.5-27B", {"mlp_only_layers": [], "mamba_ssm_dtype": "float32", "attn_output_gate": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "fields"), RELEASED, ids=[name for name, _ in RELEASED])
+def test_what_released_configs_say_again_changes_nothing(name: str, fields: dict[str, object]) -> None:
+    preset = PRESETS[name]
+    assert llmir.load({**preset.config, **fields}).graphs == llmir.load(name).graphs
+
+
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3.5", {"linear_num_value_heads": 3}, "$.linear_num_value_heads: 3 is no multiple of 2 key heads"),
     ("qwen3.5", {"attn_output_gate": False}, "$.attn_output_gate: false is not modelled"),
@@ -101,6 +117,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mamba2", {"time_step_limit": [0.0, 1.0]}, "$.time_step_limit: a list is not modelled"),
     ("bamba", {"mamba_d_head": 7}, "$.mamba_n_heads: 8 of size 7 are not the 64 channels"),
     ("bamba", {"mamba_n_groups": 3}, "$.mamba_n_groups: 3 does not divide 8 heads"),
+    ("bamba", {"attn_rotary_emb": 3}, "$.attn_rotary_emb: 3 is not modelled"),
+    ("falcon-h1", {"attn_layer_indices": [0]}, "$.attn_layer_indices: a list is not modelled"),
+    ("zamba2", {"ffn_hidden_size": 7}, "$.ffn_hidden_size: 7 is not modelled"),
     ("jamba", {"mamba_dt_rank": 0}, "$.mamba_dt_rank: expected a positive integer, got 0"),
     ("jamba", {"num_experts_per_tok": 6}, "$.num_experts_per_tok: 6 is more than the 5 experts"),
     ("nemotron-h", {"n_groups": 4}, "$.n_groups: 4 does not divide 6 heads"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,8 @@ def _state(case: str, *kinds: str, **fields: object) -> dict[str, object]:
 
 
 _DELTA, _FULL = "linear_attention", "full_attention"
+_LENT: dict[str, Any] = {"num_hidden_layers": 2, "num_kv_shared_layers": 1, "layer_types": [_FULL] * 2}
+_SPARSE = {"activation_sparsity_pattern": [0.5, 0.0]}
 _TWO = {"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]}
 GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-afmoe.fused.ir": (_front("afmoe, a window of 3", 2), llmir.DEFAULT_PIPELINE),
@@ -101,6 +104,17 @@ GOLDEN: dict[str, tuple[dict[str, object], str]] = {
     "tiny-cohere.fused.ir": (_wide("cohere, q and k normed, biases"), llmir.DEFAULT_PIPELINE),
     "tiny-gemma2.ir": (_wide("gemma2, caps that bite"), ""),
     "tiny-gemma3.fused.ir": (_wide("gemma3, a window of 3", 7), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma.fused.ir": (_wide("gemma, biases, untied"), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma3n.fused.ir": (
+        _state("gemma3n, a window of 3", **_LENT, **_SPARSE),
+        llmir.DEFAULT_PIPELINE,
+    ),
+    "tiny-gemma4.fused.ir": (_state("gemma4, a window of 3, shared keys", **_LENT), llmir.DEFAULT_PIPELINE),
+    "tiny-gemma4-moe.ir": (_state("gemma4, a window of 3, experts"), "fuse-attention"),
+    "tiny-cohere2.fused.ir": (_wide("cohere2, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-exaone4.fused.ir": (_wide("exaone4, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-olmo3.fused.ir": (_wide("olmo3, a window of 3", 4), llmir.DEFAULT_PIPELINE),
+    "tiny-smollm3.fused.ir": (_wide("smollm3, a window of 3", 2), llmir.DEFAULT_PIPELINE),
     "tiny-granite.ir": (_wide("granite"), ""),
     "tiny-ministral3.fused.ir": (_wide("ministral3"), llmir.DEFAULT_PIPELINE),
     "tiny-olmo2.fused.ir": (_wide("olmo2"), llmir.DEFAULT_PIPELINE),

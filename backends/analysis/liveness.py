@@ -1,8 +1,9 @@
 """Peak memory: what must be held at once, over a schedule.
 
 Weights and caches are *resident*; everything else is *transient*, from the op that makes it to the last
-op that needs it. The peak is taken at each op, with its operands and results both alive. An op that
-writes in place (`Op.aliases`) reuses an operand's memory if nothing else needs that operand later.
+op that needs it. The peak is taken at each op, with its operands and results both alive, and its
+workspace. An op that writes in place (`Op.aliases`) reuses an operand's memory if nothing else needs that
+operand later.
 The body of a `repeat` is walked once for the first iteration, once for those between and once for the
 last: they differ in which of its inputs may be let go inside.
 """
@@ -250,7 +251,11 @@ class _Walk:
                 size = self.by.spilled(size, grown(local(origin.results[0])))
             if size:
                 self._hold(value, str(value)[1:], size)
-        self.moments.append(Moment(node.name, self.total, tuple(self.live.values())))
+        types = self.graph.operand_types(node), node.results
+        ours = ([type.local(self.program.mesh) for type in side] for side in types)
+        beside = Held(f"{node.name}.workspace", node.op.workspace(*ours))
+        held = (*self.live.values(), *([beside] if beside.bytes else []))
+        self.moments.append(Moment(node.name, self.total + beside.bytes, held))
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:
                 self._free(piece)

@@ -63,9 +63,10 @@ def gemma3n(config: Config) -> Decoder:
     full = attention(config, rope=whole, scale=1.0, **how)
     sliding = replace(full, mask=window(config, 512), rope=local)
     types = kinds(config, [FULL if i % 5 == 4 else SLIDING for i in range(layers(config))], *KINDS)
-    streams = AltUp(config.integer("altup_num_inputs", 4), config.integer("altup_active_idx", 0, minimum=0))
-    if streams.active >= streams.count:
-        raise config.error("altup_active_idx", f"{streams.active} is none of {streams.count} streams")
+    count = config.integer("altup_num_inputs", 4, minimum=2)
+    streams = AltUp(count, config.integer("altup_active_idx", 0, minimum=0))
+    if streams.active >= count:
+        raise config.error("altup_active_idx", f"{streams.active} is none of {count} streams")
     config.ignore("altup_coef_clip")  # acts in training
     laurel = Laurel(config.integer("laurel_rank", 64))
     own = PerLayer(config.integer("hidden_size_per_layer_input", 256), tanh)

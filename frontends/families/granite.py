@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer, Norms
-from ..parts import attention, decoder, layers, mlp
+from ..mixers import Attention
+from ..parts import attention, decoder, layers, mlp, slides, window
 
 
-def _scaled(config: Config, architecture: str, scale: float | None, norms: Norms, logits: float) -> Decoder:
+def _scaled(
+    config: Config, architecture: str, mixers: tuple[Attention, ...], norms: Norms, logits: float, **ends: Any
+) -> Decoder:
     """Llama whose embeddings, scores, residuals and logits are scaled."""
-    bias = config.flag("attention_bias", False)
-    mixer = attention(config, bias=bias, scale=scale)
-    feed = mlp(config, bias=config.flag("mlp_bias", False))
-    layer = Layer(mixer, feed, norms, residual=config.number("residual_multiplier", 1.0))
-    embeddings = config.number("embedding_multiplier", 1.0)
-    how: dict[str, Any] = {"embedding_scale": embeddings, "logits_scale": logits}
-    return decoder(config, architecture, (layer,) * layers(config), **how)
+    feed, part = mlp(config, bias=config.flag("mlp_bias", False)), config.number("residual_multiplier", 1.0)
+    stack = tuple(Layer(mixer, feed, norms, residual=part) for mixer in mixers)
+    ends |= {"embedding_scale": config.number("embedding_multiplier", 1.0), "logits_scale": logits}
+    return decoder(config, architecture, stack, **ends)
+
+
+def scored(config: Config, **how: Any) -> Attention:
+    """Attention whose scores are scaled by a field of their own."""
+    scale = config.number("attention_multiplier", 1.0)
+    return attention(config, bias=config.flag("attention_bias", False), scale=scale, **how)
+
+
+def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
+    """By layer: sinks; windows in all but each fourth from the first on; a base of positions, 0 for none."""
+    count, own = layers(config), slides(config, lambda layer: layer % 4 > 0)
+    stated = config.fields.get("layer_rope_theta") is not None
+    config.ignore("layer_rope_theta")
+    thetas = config.numbers("layer_rope_theta", count, zero=True) if stated else (None,) * count
+    full = replace(mixer, sinks="sinks")
+    sliding = replace(full, mask=window(config, 128))
+    positions = mixer.rope and {
+        theta: replace(mixer.rope, theta=theta or mixer.rope.theta) for theta in thetas
+    }
+    return tuple(
+        replace(sliding if slide else full, rope=None if theta == 0 or not positions else positions[theta])
+        for slide, theta in zip(own, thetas, strict=True)
+    )
 
 
 @family("GraniteForCausalLM", "granite")
 def granite(config: Config) -> Decoder:
     """GraniteForCausalLM: logits are divided by their scaling."""
-    scale, logits = config.number("attention_multiplier", 1.0), 1 / config.number("logits_scaling", 1.0)
-    return _scaled(config, "GraniteForCausalLM", scale, Norms(), logits)
+    logits = 1 / config.number("logits_scaling", 1.0)
+    return _scaled(config, "GraniteForCausalLM", (scored(config),) * layers(config), Norms(), logits)
+
+
+@family("GraniteSWAForCausalLM", "granite_swa")
+def granite_swa(config: Config) -> Decoder:
+    """GraniteSWAForCausalLM: the same with windows."""
+    mixers = windowed(config, scored(config, positions_default=8192, kv_default=4))
+    logits, ends = 1 / config.number("logits_scaling", 1.0), {"eps_default": 1e-5, "tied_default": True}
+    return _scaled(config, "GraniteSWAForCausalLM", mixers, Norms(), logits, **ends)
 
 
 @family("HyperCLOVAXForCausalLM", "hyperclovax")
@@ -34,5 +66,7 @@ def hyperclovax(config: Config) -> Decoder:
     """HyperCLOVAXForCausalLM: logits are multiplied by it, and sublayers may be normed behind too."""
     behind = Norms(after_mixer="post_norm1", after_mlp="post_norm2")
     norms = behind if config.flag("use_post_norm", True) else Norms()
-    scale, logits = config.optional_number("attention_multiplier"), config.number("logits_scaling", 1.0)
-    return _scaled(config, "HyperCLOVAXForCausalLM", scale, norms, logits)
+    bias, scale = config.flag("attention_bias", False), config.optional_number("attention_multiplier")
+    mixer = attention(config, bias=bias, scale=scale)
+    logits = config.number("logits_scaling", 1.0)
+    return _scaled(config, "HyperCLOVAXForCausalLM", (mixer,) * layers(config), norms, logits)

@@ -8,36 +8,47 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layers import Layer
+from ..mixers import Attention
 from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, layers
+from ..parts import check_chosen, decoder, layers
+from .granite import scored, windowed
 
 
 @family("GraniteMoeForCausalLM", "granitemoe")
 def granite_moe(config: Config) -> Decoder:
     """GraniteMoeForCausalLM: embeddings, scores, residuals and logits are scaled; experts are stacked."""
-    return _granite(config, "GraniteMoeForCausalLM", None)
+    return _granite(config, "GraniteMoeForCausalLM", (scored(config),) * layers(config), None)
 
 
 @family("GraniteMoeSharedForCausalLM", "granitemoeshared")
 def granite_moe_shared(config: Config) -> Decoder:
     """GraniteMoeSharedForCausalLM: the same with an expert for all tokens, if it has a width."""
-    width = config.integer("shared_intermediate_size", 0, minimum=0)
-    return _granite(config, "GraniteMoeSharedForCausalLM", shared(width) if width else None)
+    return _granite(
+        config, "GraniteMoeSharedForCausalLM", (scored(config),) * layers(config), _always(config)
+    )
 
 
-def _granite(config: Config, architecture: str, always: Mlp | None) -> Decoder:
-    bias = config.flag("attention_bias", False)
+@family("GraniteMoeSWAForCausalLM", "granitemoe_swa")
+def granite_moe_swa(config: Config) -> Decoder:
+    """GraniteMoeSWAForCausalLM: that with windows and sinks."""
+    return _granite(config, "GraniteMoeSWAForCausalLM", windowed(config, scored(config)), _always(config))
+
+
+def _granite(config: Config, architecture: str, mixers: tuple[Attention, ...], always: Mlp | None) -> Decoder:
     experts = replace(stacked(config, config.assumed("num_local_experts", 8)), shared=always)
-    scale = config.number("attention_multiplier", 1.0)
-    mixer = attention(config, bias=bias, scale=scale)
-    layer = Layer(mixer, check_chosen(config, experts), residual=config.number("residual_multiplier", 1.0))
+    routed, part = check_chosen(config, experts), config.number("residual_multiplier", 1.0)
     return decoder(
         config,
         architecture,
-        (layer,) * layers(config),
+        tuple(Layer(mixer, routed, residual=part) for mixer in mixers),
         embedding_scale=config.number("embedding_multiplier", 1.0),
         logits_scale=1 / config.number("logits_scaling", 1.0),
     )
+
+
+def _always(config: Config) -> Mlp | None:
+    width = config.integer("shared_intermediate_size", 0, minimum=0)
+    return shared(width) if width else None
 
 
 def shared(width: int) -> Mlp:

@@ -30,6 +30,8 @@ def bamba(config: Config) -> Decoder:
     bias = config.flag("attention_bias", False)
     config.ignore("partial_rotary_factor")  # the class has its own
     attends = attention(config, kv_default=8, share_default=0.5, qkv_bias=bias, out_bias=bias)
+    config.unmodelled("attn_rotary_emb", (None, attends.head_dim // 2), "positions on another part of a head")
+    config.ignore("mamba_dt_rank")  # of Mamba 1
     keeps, chosen = _scan(config, 1e-5), config.integers("attn_layer_indices")
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
     stack = (Layer(attends if i in chosen else keeps, wide, _NORMS) for i in range(layers(config)))
@@ -79,7 +81,9 @@ def falcon_h1(config: Config) -> Decoder:
     before = config.flag("mamba_norm_before_gate", True)
     inner = config.optional_integer("mamba_d_ssm") if "mamba_d_ssm" in config else 1024
     into = _factor(config, "ssm_in_multiplier")
-    config.ignore("mamba_expand")
+    config.unmodelled("mamba_use_mlp", (None, True), "layers without an MLP")
+    config.unmodelled("attn_layer_indices", (None,), "layers without attention")
+    config.ignore("mamba_expand", "expansion_factor", "mlp_expansion_factor")  # other fields say the sizes
     keeps = mamba2(
         config,
         inner or channels(config),

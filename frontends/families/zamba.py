@@ -65,6 +65,7 @@ def _adapters(config: Config) -> dict[str, str]:
 def _shared(config: Config) -> Shared:
     """A block: an MLP after attention of twice the hidden size."""
     width = config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size")
+    config.unmodelled("ffn_hidden_size", (None, width), "an MLP of another size than intermediate_size")
     names = ("gate_up_proj[0]", "gate_up_proj[1]", "down_proj")
     act, bias = activation(config, default="gelu"), config.flag("add_bias_linear", False)
     fed = Mlp(width, bias, "feed_forward", matrices=names, activation=act)

@@ -118,6 +118,18 @@ class GatedDelta(Scan):
         masks = 6 * length * length * n["b"] * count * n["g"] * n["r"]
         return masks + 2 * results[0].elements + 2 * count * results[1].elements
 
+    def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """In k's type states, a chunk's triangle, its inverse by k and by v, values written; decays summed.
+
+        So has flash-linear-attention's `chunk_gated_delta_rule_fwd`: h, A, w, u and v_new, and g in fp32.
+        """
+        states = self.between(operands, results)
+        if not states:
+            return 0
+        _, k, v, decay, beta = operands[:5]
+        each = k.shape[-1] + 2 * v.shape[-1] + self.chunk
+        return (k.dtype.bits // 8) * (states + each * beta.elements) + 4 * decay.elements
+
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Chunk by chunk."""
         q, k, v, decay, beta, state = operands
@@ -183,6 +195,10 @@ class Lightning(Scan):
             return 5 * results[0].elements * n["d"]
         count, length = self.chunks(n["t"])
         return length * length * n["b"] * count * n["g"] * n["r"] + 2 * count * results[1].elements
+
+    def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """What each chunk adds to the state, in fp32, as vLLM's `lightning_attn.py` holds it."""
+        return 4 * self.between(operands, results)
 
     def slopes(self, first: int, count: int, heads: float) -> Array:
         """Those of `count` heads from the `first` on, of so many in all."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..dim import Min, Size, ceildiv
+from ..dim import Max, Min, Size, ceildiv
 from ..dtype import DType
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place
@@ -62,6 +62,11 @@ class Scan(Op):
         """(how many, tokens of each): the last is as long as the others, as kernels pad it."""
         length = Min.of(tokens, self.chunk)
         return ceildiv(tokens, self.chunk), length
+
+    def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Elements of the states before all chunks; none in a step of one token, which goes into the last."""
+        tokens = operands[0].shape[1]
+        return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
 
     def pieces(self, tokens: int) -> Iterator[slice]:
         """The tokens that go through at once."""
@@ -147,6 +152,20 @@ class SsdScan(Scan):
         count, length = self.chunks(n["t"])
         masks = 3 * length * length * n["b"] * count * n["g"] * n["r"]
         return masks + 4 * operands[0].elements + 2 * count * results[1].elements
+
+    def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """What chunks add to states in fp32 and the states in c's type, then these beside c·bᵀ in fp32.
+
+        So has state-spaces/mamba's `_mamba_chunk_scan_combined_fwd`, with steps and decays in fp32.
+        """
+        states = self.between(operands, results)
+        if not states:
+            return 0
+        x, dt, _, c = operands[:4]
+        count, length = self.chunks(x.shape[1])
+        wide = c.dtype.bits // 8
+        squares = Min.of(x.shape[1] - 1, 1) * count * x.shape[0] * x.shape[2] * length * length
+        return wide * states + 4 * Max.of(states, squares) + 8 * dt.elements
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """Chunk by chunk."""

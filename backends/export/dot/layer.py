@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from llmir.backends.analysis.report import Report
@@ -14,7 +14,7 @@ from llmir.backends.export import units
 from .box import draw_box, draw_inlet, inner_width
 from .label import MUTED, fit, font, label, left, table
 from .outline import Box, Link, Outline, Section
-from .page import GROUP, PANEL, SECTION, UNLINKED, head, new_graph, panel_head
+from .page import GROUP, PANEL, PERIOD, SECTION, UNLINKED, head, new_graph, panel_head
 
 KEY = (
     "Box: time of one run, share of the whole step (bar: against the largest), "
@@ -35,13 +35,14 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
 
 def _panel(panel: Any, outline: Outline, inner: float) -> None:
     detours = _detours(outline)
-    for section in outline.sections:
-        if section.prefix:
-            with panel.subgraph(name=f"cluster_{section.id}") as layer:
-                layer.attr(label=label(_section_head(outline, section, inner)), **SECTION)
-                _layer(layer, outline, section, inner, detours)
+    for period, run in groupby(outline.sections, lambda section: section.period):
+        sections = list(run)
+        if period:
+            with panel.subgraph(name=f"cluster_period_{sections[0].id}") as around:
+                around.attr(label=label(_period_head(period, sections)), **PERIOD)
+                _sections(around, outline, sections, inner, detours)
         else:
-            _ops(panel, outline, section.boxes, inner, detours)
+            _sections(panel, outline, sections, inner, detours)
     led = {d.link for d in detours}
     for link in (x for x in outline.links if x not in led):
         panel.edge(link.tail, link.head, **_EDGES[outline.role(link)])
@@ -50,6 +51,26 @@ def _panel(panel: Any, outline: Outline, inner: float) -> None:
     for above, below in pairwise(outline.boxes):
         if below.op is None:
             panel.edge(above.id, below.id, **UNLINKED)
+
+
+def _sections(
+    cluster: Any, outline: Outline, sections: Iterable[Section], inner: float, detours: Sequence[_Detour]
+) -> None:
+    for section in sections:
+        if section.prefix:
+            with cluster.subgraph(name=f"cluster_{section.id}") as layer:
+                layer.attr(label=label(_section_head(outline, section, inner)), **SECTION)
+                _layer(layer, outline, section, inner, detours)
+        else:
+            _ops(cluster, outline, section.boxes, inner, detours)
+
+
+def _period_head(period: tuple[str, int], sections: Sequence[Section]) -> str:
+    """How often it runs, and what it has: its layers, how often each in a row, and what they see."""
+    name, times = period
+    parts = [f"{s.nest[-1]} × {s.prefix.rpartition('.')[2]}{s.sees}" for s in sections]
+    lines = [left(font(f"{name} × {times}, each", 12, bold=True), 'HEIGHT="16"')]
+    return table([*lines, *(left(font(part, 10, MUTED), 'HEIGHT="14"') for part in parts)])
 
 
 def _layer(layer: Any, outline: Outline, section: Section, inner: float, detours: Sequence[_Detour]) -> None:
@@ -129,5 +150,5 @@ def _section_head(outline: Outline, section: Section, inner: float) -> str:
 def _group_head(outline: Outline, name: str, boxes: Iterable[Box], inner: float) -> str:
     each = sum(float(b.cost.time_s) for b in boxes)
     words = f"{units.time(each)} · {units.percent(outline.share(sum(b.total_s for b in boxes)))}"
-    title = fit(name or "other", 11, inner / 2, bold=True)
+    title = fit(name or "other", 11, inner - 20, bold=True)
     return table([left(font(title, 11, "#334155", bold=True)), left(font(words, 9, MUTED))])

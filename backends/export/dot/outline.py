@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from math import prod
 
 import networkx as nx
 
@@ -85,6 +86,17 @@ class Section:
     def times(self) -> int:
         """How often a step runs it."""
         return min(b.times for b in self.boxes)
+
+    @property
+    def period(self) -> tuple[str, int] | None:
+        """The body of several layers that it is one of, and how often that runs; None of a layer alone."""
+        return (self.prefix.rpartition(".")[0], prod(self.nest[:-1])) if len(self.nest) > 1 else None
+
+    @property
+    def sees(self) -> str:
+        """What its attention says of itself, such as its window; or nothing."""
+        notes = [b.note for b in self.boxes if b.note and b.cost.kind == "attention"]
+        return f", {notes[0]}" if notes else ""
 
     @property
     def title(self) -> str:

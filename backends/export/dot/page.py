@@ -26,6 +26,7 @@ GRAPH = {
 NODE = {"shape": "box", "style": "rounded,filled", "margin": "0", "fontname": FONT, "penwidth": "1.1"}
 EDGE = {"color": "#94a3b8", "arrowsize": "0.6", "penwidth": "1.1", "fontname": FONT}
 PANEL = {"style": "rounded", "color": "#cbd5e1", "bgcolor": "#ffffff", "penwidth": "1.3", "margin": "16"}
+PERIOD = {"style": "rounded,dashed", "color": "#64748b", "penwidth": "1.3", "margin": "14"}
 SECTION = {
     "style": "rounded,filled",
     "color": "#94a3b8",
