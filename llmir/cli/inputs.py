@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 PRICING = ("cost", "engine", "efficiency")
 
 
-def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Program:
+def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
     """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
     from llmir import api
 
     if logits and is_ir(model):
         raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
-    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient)
+    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient, draft=draft)
 
 
 def is_ir(model: str) -> bool:
@@ -69,7 +69,8 @@ def lowered(given: Mapping[str, Any]) -> Program:
     """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
     from llmir import api
 
-    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
+    program = read(given["model"], given["logits"], **how)
     steps = _asked(program, given)
     return api.run(program, around(given, steps))
 
