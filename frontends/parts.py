@@ -50,6 +50,16 @@ def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...
     return found
 
 
+def widths(config: Config) -> tuple[int, ...]:
+    """By layer the width of its MLP: `intermediate_size` is one for all, or one for each."""
+    key, count = "intermediate_size", layers(config)
+    several = isinstance(config.fields.get(key), list | tuple)
+    found = config.integers(key) if several else (config.integer(key),) * count
+    if len(found) != count or not all(found):
+        raise config.error(key, f"expected a positive width for each of {count} layers, got {show(found)}")
+    return found
+
+
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:
     """(heads, key/value heads, head size); null means one key/value head a head, and hidden / heads."""
     hidden, count = config.integer("hidden_size"), config.integer("num_attention_heads")
