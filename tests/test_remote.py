@@ -92,7 +92,23 @@ _GRANITE = {
 }
 # Both of the same sizes; the second one's logits are held against transformers.
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (_model("LLaMAForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
+    (_model("LLaMAForCausalLM", **_SIZES, rms_norm_eps=1e-5, model_type="llama"), LLAMA),
+    (
+        _model("PhiMoEForCausalLM", **_SIZES, num_local_experts=4, model_type="phimoe"),
+        _model("PhimoeForCausalLM", **_SIZES, num_local_experts=4, model_type="phimoe"),
+    ),
+    (
+        # As tiiuae/falcon-40b first said it, and as it does now.
+        _model("RWForCausalLM", **_ALL, n_layer=2, n_head=4, n_head_kv=2, model_type="RefinedWeb"),
+        _model(
+            "FalconForCausalLM",
+            **_ALL,
+            num_hidden_layers=2,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+            model_type="falcon",
+        ),
+    ),
     (_model("TeleFLMForCausalLM", **_SIZES, rms_norm_eps=1e-5, use_mup=False), LLAMA),
     (_model("Fairseq2LlamaForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
     (
