@@ -12,7 +12,8 @@ from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.weights import expected
 from llmir.graph import Program
 
-_ALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 13, "torch_dtype": "bfloat16"}
+_WIDTH = {"hidden_size": 32, "vocab_size": 13, "torch_dtype": "bfloat16"}
+_ALL = {**_WIDTH, "num_attention_heads": 4}
 _SIZES = {**_ALL, "num_hidden_layers": 4, "intermediate_size": 20, "num_key_value_heads": 2}
 
 
@@ -99,10 +100,11 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     (
         # As tiiuae/falcon-40b first said it, and as it does now.
-        _model("RWForCausalLM", **_ALL, n_layer=2, n_head=4, n_head_kv=2, model_type="RefinedWeb"),
+        _model("RWForCausalLM", **_WIDTH, n_layer=2, n_head=4, n_head_kv=2, model_type="RefinedWeb"),
         _model(
             "FalconForCausalLM",
-            **_ALL,
+            **_WIDTH,
+            num_attention_heads=4,
             num_hidden_layers=2,
             num_kv_heads=2,
             new_decoder_architecture=True,
