@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from llmir.convert import choice, flag
-from llmir.errors import LlmirError, UnsupportedError
+from llmir.errors import InputError, LlmirError, UnsupportedError
 from llmir.graph import Program
 from llmir.names import plain
 
 from . import quantization
 from .config import Config, read
+from .decoder import Decoder
+from .drafts import Drafted
 from .family import FAMILIES, Family, Model, family
 from .fields import INERT, NEUTRAL, TOWERS
 from .rope import on_axes
@@ -22,17 +24,20 @@ __all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 LOGITS = ("last", "all")
 
 
-def load(model: object, *, logits: str = "last", lenient: bool = False) -> Program:
-    """The unfused, unsharded program of a model.
+def load(model: object, *, logits: str = "last", lenient: bool = False, draft: bool = False) -> Program:
+    """The unfused, unsharded program of a model, with the phase that drafts beside it if that is wanted.
 
     `model` is a preset's name, an HF id, a path to a config.json or its folder, a dict, or an object
     with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
     Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
     """
     logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
+    draft = flag("draft", draft)
     whole = read(model, lenient=lenient)
     config, without = _text(whole), ", ".join(_towers(whole))
     family = _model(config)
+    if draft:
+        family = _drafted(family, config)
     config.ignore(quantization.KEY)
     config.finish(INERT, NEUTRAL)
     remote = config.fields.get("auto_map")
@@ -43,6 +48,13 @@ def load(model: object, *, logits: str = "last", lenient: bool = False) -> Progr
     own = {"facts": facts, "notes": tuple(config.notes)}
     phases = {name: phase.replace(**own) for name, phase in program.phases.items()}
     return program.replace(**own, phases=phases)
+
+
+def _drafted(family: Model, config: Config) -> Drafted:
+    """The model with its layer that predicts further tokens; `InputError` where there is none."""
+    if not isinstance(family, Decoder) or family.draft is None:
+        raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
+    return Drafted(family, family.draft)
 
 
 # What a multimodal config states for its language model too.

@@ -58,6 +58,7 @@ _AXES = {
     "F": "frequency",
     "J": "embed",
     "G": "whole_kv_heads",
+    "H": "embed",
     "R": "whole_heads",
 }
 

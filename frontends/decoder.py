@@ -46,6 +46,21 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A layer that predicts a further token, what checkpoints call it, and what they call what is around it.
+
+    That are the norms of embeddings and of hidden states, the projection of both, and the norm at the end.
+    """
+
+    layer: Whole
+    stem: str
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    norm: str
+
+
+@dataclass(frozen=True)
 class Decoder:
     """An embedding, layers, a norm and a head: what the families make of their configs.
 
@@ -73,6 +88,7 @@ class Decoder:
     labels: int = 0
     learned: Learned | None = None
     embedding_norm: str = ""
+    draft: Draft | None = None
     layer_table: LayerTable | None = None
     altup: AltUp | None = None
 
@@ -105,7 +121,7 @@ class Decoder:
         x = blocks.norm(x, "final_norm", self.names.norm)
         with b.block("lm_head"):
             seen = b.last_token(x) if logits == "last" else x
-            b.output(self._head(blocks, seen, table) if self.head else seen)
+            b.output(self.headed(blocks, seen, table) if self.head else seen)
         facts: dict[str, str | int] = {"architecture": self.architecture, "layers": len(self.layers)}
         if self.positions is not None:
             facts["positions"] = self.positions
@@ -120,7 +136,7 @@ class Decoder:
             x = blocks.b.positions(x, rows, offset=self.learned.first, name="positions")
         return blocks.norm(x, "embedding_norm", self.embedding_norm) if self.embedding_norm else x
 
-    def _head(self, blocks: Blocks, x: Value, table: Value) -> Value:
+    def headed(self, blocks: Blocks, x: Value, table: Value) -> Value:
         """The logits of hidden states, of all positions or of one."""
         names = self.names
         rows = "b t" if len(blocks.b.type(x).shape) > 2 else "b"

@@ -11,8 +11,8 @@ from llmir.errors import UnsupportedError
 
 from .blocks import Norm
 from .config import Config
-from .decoder import Decoder
-from .layers import Whole
+from .decoder import Decoder, Draft
+from .layers import Layer, Norms, Sublayer, Whole
 from .mixers import Attention
 from .mlps import Mlp, Moe, Routing
 from .rope import rope
@@ -47,6 +47,16 @@ def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...
         if kind not in known:
             fact = f"{show(kind)} is not modelled; {' or '.join(map(show, known))} is"
             raise config.error(f"layer_types[{i}]", fact, UnsupportedError)
+    return found
+
+
+def widths(config: Config) -> tuple[int, ...]:
+    """By layer the width of its MLP: `intermediate_size` is one for all, or one for each."""
+    key, count = "intermediate_size", layers(config)
+    several = isinstance(config.fields.get(key), list | tuple)
+    found = config.integers(key) if several else (config.integer(key),) * count
+    if len(found) != count or not all(found):
+        raise config.error(key, f"expected a positive width for each of {count} layers, got {show(found)}")
     return found
 
 
@@ -168,10 +178,31 @@ def mlp(config: Config, **differences: Any) -> Mlp:
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
 
 
+_NORMS = Norms()
+
+
+def paired(mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS) -> tuple[Layer, ...]:
+    """A layer for each two; of the same two it is one object, which takes no time to tell from others."""
+    made: dict[tuple[int, int], Layer] = {}
+    return tuple(
+        made.setdefault((id(mixer), id(mlp)), Layer(mixer, mlp, norms))
+        for mixer, mlp in zip(mixers, mlps, strict=True)
+    )
+
+
 def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
     """Layers that predict further tokens, which the model runs without: a note says so."""
     if count := config.optional_integer(key, 0):
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
+
+
+def draft(config: Config, layer: Layer) -> Draft | None:
+    """DeepSeek-V3's, after the last layer; None where there is none, or are several, which a note says."""
+    if config.optional_integer("num_nextn_predict_layers", 0) != 1:
+        drafts(config)
+        return None
+    own = f"model.layers.{layers(config)}"
+    return Draft(layer, own, *(f"{own}.{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")))
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from .views import Shown
 
 
-def load(model: object, logits: str | None = None, *, lenient: bool = False) -> Program:
+def load(model: object, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
     """The unfused, unsharded program of a model, quantized if its config says that its checkpoint is.
 
     `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
     `.to_dict()`; `logits` is `last` (one position a sequence, the default) or `all`. `lenient` turns config
-    fields that llmir does not model from errors into notes. The path of an `.ir` file is that program as it
-    is. Raises `ConfigError`, `UnsupportedError` or `ParseError`.
+    fields that llmir does not model from errors into notes; with `draft` the layer that predicts further
+    tokens is a phase of its own. The path of an `.ir` file is that program as it is. Raises `ConfigError`,
+    `UnsupportedError` or `ParseError`.
     """
     from .frontends import load as read
     from .text import read_program
@@ -44,8 +45,10 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False) -> 
     if isinstance(path, str) and path.lower().endswith(".ir"):
         if logits is not None:
             raise InputError(f"logits: {path} is IR, which says already what lm_head runs on")
+        if draft:
+            raise InputError(f"draft: {path} is IR, which has already the phases that it has")
         return read_program(path)
-    program = read(model, logits="last" if logits is None else logits, lenient=lenient)
+    program = read(model, logits="last" if logits is None else logits, lenient=lenient, draft=draft)
     stored = program.facts.get("quantization")
     return run(program, stored) if isinstance(stored, str) else program
 
@@ -240,7 +243,11 @@ def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> 
         if phase is None:
             phase = next(name for name in ("prefill", "encode") if name in runs)
         if convert.choice("phase", phase, PHASES) not in runs:
-            why = {"decode": "with 1 token to generate", "encode": "without image tokens"}
+            why = {
+                "decode": "with 1 token to generate",
+                "encode": "without image tokens",
+                "draft": "without draft",
+            }
             raise InputError(f"phase: {why.get(phase, 'with images alone')} there is no {phase} step")
         return explain(runs[phase], op, phase)
     if not isinstance(priced, Report):

@@ -26,7 +26,9 @@ from .views import Shown
 
 __all__ = ["PHASES", "Graph", "Instance", "Node", "Program", "Value", "checked_name"]
 
-PHASES = ("encode", "prefill", "decode")  # steps of images, of prompts, of one new token of each sequence
+PHASES = ("encode", "prefill", "decode", "draft")
+"""Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
+APART = ("encode", "draft")  # with weights of their own
 
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 
@@ -168,7 +170,8 @@ class Program(Record, Shown):
     field).
 
     `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
-    over the same weights and caches; but encode has weights of its own, and gives what prefill takes.
+    over the same weights and caches; but encode has weights of its own, and gives what prefill takes, and
+    draft has some and a cache, which count neither as the program's parameters nor as its caches.
     """
 
     prints = "ir"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
 from .convert import choice, read, stated
 from .errors import LlmirError, PassError
-from .graph import PHASES, Program
+from .graph import APART, PHASES, Program
 from .names import plain, suggest
 from .op import type_name
 from .plugins import Kind, load_plugin
@@ -47,7 +47,8 @@ class Pass:
 class InPhase(Pass):
     """Another pass, in one phase of a program alone; printed as that pass with `phase=`.
 
-    A phase in which nothing changes stays what the program runs anyway.
+    A phase in which nothing changes stays what the program runs anyway. What decode is rewritten to, the
+    phase that drafts is too: both are of few tokens.
     """
 
     phased: ClassVar[bool] = True
@@ -60,8 +61,10 @@ class InPhase(Pass):
 
     def __call__(self, program: Program) -> Program:
         """The program with that phase rewritten."""
-        if self.phase == "encode" not in program.phases:
-            raise PassError(f"{self}: {program.name} has no phase that encodes images")
+        if self.phase == "decode" and "draft" in program.phases:
+            program = replace(self, phase="draft")(program)
+        if self.phase in APART and self.phase not in program.phases:
+            raise PassError(f"{self}: {program.name} has no phase {self.phase}")
         rest, before = (
             {n: p for n, p in program.phases.items() if n != self.phase},
             program.replace(phases={}),
@@ -210,9 +213,11 @@ def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> 
 
 def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -> Program:
     """A phase after a step, in what became of the program around it."""
+    if name == "draft" and len(program.entries) > 1:
+        raise PassError(f"{label(step)}: the phase that drafts is one stage; load {program.name} without it")
     encodes = getattr(step, "encodes", True) or name != "encode"
     after = _returned(step, phase) if encodes else phase
-    if name != "encode":
+    if name not in APART:
         return after
     how = {what: getattr(program, what) for what in ("mesh", "facts", "notes", "micro_batches")}
     return after if all(getattr(after, what) == now for what, now in how.items()) else after.replace(**how)

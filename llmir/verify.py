@@ -38,7 +38,8 @@ def verify(program: Program) -> Program:
                 _verify_body(program, graph, node.name, node.op.loop, graph.operand_types(node))
     _verify_nesting(program)
     for name, phase in program.phases.items():
-        (_verify_encode if name == "encode" else _verify_phase)(program, name, verify(phase))
+        check = {"encode": _verify_encode, "draft": _verify_draft}.get(name, _verify_phase)
+        check(program, name, verify(phase))
     return program
 
 
@@ -48,6 +49,16 @@ def _verify_encode(program: Program, name: str, phase: Program) -> None:
         raise VerifyError(f"phase {name}: mesh is {phase.mesh}, of the program {program.mesh}")
     if not phase.patches:
         raise VerifyError(f"phase {name}: takes no patches of images")
+
+
+def _verify_draft(program: Program, name: str, phase: Program) -> None:
+    """It has the mesh and the steps of the program beside it, and reads tokens and their hidden states."""
+    for what in ("mesh", "micro_batches"):
+        if getattr(phase, what) != getattr(program, what):
+            found = f"{what} is {getattr(phase, what)}, of the program {getattr(program, what)}"
+            raise VerifyError(f"phase {name}: {found}")
+    if len(phase.entries) > 1 or len(_face(phase, phase.entries[0])[0]) < 2:
+        raise VerifyError(f"phase {name}: expected one stage, of tokens and hidden states")
 
 
 def _verify_phase(program: Program, name: str, phase: Program) -> None:

@@ -5,6 +5,7 @@ A mixer or an MLP of a new kind is drawn in `mixers` or `mlps`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -120,7 +121,9 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
         temper=draw(st.sampled_from((None, None, Temper(0.3, 2, 1.0)))),
         norm_turned=draw(st.booleans()),
         gate=(gate := draw(st.sampled_from(("", "q_proj", "gate_proj")))),
-        value_dim=None if gate == "q_proj" else draw(st.sampled_from((None, None, 4))),
+        value_dim=(wide := None if gate == "q_proj" else draw(st.sampled_from((None, None, 4)))),
+        bare_v=draw(st.booleans()),
+        one_kv=draw(st.booleans()) and wide is None,
         value_scale=draw(st.sampled_from((1.0, 0.7))),
     )
 
@@ -163,7 +166,8 @@ def mlps(draw: st.DrawFn) -> Sublayer:
         activation=(act := draw(st.sampled_from(("silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu")))),
         learned=("above", "below") if act == "xielu" else (),
         scales=draw(st.sampled_from(((1.0, 1.0), (0.5, 2.0)))),
-        clamp=draw(st.sampled_from((None, None, (0.5, 1.2, 0.0)))),
+        clamp=(clamp := draw(st.sampled_from((None, None, (0.5, 1.2, 0.0))))),
+        sparsity=0.0 if clamp else draw(st.sampled_from((0.0, 0.0, 0.5))),
     )
 
 
@@ -208,7 +212,10 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
     period = draw(st.lists(st.sampled_from(found), min_size=1, max_size=3))
     before = draw(st.lists(st.sampled_from(found), max_size=1))
     stack = (before + period * most)[: draw(st.integers(1, most))]
-    if not draw(st.integers(0, 7)):
+    if isinstance(stack[0].mixer, Attention) and not draw(st.integers(0, 3)):
+        lent = replace(stack[0], mixer=replace(stack[0].mixer, lends="kv"))
+        stack = [lent, *stack[1:], replace(stack[0], mixer=replace(stack[0].mixer, borrows="kv"))]
+    elif not draw(st.integers(0, 7)):
         streams = Streams(draw(st.integers(2, 3)), 3, 1e-3, 1e-3)
         whole = [layer for layer in stack if layer.mixer and layer.mlp]
         stack = [Layer(x.mixer, x.mlp, streams=streams) for x in whole] or stack

@@ -32,9 +32,6 @@ SHARDS = st.sampled_from(
     ("shard{tp=2}", "shard{tp=4}", "shard{tp=2, sp=1}", "shard{dp=2, tp=2, sp=1}", "shard{dp=2}")
 )
 EXPERTS = st.sampled_from(("", ", ep=2"))
-SIZES_AND_NAMES = {"heads", "kv_heads", "head_dim", "count", "chosen", "intermediate"} | {
-    *("module", "matrices", "qk_norms", "router")
-}
 NARROW = ("quantize{weights=fp8, activations=fp8, kv=fp8}", "quantize{weights=int4_g4}")
 FUSED = "fuse-attention,fuse"
 
@@ -162,14 +159,13 @@ def test_what_is_printed_is_the_program(decoder: Decoder, pipeline: str) -> None
     assert llmir.run(again, []) is again  # it verifies
 
 
-def test_all_mixers_and_mlps_are_drawn_and_each_choice_of_the_common_ones() -> None:
-    seen: dict[type, dict[str, set[Any]]] = {}
+def test_all_mixers_and_mlps_are_drawn() -> None:
+    seen: set[type] = set()
 
     def note(spec: Any) -> None:
+        seen.add(type(spec))
         for field in fields(spec):
-            value = getattr(spec, field.name)
-            seen.setdefault(type(spec), {}).setdefault(field.name, set()).add(value)
-            if is_dataclass(value):
+            if is_dataclass(value := getattr(spec, field.name)):
                 note(value)
 
     @given(kinds(8))
@@ -179,7 +175,4 @@ def test_all_mixers_and_mlps_are_drawn_and_each_choice_of_the_common_ones() -> N
 
     draw()
     specs = {spec for name in mixers.__all__ if isinstance(spec := getattr(mixers, name), type)}
-    assert specs | {Mlp, Moe, Routing} <= seen.keys()
-    common = (mixers.Attention, Mlp, Moe, Norms)
-    alone = {(spec.__name__, n) for spec in common for n, values in seen[spec].items() if len(values) == 1}
-    assert {name for _, name in alone} <= SIZES_AND_NAMES
+    assert specs | {Mlp, Moe, Routing, Norms} <= seen

@@ -284,7 +284,7 @@ def test_a_pass_runs_in_each_phase_unless_it_names_one() -> None:
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        ("fuse-attention{phase=draft}", "expected encode, prefill or decode, got 'draft'"),
+        ("fuse-attention{phase=verify}", "expected encode, prefill, decode or draft, got 'verify'"),
         ("fuse-attention{phase=decode, phase=decode}", "option 'phase' is given twice"),
         ("shard{tp=2, phase=decode}", "phase decode: mesh is"),
         ("stages{pp=2, phase=decode}", "phase decode: takes other inputs, or has other stages"),
@@ -301,11 +301,11 @@ def test_phases_know_the_weights_of_the_program() -> None:
     other = llmir.load({**dict(CONFIGS["Llama-3.1-8B"]), "num_hidden_layers": 1})
     with pytest.raises(VerifyError, match="phase decode: name is"):
         llmir.run(program.replace(phases={"decode": other}), [])
-    with pytest.raises(VerifyError, match="phases: expected encode, prefill or decode, got 'draft'"):
-        program.replace(phases={"draft": program})
+    with pytest.raises(VerifyError, match="phases: expected encode, prefill, decode or draft, got 'verify'"):
+        program.replace(phases={"verify": program})
     with pytest.raises(VerifyError, match="phase encode: takes no patches of images"):
         llmir.run(program.replace(phases={"encode": program}), [])
-    with pytest.raises(PassError, match=r"fuse\{phase=encode\}: .* has no phase that encodes"):
+    with pytest.raises(PassError, match=r"fuse\{phase=encode\}: .* has no phase encode"):
         llmir.run(program, "fuse{phase=encode}")
     with pytest.raises(VerifyError, match="expected a Program without phases"):
         program.replace(phases={"decode": llmir.run(program, "absorb-mla{phase=decode}")})

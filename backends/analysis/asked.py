@@ -10,7 +10,7 @@ import numpy as np
 from llmir.convert import counts, shown
 from llmir.dim import Binding, Mixed, Number
 from llmir.errors import InputError
-from llmir.graph import Program
+from llmir.graph import APART, Program
 
 
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
@@ -86,8 +86,9 @@ def running(
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):
         _whole_prompts(program, prompt, steps)
     phases = [phase or phase_of(new) for _, new, _ in steps]
-    if phase == "encode" and not (program.patches or "encode" in program.phases):
-        raise InputError(f"phase: {program.name} has no encode, the step of images")
+    if phase in APART and not (program.patches or phase in program.phases):
+        why = {"encode": "the step of images", "draft": "the step of a layer that predicts further tokens"}
+        raise InputError(f"phase: {program.name} has no {phase}, {why[phase]}")
     phase = phase or step_phase(program, [new for _, new, _ in steps])
     runs = program.phase(phase)
     parts = [binding(program.micro_batches, *step) for step in steps]

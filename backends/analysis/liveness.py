@@ -109,9 +109,10 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
     states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.held(), *beside(program)):
+    others = tuple(beside(program))
+    for at in (*program.held(), *(at for at in others if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-    for at in program.instances():
+    for at in (*program.instances(), *others):
         if at.node.op.role == "cache":
             states[at.stage].append(_state(at, program))
     return tuple(
@@ -126,12 +127,12 @@ def _state(at: Instance, program: Program) -> State:
 
 
 def beside(program: Program) -> Iterator[Instance]:
-    """The weights that other phases have and this one has not, or has in another type."""
+    """The weights and caches that other phases have and this one has not, or has in another type."""
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():
         for at in phase.instances():
             here = at.stage < len(program.entries)  # what encodes images lies on the first stage alone
-            if here and at.node.op.role == "weight" and _identity(at) not in seen:
+            if here and at.node.op.role in ("weight", "cache") and _identity(at) not in seen:
                 seen.add(_identity(at))
                 yield at
 

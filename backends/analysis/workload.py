@@ -22,7 +22,7 @@ from llmir.convert import MOST, stated
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import Record
-from llmir.graph import Program
+from llmir.graph import APART, Program
 from llmir.hw import Device
 from llmir.views import Result
 
@@ -117,16 +117,32 @@ class Workload(Record, Result):
         """The last decode step, the longest."""
         return self._step(1, self.length + self.generate - 2) if self.generate > 1 else None
 
+    @cached_property
+    def draft(self) -> Report | None:
+        """A step of the layer that predicts a further token, as late as the last of decode; None without one.
+
+        How many of its tokens are taken depends on the text, so that no other figure has it.
+        """
+        if "draft" not in self.program.phases or self.generate == 1:
+            return None
+        at: dict[str, Any] = {"batch": self.batch, "new": 1, "context": self.length + self.generate - 2}
+        how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy, "phase": "draft"}
+        return Report(self.program, self.device, **at, **how)
+
     @property
     def steps(self) -> dict[str, Report]:
         """The steps that there are, by phase; of all of decode the last."""
-        own = {} if self.program.patches else {"prefill": self.prefill, "decode": self.decode}
+        own = (
+            {}
+            if self.program.patches
+            else {"prefill": self.prefill, "decode": self.decode, "draft": self.draft}
+        )
         return {name: step for name, step in {"encode": self.encode, **own}.items() if step}
 
     @property
     def _before(self) -> list[Report]:
         """The steps up to the first token."""
-        return [step for name, step in self.steps.items() if name != "decode"]
+        return [step for name, step in self.steps.items() if name not in ("decode", "draft")]
 
     @property
     def ttft_s(self) -> float:
@@ -238,8 +254,8 @@ class Workload(Record, Result):
     @property
     def _phases(self) -> dict[str, Report | None]:
         """All phases, of which there are images only where a model has them."""
-        images = {} if "encode" not in self.steps else {"encode": self.encode}
-        return {**images, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
+        apart = {name: step for name, step in self.steps.items() if name in APART}
+        return {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, `schema_version` 2."""

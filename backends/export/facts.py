@@ -296,7 +296,7 @@ def ranges(report: Report) -> list[tuple[str, str, str]]:
     return [(name, shown(np.min(at)), shown(np.max(at))) for name, at, shown in figures]
 
 
-TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step"}
+TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step", "draft": "draft step"}
 
 
 def phases(workload: Workload) -> list[tuple[str, Report]]:

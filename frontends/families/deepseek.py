@@ -11,7 +11,7 @@ from ..latents import latent
 from ..layers import Layer, Norms, Sublayer
 from ..mixers import Indexer
 from ..mlps import Mlp, Moe, Routing
-from ..parts import check_chosen, decoder, drafts, has_experts, layers
+from ..parts import check_chosen, decoder, draft, has_experts, layers
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
 _V2, _V3 = (64, None, 1407, 2), (256, 8, 2048, 1)
@@ -101,31 +101,30 @@ def deepseek_v2(config: Config) -> Decoder:
 @family("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 def deepseek_v3(config: Config) -> Decoder:
     """DeepseekV3ForCausalLM: V3, V3.1, R1, Kimi-K2. Of groups of experts the two best of each count."""
-    drafts(config)
     routing = by_groups(config, groups=8, kept=4, scale=2.5)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=4096, interleaved=pairs)
     dense = Mlp(config.assumed("intermediate_size", 18432))
     sparse = experts(config, routing, _V3)
-    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3))
+    own = draft(config, Layer(mixer, sparse))
+    return decoder(config, "DeepseekV3ForCausalLM", stack(config, mixer, dense, sparse, 3), draft=own)
 
 
 @family("DeepseekV32ForCausalLM", "deepseek_v32")
 def deepseek_v32(config: Config) -> Decoder:
     """DeepseekV32ForCausalLM: V3 whose queries see the keys that an indexer chooses for them."""
-    drafts(config)
     mixer = latent(config, (1536, 512, 128, 64, 128), positions_default=163840, interleaved=True)
     mixer = replace(mixer, indexer=indexer(config, 64))
     dense = Mlp(config.assumed("intermediate_size", 18432))
     sparse = experts(config, by_groups(config, 8, 4, 2.5), _V3)
     first = config.integer("first_k_dense_replace", 3, minimum=0)
-    return decoder(config, "DeepseekV32ForCausalLM", by_type(config, mixer, dense, sparse, first))
+    stacked, own = by_type(config, mixer, dense, sparse, first), draft(config, Layer(mixer, sparse))
+    return decoder(config, "DeepseekV32ForCausalLM", stacked, draft=own)
 
 
 @family("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 def glm_moe_dsa(config: Config) -> Decoder:
     """GlmMoeDsaForCausalLM, GLM-5: V3.2's layers, whose indexer turns pairs of neighbours too."""
-    drafts(config)
     _own_indexers(config)
     config.fixed("halves that are rotated", rope_interleave=True, indexer_rope_interleave=True)
     mixer = latent(config, (2048, 512, 192, 64, 256), positions_default=202752, interleaved=True)
@@ -133,8 +132,8 @@ def glm_moe_dsa(config: Config) -> Decoder:
     dense = Mlp(config.assumed("intermediate_size", 12288))
     sparse = experts(config, by_groups(config, 1, 1, 2.5), _V3)
     first = config.integer("first_k_dense_replace", 3, minimum=0)
-    stacked = by_type(config, mixer, dense, sparse, first)
-    return decoder(config, "GlmMoeDsaForCausalLM", stacked, eps_default=1e-5)
+    stacked, own = by_type(config, mixer, dense, sparse, first), draft(config, Layer(mixer, sparse))
+    return decoder(config, "GlmMoeDsaForCausalLM", stacked, eps_default=1e-5, draft=own)
 
 
 def _own_indexers(config: Config) -> None:

@@ -8,14 +8,13 @@ from ..family import family
 from ..latents import latent
 from ..layers import Layer
 from ..mlps import Mlp
-from ..parts import attention, decoder, drafts, layers
+from ..parts import attention, decoder, draft, layers
 from .deepseek import by_groups, by_type, experts, stack
 
 
 @family("Glm4MoeForCausalLM", "glm4_moe")
 def glm_moe(config: Config) -> Decoder:
     """Glm4MoeForCausalLM: DeepSeek V3's experts after attention with positions on half of a head."""
-    drafts(config)
     routing = by_groups(config, groups=1, kept=1, scale=1.0)
     mixer = attention(
         config,
@@ -30,20 +29,20 @@ def glm_moe(config: Config) -> Decoder:
         experts(config, routing, (128, 8, 1408, 1)),
         Mlp(config.assumed("intermediate_size", 10944)),
     )
-    return decoder(config, "Glm4MoeForCausalLM", stack(config, mixer, dense, sparse, 1), eps_default=1e-5)
+    stacked, own = stack(config, mixer, dense, sparse, 1), draft(config, Layer(mixer, sparse))
+    return decoder(config, "Glm4MoeForCausalLM", stacked, eps_default=1e-5, draft=own)
 
 
 @family("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
 def glm_moe_lite(config: Config) -> Decoder:
     """Glm4MoeLiteForCausalLM, GLM-4.7-Flash: those experts after DeepSeek's latent attention."""
-    drafts(config)
     pairs = config.flag("rope_interleave", True)
     mixer = latent(config, (768, 512, 192, 64, 256), positions_default=202752, interleaved=pairs)
     sparse = experts(config, by_groups(config, groups=1, kept=1, scale=1.8), (64, 4, 1536, 1))
     dense = Mlp(config.assumed("intermediate_size", 10240))
     config.ignore("first_k_dense_replace")  # of the class, `mlp_layer_types` says it
-    stacked = by_type(config, mixer, dense, sparse, 1)
-    return decoder(config, "Glm4MoeLiteForCausalLM", stacked, eps_default=1e-5)
+    stacked, own = by_type(config, mixer, dense, sparse, 1), draft(config, Layer(mixer, sparse))
+    return decoder(config, "Glm4MoeLiteForCausalLM", stacked, eps_default=1e-5, draft=own)
 
 
 @family("SolarOpenForCausalLM", "solar_open")

@@ -116,6 +116,7 @@ _STORED = {
         "weight_block_size": [128, 128],
     }
 }
+_DRAFTS = {"num_nextn_predict_layers": 1}
 
 
 def _stretched(factor: float, mscale: float, beta_fast: float = 32) -> dict[str, object]:
@@ -128,8 +129,8 @@ _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V2-Lite-16B": {"topk_method": "greedy", **_stretched(40, 0.707)},
     "DeepSeek-V2-236B": {"topk_method": "group_limited_greedy", **_stretched(40, 0.707)},
     "Moonlight-16B-A3B": {"rms_norm_eps": 1e-5},
-    "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED},
-    "DeepSeek-V3.2-671B": {**_stretched(40, 1.0), **_STORED},
+    "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
+    "DeepSeek-V3.2-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
     "Kimi-K2-1026B": {"model_type": "kimi_k2", **_stretched(32, 1.0, beta_fast=1), **_STORED},
 }
 

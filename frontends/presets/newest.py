@@ -34,6 +34,7 @@ _GLM_5: dict[str, object] = {
     "moe_intermediate_size": 2048,
     "n_shared_experts": 1,
     "first_k_dense_replace": 3,
+    "num_nextn_predict_layers": 1,
     "routed_scaling_factor": 2.5,
     "max_position_embeddings": 202752,
     "rms_norm_eps": 1e-5,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @options.model
 @options.workload
 @options.lowering
+@options.draft
 @options.parallel
 @options.memory
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")

@@ -18,10 +18,11 @@ from .ending import echo
 @options.model
 @options.workload
 @options.lowering
+@options.draft
 @options.parallel
 @click.option(
     "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "both"]),
+    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
     default="both",
     show_default=True,
     help="The step; both are all that there are.",

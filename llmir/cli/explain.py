@@ -17,11 +17,12 @@ from .command import command
 @click.argument("op", metavar="OP")
 @click.option(
     "--phase",
-    type=click.Choice(["encode", "prefill", "decode"]),
+    type=click.Choice(["encode", "prefill", "decode", "draft"]),
     help="The step: decode is the last one.  [default: prefill]",
 )
 @options.workload
 @options.lowering
+@options.draft
 @options.parallel
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 PRICING = ("cost", "engine", "efficiency")
 
 
-def read(model: str, logits: str | None = None, *, lenient: bool = False) -> Program:
+def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
     """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
     from llmir import api
 
     if logits and is_ir(model):
         raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
-    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient)
+    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient, draft=draft)
 
 
 def is_ir(model: str) -> bool:
@@ -69,7 +69,8 @@ def lowered(given: Mapping[str, Any]) -> Program:
     """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
     from llmir import api
 
-    program = read(given["model"], given["logits"], lenient=given["lenient"])
+    how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
+    program = read(given["model"], given["logits"], **how)
     steps = _asked(program, given)
     return api.run(program, around(given, steps))
 
@@ -98,7 +99,8 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_prompts(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+    ranks = [*_route(given), *_shard(given), *_slices(given)]
+    return [*before, *_prompts(given), *_stages(given), *pipeline, *ranks, *after]
 
 
 def _prompts(given: Mapping[str, Any]) -> list[Pass]:
@@ -136,6 +138,13 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
     asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
     return [asked] if asked != Shard() else []
+
+
+def _slices(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass by which stages send slices, where each of several ranks holds all that they send."""
+    from llmir.passes.slice_sends import SliceSends
+
+    return [SliceSends()] if given["pp"] != (1,) and given["tp"] > 1 and not given["sp"] else []
 
 
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:

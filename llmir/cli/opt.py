@@ -22,12 +22,19 @@ from .command import command
 @click.option(
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
 )
+@options.draft
 @options.precision
 @options.parallel
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @options.output("Write a file (.ir) instead of stdout.")
 def opt(
-    model: str, pipeline: str, logits: str | None, lenient: bool, output_file: str | None, **given: Any
+    model: str,
+    pipeline: str,
+    logits: str | None,
+    lenient: bool,
+    draft: bool,
+    output_file: str | None,
+    **given: Any,
 ) -> None:
     """Lower a model, or read IR from a file or stdin (-), run passes over it, and print the IR.
 
@@ -47,6 +54,8 @@ def opt(
 
     form = output.choose(output_file, None, Program)
 
-    program = api.run(inputs.read(model, logits, lenient=lenient), inputs.around(given, pipeline))
+    program = api.run(
+        inputs.read(model, logits, lenient=lenient, draft=draft), inputs.around(given, pipeline)
+    )
     output.result(program, form, output_file)
     output.note(*program.notes)

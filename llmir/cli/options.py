@@ -26,6 +26,10 @@ model = _stack(
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
 )
 
+draft = click.option(
+    "--draft", is_flag=True, help="The layer that predicts further tokens too, as a phase that drafts."
+)
+
 logits = click.option(
     "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
 )

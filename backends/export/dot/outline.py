@@ -22,6 +22,8 @@ from .scope import Scope, scopes
 
 _GROUPS = {
     "attention_core": "attention",
+    "compressor": "attention",
+    "indexer": "attention",
     "router": "experts",
     "routed_experts": "experts",
     "shared_experts": "experts",
@@ -309,7 +311,7 @@ def _grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
     found: list[Box] = []
     following = ""
     for box in reversed(list(boxes)):
-        own = "" if box.group == "norm" else box.group
+        own = "" if box.group in ("norm", "streams") else box.group
         following = own or following
         found.append(replace(box, group=following or box.group))
     return tuple(reversed(found))

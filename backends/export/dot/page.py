@@ -9,6 +9,7 @@ from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts, units
+from llmir.graph import APART
 
 from .label import FONT, INK, MUTED, PAINT, fit, font, label, left, table, width
 from .outline import Outline, pattern
@@ -92,8 +93,8 @@ def step_words(report: Report) -> tuple[str, str]:
     """The name of a step's phase, and its sizes."""
     if report.beside:
         return "STEP", facts.step_title(report)
-    if report.program.patches:
-        return "ENCODE", facts.step_title(report)
+    if report.phase in APART:
+        return report.phase.upper(), facts.step_title(report)
     batch, new, context = int(report.batch), int(report.new), int(report.context)
     name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
     cached = f", context {context}" if context else ""

@@ -20,7 +20,7 @@ from llmir.views import exported, exporter, format_of, suffixes
 from . import full, layer, overview
 from .outline import Outline, outline
 
-PHASES = ("encode", "prefill", "decode", "both")
+PHASES = ("encode", "prefill", "decode", "draft", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
     "overview": overview.draw,
     "layer": layer.draw,
@@ -109,7 +109,9 @@ def _steps(job: Report | Workload, phase: str) -> list[Report]:
             raise InputError(f"a picture shows one point, not a grid of {job.shape}")
         return [job]
     if phase not in ("both", *job.steps):
-        why = {"encode": "without images", "decode": "that generates 1 token"}.get(phase, "without tokens")
+        why = {"encode": "without images", "decode": "that generates 1 token", "draft": "without draft"}.get(
+            phase, "without tokens"
+        )
         raise InputError(f"phase: a workload {why} has no {phase} step; draw its {' or '.join(job.steps)}")
     return [step for name, step in job.steps.items() if phase in (name, "both")]
 
