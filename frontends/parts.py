@@ -12,7 +12,7 @@ from llmir.errors import UnsupportedError
 from .blocks import Norm
 from .config import Config
 from .decoder import Decoder, Draft
-from .layers import Layer, Whole
+from .layers import Layer, Norms, Sublayer, Whole
 from .mixers import Attention
 from .mlps import Mlp, Moe, Routing
 from .rope import rope
@@ -176,6 +176,18 @@ def mlp(config: Config, **differences: Any) -> Mlp:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
+
+
+_NORMS = Norms()
+
+
+def paired(mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS) -> tuple[Layer, ...]:
+    """A layer for each two; of the same two it is one object, which takes no time to tell from others."""
+    made: dict[tuple[int, int], Layer] = {}
+    return tuple(
+        made.setdefault((id(mixer), id(mlp)), Layer(mixer, mlp, norms))
+        for mixer, mlp in zip(mixers, mlps, strict=True)
+    )
 
 
 def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
