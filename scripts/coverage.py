@@ -99,7 +99,7 @@ def main() -> None:
     compared = sum(n for (_, there), n in counts.items() if there)
     said = (
         f"Of {compared} classes with a default config {counts['equal', True]} are equal, "
-        f"{counts['DIFFERENT', True]} differ, and {counts['refused', True]} are refused by name. "
+        f"{counts['DIFFERENT', True]} differ, {counts['refused', True]} refused by name. "
         f"{len(rows) - compared} more have none."
     )
     lines = [f"| `{n}` | {p} | {v}{f' ({why})' if why else ''} |" for n, p, v, why in rows]
