@@ -70,6 +70,8 @@ class PruneTokens(Pass):
             raise PassError(f"{here} has {depth} layers, got counts of {len(counts)}")
         for graph in program.graphs.values():
             for node in graph.nodes:
+                if node.op.loop and len(node.results) > node.op.loop.carried:
+                    raise PassError(f"{here}: later layers read keys of earlier ones, with their tokens")
                 stated = str(getattr(node.op, "mask", "causal")).partition("(")[0]
                 if stated not in _MASKS:
                     why = "has no meaning among fewer tokens"

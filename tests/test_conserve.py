@@ -216,6 +216,23 @@ def test_bytes_of_a_rank_never_rise_with_tp(config: dict[str, Any], before: str)
     assert all(a >= b for x, y in pairwise(found) for a, b in zip(x, y, strict=True))
 
 
+SCANS = ("zamba2-1.2b", "nemotron-h-8b", "qwen3.5-9b", "minimax-m1", "kimi-linear-48b-a3b")
+
+
+@pytest.mark.parametrize("model", SCANS)
+def test_a_scan_is_split_over_its_heads(model: str) -> None:
+    """All but the scores of one group, whose B and C every head reads (Zamba2): on each rank."""
+    program = llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE)
+    after = llmir.run(program, "shard{tp=4, dp=2}")
+    held = conservation(program, after, batch=2, new=130)
+    assert held.problems == ()
+    one, each = (llmir.analyze(p, "h100-sxm", batch=2, new=130, context=0) for p in (program, after))
+    flops = held.totals["matmul_flops"]
+    assert (flops.unsharded, flops.ranks) == (one.matmul_flops, each.matmul_flops * 8)
+    scans = {s.name.rpartition(".")[2] for s in held.replicated if ".scan" in s.name}
+    assert scans == ({"scan#0"} if model == "zamba2-1.2b" else set())
+
+
 def test_another_model_is_not_conserved() -> None:
     small, large = llmir.load("qwen3-0.6b"), llmir.load("qwen3-1.7b")
     held = conservation(small, llmir.run(large, "shard{tp=2}"))

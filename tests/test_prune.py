@@ -201,6 +201,8 @@ def test_what_cannot_be_pruned_says_so() -> None:
         pruned(program, "5, 4, 2")
     with pytest.raises(PassError, match=r"a mask by position \(chunk\)"):
         pruned(llmir.load("llama-4-scout"), "64x48")
+    with pytest.raises(PassError, match="read keys of earlier ones"):
+        pruned(llmir.load("gemma-3n-e4b"), "64x12, 32x23")
 
 
 STEPS: list[dict[str, Any]] = [

@@ -213,32 +213,40 @@ def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding
 
 
 def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[Share]:
-    """The products of an op, one a result; each is split where any of its axes is."""
+    """The products of an op, one a result; each is split where any of its axes is.
+
+    Those of a scan have no result of their own, and some read one operand alone: each is split as all are
+    together, or as one is (a group's B and C, where it has more heads than ranks have groups).
+    """
     op, results, mesh = node.node.op, node.node.results, program.mesh
     operands = node.graph.operand_types(node.node)
     mine = work(op, operands, results, mesh) if operands else None
     if mine is None or not mine.matrix:
         return
     alone = work(op, tuple(t.laid() for t in operands), tuple(t.laid() for t in results), ONE_DEVICE)
-    parts = [(node.path, (*operands, *results), mine.matrix, alone.matrix)]
+    every: tuple[Tensor, ...] = (*operands, *results)
+    scan = len(mine.gemms) > len(results) > 1
+    parts = [(node.path, every, mine.matrix, alone.matrix)]
     if len(results) > 1:
         flops = [[2 * g.batch * g.m * g.n * g.k for g in done.gemms] for done in (mine, alone)]
-        parts = [
-            (f"{node.path}#{i}", (operands[0], operands[1 + i], result), *done)
-            for i, (result, *done) in enumerate(zip(results, *flops, strict=True))
-        ]
+        own = [every if scan else (operands[0], operands[1 + i], results[i]) for i in range(len(flops[0]))]
+        parts = [(f"{node.path}#{i}", *part) for i, part in enumerate(zip(own, *flops, strict=True))]
     for name, types, local, whole in parts:
+        one, ranks = times * int(at(whole)), times * int(at(local)) * mesh.devices
         # A sum is not split work: each rank does all of its summand.
-        split = {a for t in types for p in (*t.placements, t.tokens) for a in p}
+        splits = [{a for p in (*t.placements, t.tokens) for a in p} for t in types]
+        copies, *alike = (mesh.devices // mesh.size(split) for split in (set().union(*splits), *splits))
+        if scan and ranks != copies * one:
+            copies = next((c for c in alike if ranks == c * one), copies)
         yield Share(
             "matmul_flops",
             name,
             op.block,
             node.repeat,
-            mesh.devices // mesh.size(split),
+            copies,
             all(_even(program, t, at) for t in types),
-            times * int(at(whole)),
-            times * int(at(local)) * mesh.devices,
+            one,
+            ranks,
         )
 
 
