@@ -39,7 +39,7 @@ def built(preset: Preset) -> int | str:
     try:
         config = transformers.AutoConfig.for_model(kind, **fields)
         with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config)
+            model = (cls._from_config if cls else transformers.AutoModelForCausalLM.from_config)(config)
     except Exception as error:  # whatever a class raises of a config
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return sum(p.numel() for p in model.parameters())
