@@ -47,6 +47,7 @@ mutants: $(READY) ## small changes to the code, of which the tests must notice 9
 
 bench: $(READY) ## how fast llmir itself is
 	@$(RUN)/python benchmarks/speed.py
+	@$(RUN)/python benchmarks/families.py
 
 wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
 	@sh scripts/wheel.sh "$(RUN)/python"

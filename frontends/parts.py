@@ -12,7 +12,7 @@ from llmir.errors import UnsupportedError
 from .blocks import Norm
 from .config import Config
 from .decoder import Decoder, Draft
-from .layers import Layer, Whole
+from .layers import Layer, Norms, Sublayer, Whole
 from .mixers import Attention
 from .mlps import Mlp, Moe, Routing
 from .rope import rope
@@ -47,6 +47,16 @@ def kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...
         if kind not in known:
             fact = f"{show(kind)} is not modelled; {' or '.join(map(show, known))} is"
             raise config.error(f"layer_types[{i}]", fact, UnsupportedError)
+    return found
+
+
+def widths(config: Config) -> tuple[int, ...]:
+    """By layer the width of its MLP: `intermediate_size` is one for all, or one for each."""
+    key, count = "intermediate_size", layers(config)
+    several = isinstance(config.fields.get(key), list | tuple)
+    found = config.integers(key) if several else (config.integer(key),) * count
+    if len(found) != count or not all(found):
+        raise config.error(key, f"expected a positive width for each of {count} layers, got {show(found)}")
     return found
 
 
@@ -166,6 +176,18 @@ def mlp(config: Config, **differences: Any) -> Mlp:
         config.unmodelled(key, (None, 0), "experts in a dense family")
     acts = differences.pop("activation", None) or activation(config)
     return Mlp(config.integer("intermediate_size"), activation=acts, **differences)
+
+
+_NORMS = Norms()
+
+
+def paired(mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS) -> tuple[Layer, ...]:
+    """A layer for each two; of the same two it is one object, which takes no time to tell from others."""
+    made: dict[tuple[int, int], Layer] = {}
+    return tuple(
+        made.setdefault((id(mixer), id(mlp)), Layer(mixer, mlp, norms))
+        for mixer, mlp in zip(mixers, mlps, strict=True)
+    )
 
 
 def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from llmir.names import stored_as
+
 from . import presets
 from .presets import Preset
 
@@ -85,13 +87,11 @@ def find(name: str) -> tuple[Preset, Scheme | None] | None:
     publisher = name.rpartition("/")[0].lower()
     own = next((forms for who, forms in STORED.items() if who.lower() == publisher), {})
     forms: dict[str, Scheme | None] = {**STORED[""], **own}
-    for suffix in sorted(forms, key=len, reverse=True):
-        if re.search(rf"[-_.]{re.escape(suffix)}$", name, re.I):
-            rest = name[: -len(suffix) - 1]
-            preset = presets.find(rest) or _tuned(rest)
-            return (preset, forms[suffix]) if preset else None
-    preset = _tuned(name)
-    return (preset, None) if preset else None
+    rest, form = stored_as(name)
+    if form and form.lower() not in forms:
+        return None
+    preset = (presets.find(rest) if form else None) or _tuned(rest)
+    return (preset, forms[form.lower()] if form else None) if preset else None
 
 
 def _tuned(name: str) -> Preset | None:

@@ -77,7 +77,7 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
 def usual(device: Device) -> Node:
     """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
 
-    >>> usual(load("h100-sxm")).name, usual(load("mi300x")).network
+    >>> usual(load("h100-sxm")).name, usual(load("l40s")).network
     ('DGX-H100', None)
     """
     known = (load(name) for name in clusters())

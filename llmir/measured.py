@@ -249,4 +249,4 @@ def _built(layout: Layout) -> Program:
 
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over])
+    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over, "slice-sends"])

@@ -21,6 +21,21 @@ def normalize(name: str) -> str:
     return "".join(c for c in last.lower() if c.isalnum() or c == ".")
 
 
+_STORED = re.compile(
+    r"(.+?)[-_.]((?:gptq|awq|gguf|fp8|nvfp4|fp4|int4|int8|quantized\.w\d+a\d+)(?:[-_]\w+)*)", re.IGNORECASE
+)
+
+
+def stored_as(name: str) -> tuple[str, str]:
+    """A release's name, and what it says at its end of how weights are stored; "" if nothing.
+
+    >>> stored_as("TheBloke/Llama-2-7B-GPTQ"), stored_as("Qwen3-32B-FP8-dynamic"), stored_as("Qwen/Qwen3-32B")
+    (('TheBloke/Llama-2-7B', 'GPTQ'), ('Qwen3-32B', 'FP8-dynamic'), ('Qwen/Qwen3-32B', ''))
+    """
+    found = _STORED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
+
+
 class Place(NamedTuple):
     """Where a weight lies in a checkpoint: the name of its tensor, and its `piece` of that, if not all.
 

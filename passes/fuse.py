@@ -23,7 +23,9 @@ def _qkv(p: Any, x: Value) -> Any:
 
 
 def _merged_qkv(b: Builder, match: Match, x: Value) -> Any:
-    return _merge(b, x, [match[i] for i in "qkv"], "qkv_proj")
+    nodes = [match[i] for i in "qkv"]
+    up = any(node.name.endswith("up_proj") for node in nodes)  # with gate, and what adapts both
+    return _merge(b, x, nodes, "gate_up_proj" if up else "qkv_proj")
 
 
 def _gate_up(p: Any, x: Value) -> Any:

@@ -151,7 +151,9 @@ class Modules:
 
 
 def _matches(pattern: str, names: set[str]) -> bool:
-    return pattern in names or any(fnmatchcase(n, pattern) for n in names)
+    if pattern in names:
+        return True
+    return any(c in pattern for c in "*?[") and any(fnmatchcase(n, pattern) for n in names)
 
 
 def op_names(graph: Graph, node: Node) -> set[str]:

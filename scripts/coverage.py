@@ -47,12 +47,12 @@ A default config that its own class cannot run is *not runnable*.
 """
 
 
-def built(kind: Any) -> tuple[int, dict[str, Any]]:
+def built(name: str, kind: Any) -> tuple[int, dict[str, Any]]:
     """Parameters of a class's default model, shared ones once, and its config."""
     config = kind.config_class()
     with torch.device("meta"):
         model = kind(config)
-    return sum(p.numel() for p in model.parameters()), {**config.to_dict(), "architectures": [kind.__name__]}
+    return sum(p.numel() for p in model.parameters()), {**config.to_dict(), "architectures": [name]}
 
 
 def broken(kind: Any) -> str:
@@ -73,7 +73,7 @@ def outcome(name: str) -> tuple[str, str, str]:
     if kind is None:
         return "", "in llmir" if name in FAMILIES else "refused", "not in transformers"
     try:
-        parameters, config = built(kind)
+        parameters, config = built(name, kind)
     except Exception as error:  # whatever a class raises of its own defaults
         return "", "not built", f"transformers: {type(error).__name__}"
     try:
@@ -81,7 +81,7 @@ def outcome(name: str) -> tuple[str, str, str]:
     except LlmirError as error:
         if why := broken(kind):
             return "", "not runnable", f"transformers: {why}"
-        fact = "" if kind.__name__ not in FAMILIES else str(error)
+        fact = "" if name not in FAMILIES else str(error)
         return f"{parameters:,}", "refused", fact
     equal = ours == parameters
     return f"{parameters:,}", "equal" if equal else "DIFFERENT", "" if equal else f"{ours:,}"
@@ -95,7 +95,7 @@ def main() -> None:
     compared = sum(n for (_, there), n in counts.items() if there)
     said = (
         f"Of {compared} classes with a default config {counts['equal', True]} are equal, "
-        f"{counts['DIFFERENT', True]} differ, and {counts['refused', True]} are refused by name. "
+        f"{counts['DIFFERENT', True]} differ, {counts['refused', True]} refused by name. "
         f"{len(rows) - compared} more have none."
     )
     lines = [f"| `{n}` | {p} | {v}{f' ({why})' if why else ''} |" for n, p, v, why in rows]

@@ -28,6 +28,10 @@ PUBLISHED = {
     "dgx-h100": ("h100-sxm", 8, 450, 400 / 8),
     "hgx-h200": ("h200", 8, 450, 400 / 8),
     "dgx-b200": ("b200", 8, 900, 400 / 8),
+    "dgx-b300": ("b300", 8, 900, 800 / 8),
+    "mi300x-8": ("mi300x", 8, 448, 400 / 8),
+    "mi325x-8": ("mi325x", 8, 448, 400 / 8),
+    "mi355x-8": ("mi355x", 8, 537.6, 400 / 8),
     "rtx3090-pcie-8": ("rtx3090", 8, 32, None),
     "rtx4090-pcie-8": ("rtx4090", 8, 32, None),
 }
@@ -315,10 +319,10 @@ def test_more_devices_than_a_box_holds_are_in_the_usual_cluster(tmp_path: Path) 
 
     assert step("h100").time_s == step("dgx-h100").time_s
     assert any("are taken to be in DGX-H100: 8 devices a node and 50 GB/s" in n for n in step("h100").notes)
-    for how, on in (("tp=8", "h100"), ("tp=8, dp=2", "mi300x"), ("tp=16", "dgx-h100"), ("tp=16", "gb200")):
+    for how, on in (("tp=8", "h100"), ("tp=8, dp=2", "l40s"), ("tp=16", "dgx-h100"), ("tp=16", "gb200")):
         assert not any("are taken to be" in note for note in step(on, how).notes)
-    says = "16 × MI300X: nothing says what joins more than 8; name a cluster, or a network such as"
-    assert complaint(lambda: step("mi300x")).startswith(says)
+    says = "16 × L40S: nothing says what joins more than 8; name a cluster, or a network such as"
+    assert complaint(lambda: step("l40s")).startswith(says)
     path = tmp_path / "capped.yaml"
     path.write_text("extend: h100-sxm\nname: capped\nmatrix_tflops: {bf16: 500}\n")
     assert any("16 × capped are taken to be in DGX-H100" in note for note in step(path).notes)
@@ -331,11 +335,11 @@ def test_a_network_joins_boxes_that_have_none() -> None:
         {"name": "pcie", "bytes_per_s": 32e9, "latency_s": 1e-6},
         {"name": "network", "bytes_per_s": 25e9, "latency_s": 5e-6},
     ]
-    assert hw.join("mi300x", "1.25 GBps").node == hw.Node("box of 8", 8, hw.Link(1.25e9, direct=True))
-    shown = run(*options[:4], "--hw", "mi300x", "--network", "50GBps,3us")
-    assert "16 × MI300X in 2 × box of 8" in shown
+    assert hw.join("l40s", "1.25 GBps").node == hw.Node("box of 8", 8, hw.Link(1.25e9, direct=True))
+    shown = run(*options[:4], "--hw", "l40s", "--network", "50GBps,3us")
+    assert "16 × L40S in 2 × box of 8" in shown
     assert "links" in shown
-    assert "infinity-fabric, 448 GB/s each way; network, 50.0 GB/s each way" in shown
+    assert "pcie, 32.0 GB/s each way; network, 50.0 GB/s each way" in shown
     slower = [json.loads(run(*options, "mi300x", "--network", n))["ttft_s"] for n in ("50GBps,3us", "5GBps")]
     assert slower[0] < slower[1]
 

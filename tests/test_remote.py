@@ -12,7 +12,8 @@ from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.weights import expected
 from llmir.graph import Program
 
-_ALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 13, "torch_dtype": "bfloat16"}
+_WIDTH = {"hidden_size": 32, "vocab_size": 13, "torch_dtype": "bfloat16"}
+_ALL = {**_WIDTH, "num_attention_heads": 4}
 _SIZES = {**_ALL, "num_hidden_layers": 4, "intermediate_size": 20, "num_key_value_heads": 2}
 
 
@@ -92,7 +93,24 @@ _GRANITE = {
 }
 # Both of the same sizes; the second one's logits are held against transformers.
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (_model("LLaMAForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
+    (_model("LLaMAForCausalLM", **_SIZES, rms_norm_eps=1e-5, model_type="llama"), LLAMA),
+    (
+        _model("PhiMoEForCausalLM", **_SIZES, num_local_experts=4, model_type="phimoe"),
+        _model("PhimoeForCausalLM", **_SIZES, num_local_experts=4, model_type="phimoe"),
+    ),
+    (
+        # As tiiuae/falcon-40b first said it, and as it does now.
+        _model("RWForCausalLM", **_WIDTH, n_layer=2, n_head=4, n_head_kv=2, model_type="RefinedWeb"),
+        _model(
+            "FalconForCausalLM",
+            **_WIDTH,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+            model_type="falcon",
+        ),
+    ),
     (_model("TeleFLMForCausalLM", **_SIZES, rms_norm_eps=1e-5, use_mup=False), LLAMA),
     (_model("Fairseq2LlamaForCausalLM", **_SIZES, rms_norm_eps=1e-5), LLAMA),
     (

@@ -211,9 +211,8 @@ def result(workload: Workload) -> list[tuple[str, str]]:
         ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
     ]
     if w.program.patches:
-        rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else "–"
-        step = f"{units.time(w.e2e_s)}{within(w.prefill.error)}"
-        times = [("step", step), ("throughput", f"{rate} images/s")]
+        (step, time), rate = rates(w)
+        times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
     return [
         *times,
         ("fits", f"{verdict}, peak {units.bytes(peak)} of {limit}"),
@@ -229,6 +228,15 @@ def _share(workload: Workload) -> str:
 def _caches(priced: Report | Workload) -> str:
     """How caches are reserved, if not by their bytes."""
     return "" if priced.cache_policy == "exact" else f", caches {priced.cache_policy}"
+
+
+def rates(w: Workload) -> list[tuple[str, str]]:
+    """Times and throughput in a line: of requests, or of images alone."""
+    if w.program.patches:
+        rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else _NONE
+        return [("step", units.time(w.e2e_s)), (rate, "images/s")]
+    later = [("TPOT", units.time(w.tpot_s))] if w.tpot_s is not None else []
+    return [("TTFT", units.time(w.ttft_s)), *later, (units.digits(w.output_tokens_per_s), "tokens/s")]
 
 
 def step_lines(report: Report) -> list[tuple[str, str]]:

@@ -11,27 +11,11 @@ from ..decoder import Decoder
 from ..family import family
 from ..layer_input import LayerTable, PerLayer
 from ..layers import Layer, Whole
-from ..mixers import Attention
+from ..lending import FULL, KINDS, SLIDING, lending
 from ..mlps import Mlp
-from ..parts import activation, attention, decoder, heads, kinds, layers, window
+from ..parts import activation, attention, decoder, heads, kinds, layers, widths, window
 from ..rope import ropes
 from .gemma import SANDWICH, TANH, rounded
-
-KINDS = SLIDING, FULL = ("sliding_attention", "full_attention")
-
-
-def mixers(config: Config, full: Attention, sliding: Attention, types: tuple[str, ...], shared: int) -> Any:
-    """By layer its attention; the last ones, `shared` unless it is stated, have no keys of their own."""
-    key = "num_kv_shared_layers"
-    shared = config.integer(key, shared, minimum=0, maximum=len(types))
-    own = types[: len(types) - shared]
-    if shared and {*own} != {*types}:
-        missing = min({*types} - {*own})
-        raise config.error(key, f"{shared} leaves no {missing} with keys of its own, which others read")
-    each = {FULL: full, SLIDING: sliding}
-    lending = {kind: replace(mixer, lends=mixer.sees) if shared else mixer for kind, mixer in each.items()}
-    borrowing = {kind: replace(mixer, borrows=mixer.sees) for kind, mixer in each.items()}
-    return [lending[kind] for kind in own] + [borrowing[kind] for kind in types[len(own) :]]
 
 
 def model(
@@ -71,24 +55,22 @@ def gemma3n(config: Config) -> Decoder:
     laurel = Laurel(config.integer("laurel_rank", 64))
     own = PerLayer(config.integer("hidden_size_per_layer_input", 256), tanh)
     scaled = config.flag("altup_correct_scale", True)
+    pairs = zip(widths(config), _shares(config), strict=True)
+    mlps = [Mlp(width, activation=tanh, sparsity=share) for width, share in pairs]
     stack = tuple(
         Alternating(Layer(mixer, mlp, SANDWICH, laurel=laurel, tail=own), streams, scaled)
-        for mixer, mlp in zip(mixers(config, full, sliding, types, 15), _mlps(config, tanh), strict=True)
+        for mixer, mlp in zip(lending(config, full, sliding, types, 15), mlps, strict=True)
     )
     return model(config, "Gemma3nForCausalLM", stack, own.size, 30.0, altup=streams)
 
 
-def _mlps(config: Config, activation: str) -> list[Mlp]:
-    """By layer: a width for all or one for each, and a sparsity for each; absent, the first ten have one."""
-    key, sparse, count = "intermediate_size", "activation_sparsity_pattern", layers(config)
-    several = isinstance(config.fields.get(key), list | tuple)
-    widths = config.integers(key) if several else (config.integer(key, 16384),) * count
-    if len(widths) != count or not all(widths):
-        raise config.error(key, f"expected a positive width for each of {count} layers, got {len(widths)}")
-    shares = (0.95,) * 10 + (0.0,) * (count - 10) if count > 10 else (0.0,) * count
-    if config.fields.get(sparse) is not None:
-        shares = config.numbers(sparse, count, zero=True)
-    config.ignore(sparse)
-    if max(shares) >= 1:
-        raise config.error(sparse, f"expected shares below 1, got {max(shares)}")
-    return [Mlp(w, activation=activation, sparsity=s) for w, s in zip(widths, shares, strict=True)]
+def _shares(config: Config) -> tuple[float, ...]:
+    """By layer how much of what is activated is not kept; absent, of the first ten of more than ten."""
+    key, count = "activation_sparsity_pattern", layers(config)
+    found = tuple(0.95 if count > 10 and i < 10 else 0.0 for i in range(count))
+    if config.fields.get(key) is not None:
+        found = config.numbers(key, count, zero=True)
+    config.ignore(key)
+    if max(found) >= 1:
+        raise config.error(key, f"expected shares below 1, got {max(found)}")
+    return found

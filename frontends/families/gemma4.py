@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-from llmir.errors import UnsupportedError
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..layer_input import PerLayer
 from ..layers import Layer
+from ..lending import FULL, GROUPS, KINDS, SLIDING, lending, sizes
 from ..mixers import Attention
 from ..mlps import Mixture, Mlp, Moe, Routing
 from ..parts import activation, attention, check_chosen, heads, kinds, layers, window
 from ..rope import ropes
 from .gemma import SANDWICH, TANH
-from .gemma3n import FULL, KINDS, SLIDING, mixers, model
+from .gemma3n import model
 
-_GROUPS = "num_global_key_value_heads"
+_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
 _ROPES = {
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -43,11 +43,9 @@ def gemma4(config: Config) -> Decoder:
         mlp = Mlp(width * (double if mixer.borrows else 1), activation=tanh)
         if not experts:
             return Layer(mixer, mlp, SANDWICH, tail=tail)
-        names = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
-        norms = replace(SANDWICH, before_mlp=None)
-        return Layer(mixer, Mixture(mlp, experts, names), norms, tail=tail)
+        return Layer(mixer, Mixture(mlp, experts, _NORMS), replace(SANDWICH, before_mlp=None), tail=tail)
 
-    stack = tuple(map(layer, mixers(config, *_attention(config, types), types, 0)))
+    stack = tuple(map(layer, lending(config, *_attention(config, types), types, 0)))
     return model(config, "Gemma4ForCausalLM", stack, tail.size, 0.0)
 
 
@@ -55,37 +53,14 @@ def _attention(config: Config, types: tuple[str, ...]) -> tuple[Attention, Atten
     """That of layers that see all, of other heads and maybe one projection to k and v, and with windows."""
     bias, one = config.flag("attention_bias", False), config.flag("attention_k_eq_v", False)
     count, kv, size = heads(config, None, None)
-    wide, groups = _sizes(config, types, size, kv, one)
+    wide, groups = sizes(config, types, size, kv, apart=one)
     if count % groups:
-        raise config.error(_GROUPS, f"{groups} does not divide {count} attention heads")
+        raise config.error(GROUPS, f"{groups} does not divide {count} attention heads")
     local, whole = ropes(config, (size, wide), 131072, 1e4, 1e6, default=_ROPES)
-    sliding = attention(
-        config,
-        rope=local,
-        mask=window(config, 512),
-        scale=1.0,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm="head",
-        bare_v=True,
-    )
+    how: dict[str, Any] = {"qk_norm": "head", "bare_v": True, "scale": 1.0, "mask": window(config, 512)}
+    sliding = attention(config, rope=local, qkv_bias=bias, out_bias=bias, **how)
     full = replace(sliding, rope=whole, mask="causal", head_dim=wide, kv_heads=groups, one_kv=one)
     return full, sliding
-
-
-def _sizes(config: Config, types: tuple[str, ...], size: int, kv: int, one: bool) -> tuple[int, int]:
-    """The head size and key/value heads of layers that see all, in either spelling."""
-    key, stated = "per_layer_config", config.nested("per_layer_config")
-    wide, groups = config.integer("global_head_dim", 512), config.optional_integer(_GROUPS)
-    if stated is None:
-        return wide, groups if one and groups else kv
-    each = {name: stated.nested(name) or config for name in stated.fields}
-    found = {(own.integer("head_dim", size), own.integer("num_key_value_heads", kv)) for own in each.values()}
-    full = [i for i, kind in enumerate(types) if kind == FULL]
-    if len(found) != 1 or sorted(int(i) if i.isdigit() else -1 for i in each) != full:
-        fact = f"sizes other than one for all layers of {FULL} are not modelled"
-        raise config.error(key, fact, UnsupportedError)
-    return found.pop()
 
 
 def _experts(config: Config, activation: str) -> Moe:

@@ -11,7 +11,7 @@ from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Attention, Mamba2, Sides
 from ..mlps import Mlp, Moe
-from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp
+from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp, paired
 from ..scans import channels, mamba2
 from .granite_moe import shared, stacked
 
@@ -34,8 +34,9 @@ def bamba(config: Config) -> Decoder:
     config.ignore("mamba_dt_rank")  # of Mamba 1
     keeps, chosen = _scan(config, 1e-5), config.integers("attn_layer_indices")
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
-    stack = (Layer(attends if i in chosen else keeps, wide, _NORMS) for i in range(layers(config)))
-    return decoder(config, "BambaForCausalLM", tuple(stack), names=_NAMES, eps_default=1e-5)
+    count = layers(config)
+    stack = paired((attends if i in chosen else keeps for i in range(count)), [wide] * count, _NORMS)
+    return decoder(config, "BambaForCausalLM", stack, names=_NAMES, eps_default=1e-5)
 
 
 @family("GraniteMoeHybridForCausalLM", "granitemoehybrid")
@@ -62,10 +63,11 @@ def granite_hybrid(config: Config) -> Decoder:
     own |= {"linear_attention": keeps, "mamba": keeps}
     residual = config.number("residual_multiplier", 1.0)
     found = kinds(config, ("mamba",) * layers(config), *own)
+    made = {kind: Layer(mixer, wide, residual=residual) for kind, mixer in own.items()}
     return decoder(
         config,
         "GraniteMoeHybridForCausalLM",
-        tuple(Layer(own[kind], wide, residual=residual) for kind in found),
+        tuple(made[kind] for kind in found),
         embedding_scale=config.number("embedding_multiplier", 1.0),
         logits_scale=1 / config.number("logits_scaling", 1.0),
     )

@@ -6,9 +6,9 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
-from ..layers import Layer, Norms
+from ..layers import Norms
 from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, layers
+from ..parts import attention, check_chosen, decoder, layers, paired
 from ..scans import mamba
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
@@ -33,9 +33,10 @@ def jamba(config: Config) -> Decoder:
     at = _period(config, "attn_layer", 8, 4)
     chosen = _period(config, "expert_layer", 2, 1)
     every = range(layers(config))
-    stack = (Layer(attends if i in at else keeps, sparse if i in chosen else dense, _NORMS) for i in every)
+    mixers = (attends if i in at else keeps for i in every)
+    stack = paired(mixers, (sparse if i in chosen else dense for i in every), _NORMS)
     names = Names(norm="model.final_layernorm")
-    return decoder(config, "JambaForCausalLM", tuple(stack), names=names)
+    return decoder(config, "JambaForCausalLM", stack, names=names)
 
 
 def _period(config: Config, what: str, period: int, offset: int) -> range:

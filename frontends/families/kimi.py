@@ -9,10 +9,10 @@ from ..config import Config
 from ..decoder import Decoder
 from ..family import family
 from ..latents import latent
-from ..layers import Layer, Sublayer
+from ..layers import Sublayer
 from ..mixers import kda
 from ..mlps import Mlp, apart
-from ..parts import decoder, has_experts, kinds, layers
+from ..parts import decoder, has_experts, kinds, layers, paired
 from .deepseek import by_groups, experts
 
 _KINDS = ("linear_attention", "full_attention")
@@ -52,8 +52,8 @@ def kimi_linear(config: Config) -> Decoder:
     keeps = kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
     mixers: dict[str, Sublayer] = {_KINDS[0]: keeps, _KINDS[1]: attends}
     first = config.integer("first_k_dense_replace", 1, minimum=0)
-    found = zip(kinds(config, _usual(config, linear), *_KINDS), has_experts(config, first), strict=True)
-    stack = tuple(Layer(mixers[kind], sparse if routed else dense) for kind, routed in found)
+    found = (mixers[kind] for kind in kinds(config, _usual(config, linear), *_KINDS))
+    stack = paired(found, (sparse if routed else dense for routed in has_experts(config, first)))
     return decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5)
 
 

@@ -8,10 +8,10 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
-from ..layers import Layer, Norms, Sublayer
+from ..layers import Norms, Sublayer
 from ..mixers import ShortConv
 from ..mlps import Mlp, Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, kinds, layers
+from ..parts import attention, check_chosen, decoder, kinds, layers, paired
 
 _NORMS = Norms("operator_norm", before_mlp="ffn_norm")
 _MODULE, _MATRICES = "feed_forward", ("w1", "w3", "w2")
@@ -60,8 +60,8 @@ def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequ
     )
     bias = config.flag("conv_bias", False)
     conv = ShortConv(config.integer("hidden_size"), config.integer("conv_L_cache", 3), bias)
-    own = zip(kinds(config, usual, "conv", "full_attention"), mlps, strict=True)
-    stack = tuple(Layer(conv if kind == "conv" else attends, mlp, _NORMS) for kind, mlp in own)
+    own = kinds(config, usual, "conv", "full_attention")
+    stack = paired((conv if kind == "conv" else attends for kind in own), mlps, _NORMS)
     norm, names = Norm(config.number("norm_eps", 1e-5)), Names(norm="model.embedding_norm")
     tied = config.flag("tie_embedding", True)
     return decoder(config, architecture, stack, norm=norm, tied_default=tied, names=names)

@@ -10,8 +10,8 @@ from ..parts import attention, decoder, layers, mlp
 
 
 @family("LlamaForCausalLM", "llama")
-@family("LLaMAForCausalLM")
-@family("Fairseq2LlamaForCausalLM")
+@family("LLaMAForCausalLM", "llama")
+@family("Fairseq2LlamaForCausalLM", "llama")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
     bias = config.flag("attention_bias", False)

@@ -19,7 +19,7 @@ _POSITIONS, _KV_HEADS = 131072, 8
 
 
 @family("MistralForCausalLM", "mistral")
-@family("GritLM")
+@family("GritLM", "mistral")
 def mistral(config: Config) -> Decoder:
     """MistralForCausalLM: a window of 4096 in all layers, unless `sliding_window` says otherwise."""
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS}

@@ -59,14 +59,18 @@ def bloom(config: Config) -> Decoder:
 
 
 @family("FalconForCausalLM", "falcon")
+@family("RWForCausalLM", "RefinedWeb", "RefinedWebModel", "falcon")
 def falcon(config: Config) -> Decoder:
     """FalconForCausalLM: 7B (one key/value head), 40B, 180B and 11B (`new_decoder_architecture`), RW (ALiBi).
 
     ALiBi's slopes are scaled as the scores are.
     """
-    config.spelled(hidden_size="n_embed", num_key_value_heads="num_kv_heads", hidden_act="activation")
+    old = "n_head_kv" in config.fields  # of the code that the first checkpoints brought along
+    config.spelled(hidden_size="n_embed", num_key_value_heads="n_head_kv" if old else "num_kv_heads")
+    config.spelled(hidden_act="activation", num_attention_heads="n_head", num_hidden_layers="n_layer")
+    config.fixed("residuals taken behind the norm", apply_residual_connection_post_layernorm=False)
     count, groups, size = heads(config, None, None)
-    new, one = config.flag("new_decoder_architecture", False), config.flag("multi_query", True)
+    new, one = config.flag("new_decoder_architecture", old), config.flag("multi_query", True)
     beside, alibi = config.flag("parallel_attn", True), config.flag("alibi", False)
     if new:
         config.unmodelled("parallel_attn", (True,), "the new architecture one after the other")

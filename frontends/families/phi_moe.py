@@ -18,6 +18,7 @@ _POSITIONS, _THETA = 131072, 1e6
 
 
 @family("PhimoeForCausalLM", "phimoe")
+@family("PhiMoEForCausalLM", "phimoe")
 def phi_moe(config: Config) -> Decoder:
     """PhimoeForCausalLM: LayerNorm, biases of attention, and two experts by the choice of SparseMixer."""
     config.unmodelled("num_experts_per_tok", (2,), "another number of experts than SparseMixer's")

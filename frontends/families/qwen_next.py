@@ -8,10 +8,10 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Sublayer
+from ..layers import Sublayer
 from ..mixers import DeltaNet
 from ..mlps import Mlp, Moe
-from ..parts import attention, decoder, drafts, kinds, layers, mlp
+from ..parts import attention, decoder, drafts, kinds, layers, mlp, paired
 from ..rope import on_axes
 from .qwen import experts_of, mlps_of
 
@@ -79,7 +79,7 @@ def _decoder(
     every = config.integer("full_attention_interval", 4)
     usual = (_KINDS[(i + 1) % every == 0] for i in range(layers(config)))
     mixers = (attends if kind == _KINDS[1] else keeps for kind in kinds(config, usual, *_KINDS))
-    stack = tuple(Layer(mixer, mlp) for mixer, mlp in zip(mixers, mlps, strict=True))
+    stack = paired(mixers, mlps)
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return decoder(config, architecture, stack, norm=norm)
 

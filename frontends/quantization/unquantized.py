@@ -38,16 +38,19 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     # Only these can tell one expert from another; the others are asked of one.
     telling = tuple(e for e in entries if re.search(r"^re:|\*|^\d|experts\.\d", e))
     others = tuple(e for e in entries if e not in telling)
+    # What has no digit, and `*` alone that may stand for one, says the same of all layers of a body.
+    alike = not any(re.search(r"^re:|[\d?\[]", e) for e in entries)
     for at, module in _modules(program) if entries else ():
-        experts = _experts(at) if telling and "{expert}" in module else 1
-        for layer in at.layers:
+        experts = _experts(at) if telling and "{expert}" in module and not alike else 1
+        for layer in [at.layers.first] if alike else at.layers:
             names = [numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)]
             left = {_named(others, names[0]) or _named(telling, name) for name in names}
             if len(left) > 1:
                 fact = "some experts are left as they are; all or none is modelled"
                 raise UnsupportedError(f"{_WHERE}: {names[0].rpartition('.0.')[0]}: {fact}")
             if left == {True}:
-                found[layer].add(pattern(module))
+                for each in at.layers if alike else [layer]:
+                    found[each].add(pattern(module))
     return tuple(map(frozenset, found))
 
 

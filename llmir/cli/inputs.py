@@ -99,7 +99,8 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    return [*before, *_prompts(given), *_stages(given), *pipeline, *_route(given), *_shard(given), *after]
+    ranks = [*_route(given), *_shard(given), *_slices(given)]
+    return [*before, *_prompts(given), *_stages(given), *pipeline, *ranks, *after]
 
 
 def _prompts(given: Mapping[str, Any]) -> list[Pass]:
@@ -137,6 +138,13 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
     asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
     return [asked] if asked != Shard() else []
+
+
+def _slices(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass by which stages send slices, where each of several ranks holds all that they send."""
+    from llmir.passes.slice_sends import SliceSends
+
+    return [SliceSends()] if given["pp"] != (1,) and given["tp"] > 1 and not given["sp"] else []
 
 
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:

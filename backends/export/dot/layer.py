@@ -137,7 +137,7 @@ _EDGES = {
 
 def _section_head(outline: Outline, section: Section, inner: float) -> str:
     share = units.percent(outline.share(section.total_s))
-    name = fit(section.title, 12, inner / 2 + 30, bold=True)
+    name = fit(section.title, 12, inner - 20, bold=True)
     times = f"{units.time(section.total_s / section.times)} each, {units.time(section.total_s)} · {share}"
     return table(
         [

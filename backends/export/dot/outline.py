@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 
 import networkx as nx
@@ -59,7 +59,7 @@ class Box:
         return float(self.cost.read_bytes + self.cost.write_bytes)
 
     @property
-    def likeness(self) -> object:
+    def likeness(self) -> tuple[object, ...]:
         """Equal for ops that do the same at the same cost in another layer."""
         return (self.name, self.op, self.results, self.cost.time_s, self.bytes, self.cost.repeat)
 
@@ -69,7 +69,8 @@ class Section:
     """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
 
     `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them;
-    `nest` is how often each repeat around it runs, outermost first.
+    `nest` is how often each repeat around it runs, outermost first, and `body` the graph that it is. Where
+    that lies in several `places` of the pattern, it is drawn once, and `nest` is of the first.
     """
 
     prefix: str
@@ -78,6 +79,8 @@ class Section:
     micro_batches: int = 1
     stages: int = 1
     nest: tuple[int, ...] = ()
+    body: str = ""
+    places: int = 1
 
     @property
     def id(self) -> str:
@@ -92,7 +95,8 @@ class Section:
     @property
     def period(self) -> tuple[str, int] | None:
         """The body of several layers that it is one of, and how often that runs; None of a layer alone."""
-        return (self.prefix.rpartition(".")[0], prod(self.nest[:-1])) if len(self.nest) > 1 else None
+        nested = len(self.nest) > 1 and self.places == 1
+        return (self.prefix.rpartition(".")[0], prod(self.nest[:-1])) if nested else None
 
     @property
     def sees(self) -> str:
@@ -113,7 +117,7 @@ class Section:
     def count(self) -> str:
         """How often a micro-batch runs it, and on how many stages."""
         stages = f" on {self.stages} stages" if self.stages > 1 else ""
-        nest = f" = {' × '.join(map(str, self.nest))}" if len(self.nest) > 1 else ""
+        nest = f" = {' × '.join(map(str, self.nest))}" if self.period else ""
         return f"× {self.times // self.micro_batches}{nest}{stages}"
 
     @property
@@ -196,6 +200,21 @@ class Outline:
         return "residual" if gap > 1 and link.like else "side"
 
 
+def pattern(program: Program) -> str:
+    """The layers in order, as repeats of repeats; nothing where all are alike."""
+
+    def words(name: str) -> str:
+        loops = program[name].loops.values()
+        return " · ".join(f"{loop.times} × {inner(loop.body)}".removeprefix("1 × ") for loop in loops)
+
+    def inner(body: str) -> str:
+        return f"({words(body)})" if program[body].loops else body.removesuffix("_layer")
+
+    first = program[program.entries[0]].loops.values()
+    alike = len(first) < 2 and not any(program[loop.body].loops for loop in first)
+    return "" if alike or len(program.entries) > 1 else words(program.entries[0])
+
+
 def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
     """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
     program = report.program
@@ -210,7 +229,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
         _section(path, tuple(run), program)
         for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
     ]
-    sections = tuple(runs) if unrolled else tuple(_over_stages(_folded(runs)))
+    sections = tuple(runs) if unrolled else tuple(_gathered(_over_stages(_folded(runs))))
     inlets, links = _links(sections, places, ids)
     return Outline(report, (*sections, *_overheads(report, ids)), inlets, links)
 
@@ -248,20 +267,43 @@ def _note(report: Report, rows: Sequence[OpCost]) -> str:
 def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
     stage, _, inside = path.partition(".")
     prefix = path if len(program.entries) == 1 or stage not in program.entries else inside
-    nest = _nest(program, path) if prefix else ()
-    return Section(prefix, _grouped(boxes) if prefix else boxes, (path,), program.micro_batches, nest=nest)
+    nest, body = _nest(program, path) if prefix else ((), "")
+    own = _grouped(boxes) if prefix else boxes
+    return Section(prefix, own, (path,), program.micro_batches, nest=nest, body=body)
 
 
-def _nest(program: Program, path: str) -> tuple[int, ...]:
-    """How often each repeat on a path runs; nothing for a path that numbers iterations or names a stage."""
+def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
+    """How often each repeat on a path runs, and the body of the last.
+
+    Nothing for a path that numbers iterations or names a stage.
+    """
     graph, times = program[program.entries[0]], []
     for name in path.split("."):
         loop = graph.loops.get(name)
         if loop is None:
-            return ()
+            return (), ""
         times.append(loop.times)
         graph = program[loop.body]
-    return tuple(times)
+    return tuple(times), graph.name
+
+
+def _gathered(sections: Sequence[Section]) -> Iterator[Section]:
+    """Each body once, where some lie in several places of a pattern; as they are where none does."""
+    found: dict[object, list[Section]] = {}
+    for section in sections:
+        ops = (b.likeness[:-1] for b in section.boxes)  # but how often the step runs each
+        found.setdefault((section.body, *ops) if section.body else section, []).append(section)
+    if all(len(alike) == 1 for alike in found.values()):
+        yield from sections
+        return
+    for first, *others in found.values():
+        boxes = tuple(
+            replace(b, times=b.times + sum(s.boxes[i].times for s in others))
+            for i, b in enumerate(first.boxes)
+        )
+        folded = (*first.folded, *(path for s in others for path in s.folded))
+        places = max(len(alike) for alike in found.values())
+        yield replace(first, boxes=boxes, folded=folded, places=places if first.body else 1)
 
 
 def _grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
@@ -336,8 +378,11 @@ def _links(
     inlets: dict[tuple[str, str], Inlet] = {}
     links: dict[tuple[str, str], bool] = {}  # (tail, head) -> whether some value is like the result
 
+    before = {below.id: above for above, below in pairwise(sections)}
     for use in _uses(places, drawn):
         section, tail = home[use.head.id], drawn.get(use.origin)
+        if tail and home[tail.id].places > 1 and home[tail.id] is not section:
+            tail = before[section.id].boxes[-1]  # layers as they are drawn, whatever the pattern is
         source = tail.id if tail else None
         if section.prefix and (tail is None or home[tail.id] is not section):
             new = Inlet(f"{ids}in{len(inlets)}", section.id, use.name, use.type)

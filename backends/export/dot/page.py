@@ -12,7 +12,7 @@ from llmir.backends.export import facts, units
 from llmir.graph import APART
 
 from .label import FONT, INK, MUTED, PAINT, fit, font, label, left, table, width
-from .outline import Outline
+from .outline import Outline, pattern
 
 GRAPH = {
     "fontname": FONT,
@@ -78,7 +78,9 @@ def panel_head(report: Report) -> str:
     """The head of one step's panel: what the step is, and its total."""
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
-    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in (what, *panel_lines(report))]
+    lines = _lines(pattern(report.program).split(" · "), 10, 420, " · ")
+    said = what, *filter(None, lines), *panel_lines(report)
+    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in said]
     return table([left(first, 'HEIGHT="20"'), *words])
 
 
@@ -109,9 +111,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
     """A line of times, a line of memory, and whether it fits."""
     if isinstance(job, Workload):
         peak, capacity, fits = float(job.peak_bytes(job.batch)), job.capacity_bytes, job.fits
-        times = [f"TTFT {units.time(job.ttft_s)}"]
-        times += [f"TPOT {units.time(job.tpot_s)}"] if job.tpot_s is not None else []
-        times += [f"{units.digits(job.output_tokens_per_s)} tokens/s"]
+        times = [" ".join(row) for row in facts.rates(job)]
     else:
         peak, capacity = float(job.peak_memory_bytes), float(job.device.memory_bytes)
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
@@ -122,11 +122,13 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
     return " · ".join(times), memory, fits
 
 
-def _lines(words: list[str], size: float, limit: float, *, bold: bool = False) -> list[str]:
+def _lines(
+    words: list[str], size: float, limit: float, between: str = " ", *, bold: bool = False
+) -> list[str]:
     """Words in lines of at most `limit` points."""
     lines: list[str] = []
     for word in words:
-        longer = f"{lines[-1]} {word}" if lines else word
+        longer = f"{lines[-1]}{between}{word}" if lines else word
         if lines and width(longer, size, bold=bold) <= limit:
             lines[-1] = longer
         else:

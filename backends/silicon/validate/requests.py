@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.sources import known
 from llmir.errors import InputError
-from llmir.names import normalize
+from llmir.names import normalize, stored_as
 
-_STORED = re.compile(r"[-_](gptq|awq|gguf|fp8|nvfp4|int4|int8)([-_]\w+)*$", re.IGNORECASE)
 _DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
 KINDS = (
     "static_batch_latency",
@@ -158,7 +157,7 @@ def plain_model(name: str) -> str:
     >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
     ['TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B']
     """
-    plain = _STORED.sub("", name.strip())
+    plain, _ = stored_as(name.strip())
     return str(known()["models"].get(normalize(plain), plain))
 
 
