@@ -196,13 +196,19 @@ def drafts(config: Config, key: str = "num_nextn_predict_layers") -> None:
         config.note(f"layers that predict further tokens, {count} here, are not modelled")
 
 
-def draft(config: Config, layer: Layer) -> Draft | None:
-    """DeepSeek-V3's, after the last layer; None where there is none, or are several, which a note says."""
-    if config.optional_integer("num_nextn_predict_layers", 0) != 1:
-        drafts(config)
+def draft(
+    config: Config, layer: Layer, key: str = "num_nextn_predict_layers", names: tuple[str, ...] = ()
+) -> Draft | None:
+    """A layer that predicts a further token, with the `names` of `Draft`, by default DeepSeek-V3's.
+
+    None where there is none, or are several, which a note says.
+    """
+    if config.optional_integer(key, 0) != 1:
+        drafts(config, key)
         return None
     own = f"model.layers.{layers(config)}"
-    return Draft(layer, own, *(f"{own}.{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")))
+    around = (f"{own}.{name}" for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm"))
+    return Draft(layer, *(names or (own, *around)))
 
 
 def either(config: Config, first: str, second: str, default: int) -> int:

@@ -31,6 +31,10 @@ SPELLED = {
     "MPTForCausalLM": "MptForCausalLM",
     "RWForCausalLM": "FalconForCausalLM",
 }
+# Fields without which a class cannot be built.
+NEEDED: dict[str, dict[str, Any]] = {
+    "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"] * 16},
+}
 
 HEAD = """# Which model classes load
 
@@ -49,7 +53,7 @@ A default config that its own class cannot run is *not runnable*.
 
 def built(name: str, kind: Any) -> tuple[int, dict[str, Any]]:
     """Parameters of a class's default model, shared ones once, and its config."""
-    config = kind.config_class()
+    config = kind.config_class(**NEEDED.get(kind.__name__, {}))
     with torch.device("meta"):
         model = kind(config)
     return sum(p.numel() for p in model.parameters()), {**config.to_dict(), "architectures": [name]}

@@ -9,15 +9,13 @@ equivalent (`scripts/equivalent.yaml` says which, and why).
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
 import os
 import random
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -27,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import yaml
+from mutations import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = ROOT / "scripts" / "equivalent.yaml"
@@ -56,179 +55,6 @@ TARGETS = (
     Target("liveness", ("backends/analysis/liveness.py",), ("tests/test_liveness.py",)),
     Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
 )
-
-
-# --- what is changed -----------------------------------------------------------------------------
-
-_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-}
-_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.BitOr: ast.BitAnd,
-    ast.BitAnd: ast.BitOr,
-    ast.BitXor: ast.BitOr,
-    ast.LShift: ast.RShift,
-}
-_TWINS = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
-
-
-def _expressions(node: ast.expr) -> Iterator[ast.expr]:
-    """What an expression may be instead."""
-    match node:
-        case ast.Compare(ops=ops):
-            for i, op in enumerate(ops):
-                for other in _COMPARISONS[type(op)]:
-                    new = copy.deepcopy(node)
-                    new.ops[i] = other()
-                    yield new
-        case ast.BinOp(left=left, op=op, right=right):
-            yield ast.BinOp(left, _ARITHMETIC[type(op)](), right)
-        case ast.BoolOp(op=op, values=values):
-            yield ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
-            for i in range(len(values)):
-                rest = values[:i] + values[i + 1 :]
-                yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
-        case ast.Constant() | ast.UnaryOp() | ast.IfExp() | ast.Call():
-            yield from _simple(node)
-        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-            for i, loop in enumerate(node.generators):
-                for j in range(len(loop.ifs)):
-                    new = copy.deepcopy(node)
-                    del new.generators[i].ifs[j]
-                    yield new
-
-
-def _simple(node: ast.expr) -> Iterator[ast.expr]:
-    match node:
-        case ast.UnaryOp(operand=operand):
-            yield operand
-        case ast.Constant(value=bool(value)):
-            yield ast.Constant(not value)
-        case ast.Constant(value=int() | float() as value):
-            yield ast.Constant(value + 1)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
-        case ast.Call(func=ast.Name(id=name)) if name in _TWINS:
-            yield ast.Call(ast.Name(_TWINS[name]), node.args, node.keywords)
-        case ast.Call(func=ast.Name(id="reversed" | "sorted"), args=[first, *_]):
-            yield first
-
-
-def _statements(node: ast.stmt) -> Iterator[str]:
-    """The text that a statement may be instead; of compound ones only the head changes (`_heads`)."""
-    match node:
-        case ast.Return(value=value) if value is not None and not _is_none(value):
-            yield "return None"
-        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Delete():
-            yield "pass"
-        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
-            yield "pass"
-        case ast.Continue():
-            yield "break"
-        case ast.Break():
-            yield "continue"
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A module's text with one change, and the lines that it changes."""
-
-    target: Target
-    file: str
-    line: int
-    old: str
-    new: str
-    source: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What it is known by, wherever its lines are."""
-        return self.file, " ".join(self.old.split()), " ".join(self.new.split())
-
-    def __str__(self) -> str:
-        old, new = ([x.strip() for x in text.splitlines()] for text in (self.old, self.new))
-        gone = "".join(f"\n  - {x}" for x in old if x not in new)
-        return f"{self.file}:{self.line}{gone}" + "".join(f"\n  + {x}" for x in new if x not in old)
-
-
-def mutants(target: Target, file: Path) -> Iterator[Mutant]:
-    """All that are made of one module, in the order of its lines."""
-    source = file.read_text(encoding="utf-8")
-    lines = source.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-
-    def offset(line: int, column: int) -> int:
-        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
-
-    for node, text in _changes(ast.parse(source)):
-        start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
-        changed = source[:start] + text + source[end:]
-        first, last = starts[node.lineno - 1], starts[node.end_lineno]
-        old, new = source[first:last], changed[first : last + len(changed) - len(source)]
-        try:
-            compile(changed, str(file), "exec", dont_inherit=True)
-        except SyntaxError:
-            continue
-        yield Mutant(target, str(file.relative_to(ROOT)), node.lineno, old.rstrip(), new.rstrip(), changed)
-
-
-def _changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
-    """A node and the text in its place, for all below `node`; not of types, messages and docstrings."""
-    match node:
-        case ast.expr():
-            for other in _expressions(node):
-                yield node, f"({ast.unparse(ast.fix_missing_locations(other))})"
-        case ast.stmt():
-            for text in _statements(node):
-                yield node, text
-    if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Compare):
-        yield node.test, f"(not ({ast.unparse(node.test)}))"  # comparisons are turned round anyway
-    for below in _judged(node):
-        yield from _changes(below)
-
-
-def _judged(node: ast.AST) -> Iterator[ast.AST]:
-    """What is below a node and is run."""
-    match node:
-        case ast.keyword(arg="strict"):  # of zip: a check of lengths that are known to be equal
-            return
-        case ast.Raise() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
-            return
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return
-        case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__"):
-            return
-    kept = {"annotation", "returns", "decorator_list", "type_params"}
-    for name, value in ast.iter_fields(node):
-        if name not in kept:
-            for below in value if isinstance(value, list) else [value]:
-                if isinstance(below, ast.AST):
-                    yield below
-
-
-# --- whether a test notices ------------------------------------------------------------------------
 
 
 class _Mutated(MetaPathFinder, Loader):
@@ -324,14 +150,13 @@ def clean(target: Target) -> float:
     return seconds
 
 
-def survivors(chosen: Sequence[Mutant], limits: dict[str, int], jobs: int) -> list[Mutant]:
-    """Those that no test notices."""
+def survivors(target: Target, chosen: Sequence[Mutant], limit: int, jobs: int) -> list[Mutant]:
+    """Those that no test of the target notices, within so many processor seconds."""
     queue, running, found = list(reversed(chosen)), {}, []
     while queue or running:
         while queue and len(running) < jobs:
             mutant = queue.pop()
-            limit = limits[mutant.target.name]
-            pid = started(lambda m=mutant, s=limit: run_tests(m.target, m, s))  # type: ignore[misc]
+            pid = started(lambda m=mutant: run_tests(target, m, limit))  # type: ignore[misc]
             running[pid] = mutant, time.monotonic() + 10 * limit
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
@@ -374,7 +199,7 @@ def main() -> int:
     for target in TARGETS:
         if asked.targets and target.name not in asked.targets:
             continue
-        every = [m for file in _files(target) for m in mutants(target, file)]
+        every = [m for file in _files(target) for m in mutants(file, ROOT)]
         stale -= {m.key for m in every}
         judged = [m for m in every if m.key not in known]
         chance = random.Random(f"{asked.seed} {target.name}")
@@ -382,7 +207,7 @@ def main() -> int:
         chosen = sorted(chance.sample(judged, number), key=lambda m: (m.file, m.line))
         limit = int(4 * clean(target)) + 5
         start = time.monotonic()
-        left = survivors(chosen, {target.name: limit}, asked.jobs)
+        left = survivors(target, chosen, limit, asked.jobs)
         share = 1 - len(left) / max(1, number)
         worst = min(worst, share)
         of = f"{len(every)} in all, {len(every) - len(judged)} of them equivalent"

@@ -29,16 +29,23 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 DEFAULT = llmir.DEFAULT_PIPELINE
 LAYERS = 2
+QWEN = ("qwen3.5-moe",)  # whose norms store their weights less 1
+OWN = f"model.layers.{LAYERS}"
+DEEPSEEK = (OWN, f"{OWN}.enorm", f"{OWN}.hnorm", f"{OWN}.eh_proj", f"{OWN}.shared_head.norm")
+MTP = ("mtp.layers.0", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 MODELS = {
     "deepseek-v3": CASES["deepseek-v3"],
     "glm-4.5": CASES["glm-4.5, groups"],
+    "qwen3.5-moe": {**CASES["qwen3.5-moe"], "num_experts": 8},
     "glm-5": {**NEWEST["glm-5"], "num_hidden_layers": LAYERS, "pad_token_id": None},
 }
 
 
 def config(model: str, **changes: object) -> dict[str, Any]:
-    drafts = {"num_nextn_predict_layers": 1, "torch_dtype": "float32"}
-    return {**MODELS[model], "num_hidden_layers": LAYERS, **drafts, **changes}
+    count = "mtp_num_hidden_layers" if model in QWEN else "num_nextn_predict_layers"
+    kinds = {"layer_types": ["full_attention"] * LAYERS} if model in QWEN else {}
+    drafts = {count: 1, "num_hidden_layers": LAYERS, "torch_dtype": "float32"}
+    return {**MODELS[model], **kinds, **drafts, **changes}
 
 
 def random(name: str, type: Tensor) -> np.ndarray[Any, Any]:
@@ -52,8 +59,8 @@ def drafter(model: str, **changes: object) -> tuple[Program, Program]:
     return program, program.phases["draft"]
 
 
-def normed(x: np.ndarray[Any, Any], name: str, eps: float) -> np.ndarray[Any, Any]:
-    weight = random(f"{name}.weight", Tensor((x.shape[-1],), FP32))
+def normed(x: np.ndarray[Any, Any], name: str, eps: float, less: int) -> np.ndarray[Any, Any]:
+    weight = less + random(f"{name}.weight", Tensor((x.shape[-1],), FP32))
     found: np.ndarray[Any, Any] = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
     return found
 
@@ -66,25 +73,28 @@ def test_a_draft_is_a_layer_of_the_projected_pair_of_embedding_and_hidden_state(
     which transformers has computed too (`test_transformers`). Released code has the embedding first.
     """
     _, draft = drafter(model)
-    hidden, vocab, eps = 24, 13, 1e-5
+    hidden, vocab, eps = 24, 13, 1e-6 if model in QWEN else 1e-5
     rng = np.random.default_rng(1)
     tokens, states = rng.integers(vocab, size=(1, 7)), rng.normal(size=(1, 7, hidden))
     (found,), _ = interpret(draft, {"tokens": tokens, "hidden": states}, random)
 
-    own = f"model.layers.{LAYERS}"
+    own, embedding_norm, hidden_norm, product, norm = MTP if model in QWEN else DEEPSEEK
     table = random("model.embed_tokens.weight", Tensor((vocab, hidden), FP32))
-    matrix = random(f"{own}.eh_proj.weight", Tensor((2, hidden, hidden), FP32)).reshape(2 * hidden, hidden)
-    given = normed(table[tokens], f"{own}.enorm", eps), normed(states, f"{own}.hnorm", eps)
+    matrix = random(f"{product}.weight", Tensor((2, hidden, hidden), FP32)).reshape(2 * hidden, hidden)
+    less = int(model in QWEN)
+    given = normed(table[tokens], embedding_norm, eps, less), normed(states, hidden_norm, eps, less)
     rows = (np.concatenate(given, axis=-1) @ matrix)[0]
 
     def weights(name: str, type: Tensor) -> np.ndarray[Any, Any]:
         if name == "model.embed_tokens.weight":
             return np.concatenate([rows, np.zeros((vocab - len(rows), hidden))])
-        name = {"model.norm.weight": f"{own}.shared_head.norm.weight"}.get(name, name)
+        name = {"model.norm.weight": f"{norm}.weight"}.get(name, name)
         return random(name.replace("model.layers.0.", f"{own}."), type)
 
     kinds = {"mlp_layer_types": ["sparse"]} if model == "glm-5" else {"first_k_dense_replace": 0}
-    alone = llmir.load({**config(model, num_hidden_layers=1), **kinds}, logits="all")
+    kinds = {"layer_types": ["full_attention"]} if model in QWEN else kinds
+    count = "mtp_num_hidden_layers" if model in QWEN else "num_nextn_predict_layers"
+    alone = llmir.load({**config(model, num_hidden_layers=1), **kinds, count: 0}, logits="all")
     (due,), _ = interpret(alone, {"tokens": np.arange(7)[None]}, weights)
     np.testing.assert_allclose(found, due, rtol=0, atol=1e-9 * np.abs(due).max())
 
@@ -130,6 +140,15 @@ def test_deepseek_v3_with_its_draft_has_the_numbers_of_the_released_files() -> N
     assert 11.5e9 < draft.parameters - shared < 11.7e9
     assert draft.kv_cache_bytes_per_token == 2 * (512 + 64)
     assert program.kv_cache_bytes_per_token == 61 * 2 * (512 + 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "total"), [("GLM-4.5", 358_337_776_896), ("GLM-4.5-Air", 110_468_824_832 - 46 * 128)]
+)
+def test_glm_with_its_draft_has_the_released_total(name: str, total: int) -> None:
+    """huggingface.co/zai-org, less the numbers by which the choice of experts is corrected."""
+    program = llmir.load(name, draft=True)
+    assert program.parameters + program.phases["draft"].parameters == total
 
 
 def test_a_draft_is_memory_of_all_steps_and_a_step_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import llmir
 from llmir.backends.interpret import interpret
 from llmir.errors import ConfigError, VerifyError
+from llmir.frontends.weights import expected
 from llmir.graph import Program
 
 from .gemma_cases import CASES
@@ -127,6 +129,37 @@ def test_sizes_by_layer_are_read_in_either_spelling() -> None:
     written = {k: v for k, v in released.items() if "global" not in k}
     written["per_layer_config"] = {"05": {"head_dim": 16, "num_key_value_heads": 1}}
     assert llmir.load(written).graphs == llmir.load(released).graphs
+
+
+# What transformers' classes save of the real models: in how many layers each shape.
+STORED: dict[str, dict[str, dict[tuple[int, ...], int]]] = {
+    "Gemma-3n-E4B": {
+        "self_attn.k_proj.weight": {(512, 2048): 20},
+        "altup.prediction_coefs.weight": {(16, 4): 35},
+        "altup.correct_output_scale": {(2048,): 35},
+        "laurel.linear_left.weight": {(64, 2048): 35},
+        "per_layer_projection.weight": {(2048, 256): 35},
+    },
+    "Gemma-4-E2B": {
+        "self_attn.v_proj.weight": {(256, 1536): 12, (512, 1536): 3},
+        "mlp.down_proj.weight": {(1536, 6144): 15, (1536, 12288): 20},
+        "layer_scalar": {(1,): 35},
+    },
+    "Gemma-4-26B-A4B": {
+        "self_attn.k_proj.weight": {(2048, 2816): 25, (1024, 2816): 5},
+        "self_attn.v_proj.weight": {(2048, 2816): 25},
+        "experts.gate_up_proj": {(128, 1408, 2816): 30},
+        "experts.down_proj": {(128, 2816, 704): 30},
+        "router.per_expert_scale": {(128,): 30},
+    },
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_checkpoints_hold_what_transformers_saves(name: str) -> None:
+    found = expected(llmir.load(name))
+    for part, due in STORED[name].items():
+        assert Counter(t.shape for stored, t in found.items() if stored.endswith(f".{part}")) == due
 
 
 def test_a_body_that_hands_out_another_type_than_is_stated_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +14,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script() -> Iterator[ModuleType]:
+    """The script, which finds the other by its side."""
     spec = spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
     assert spec and spec.loader
-    found = sys.modules["mutants"] = module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        found = sys.modules["mutants"] = module_from_spec(spec)
+        spec.loader.exec_module(found)
+        yield found
 
 
 def test_each_kind_of_change_is_made(script: ModuleType, tmp_path: Path) -> None:
@@ -28,11 +32,7 @@ def test_each_kind_of_change_is_made(script: ModuleType, tmp_path: Path) -> None
         '        raise ValueError(f"{a + 1}")\n'
         "    return [x for x in a if x]\n"
     )
-    script.ROOT = tmp_path
-    try:
-        found = [m.new.strip() for m in script.mutants(script.TARGETS[0], file)]
-    finally:
-        script.ROOT = ROOT
+    found = [m.new.strip() for m in script.mutants(file, tmp_path)]
     assert found == [
         "def f(a: int = (2), b=True):",
         "def f(a: int = 1, b=(False)):",
@@ -51,7 +51,7 @@ def test_each_kind_of_change_is_made(script: ModuleType, tmp_path: Path) -> None
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant_with_a_reason(script: ModuleType) -> None:
-    made = {m.key for t in script.TARGETS for file in script._files(t) for m in script.mutants(t, file)}
+    made = {m.key for t in script.TARGETS for file in script._files(t) for m in script.mutants(file, ROOT)}
     listed = script.equivalent()
     assert listed
     assert not set(listed) - made

@@ -8,7 +8,7 @@ from functools import lru_cache
 from llmir import hw
 from llmir.errors import HardwareError
 from llmir.graph import Program
-from llmir.hw import BOX, Device, Node
+from llmir.hw import BOX, Device, Link, Node
 
 from .rows import rows
 
@@ -49,21 +49,33 @@ def boxed(device: Device, ranks: int) -> tuple[Device, int]:
 def housed(program: Program, device: Device) -> Device:
     """The device in the nodes that it usually has, where groups of ranks are larger than one box.
 
-    HardwareError where nothing says what joins boxes of it.
+    As many of each node are taken as all groups take evenly. HardwareError where nothing joins boxes of it.
     """
     ranks = program.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
         return device
-    inside = replace(device, node=hw.usual(device))
+    usual = hw.usual(device)
+    network = usual.network or Link(device.memory_Bps)  # any, to see which groups reach over one
+    boxes = (replace(usual, devices=count, network=network) for count in range(usual.devices, 0, -1))
+    inside = next(box for node in boxes if _even(program, box := replace(device, node=node)))
     if all(split(inside, row.work.group)[1] == 1 for row in rows(program) if row.work.wire):
         return device
-    if inside.node and inside.node.network is None:
+    if usual.network is None:
         raise HardwareError(
             f"{ranks} × {device.name}: nothing says what joins more than {BOX}; name a cluster, or a network "
             "such as 25GBps,5us"
         )
     return inside
+
+
+def _even(program: Program, device: Device) -> bool:
+    """Whether all groups of ranks take the nodes evenly, and alike."""
+    try:
+        check(program, device)
+    except HardwareError:
+        return False
+    return True
 
 
 def check(program: Program, device: Device) -> None:

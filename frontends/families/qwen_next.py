@@ -8,15 +8,17 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Sublayer
+from ..layers import Layer, Sublayer
 from ..mixers import DeltaNet
 from ..mlps import Mlp, Moe
-from ..parts import attention, decoder, drafts, kinds, layers, mlp, paired
+from ..parts import attention, decoder, draft, kinds, layers, mlp, paired
 from ..rope import on_axes
 from .qwen import experts_of, mlps_of
 
 _KINDS = ("linear_attention", "full_attention")
 _APART = ("qkv", "z", "b", "a")
+# Of a layer that predicts a further token: it, norms of embeddings and hidden states, their product, a norm.
+_DRAFT = ("mtp.layers.0", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 
 
 @family("Qwen3NextForCausalLM", "qwen3_next")
@@ -50,7 +52,6 @@ def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
     config.ignore("mtp_use_dedicated_embeddings")
     on_axes(config)
-    drafts(config, "mtp_num_hidden_layers")
     return _decoder(config, architecture, delta_net(config, _APART, by_head=False), mlps, kv_heads)
 
 
@@ -81,7 +82,8 @@ def _decoder(
     mixers = (attends if kind == _KINDS[1] else keeps for kind in kinds(config, usual, *_KINDS))
     stack = paired(mixers, mlps)
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
-    return decoder(config, architecture, stack, norm=norm)
+    own = draft(config, Layer(attends, mlps[-1]), "mtp_num_hidden_layers", _DRAFT)
+    return decoder(config, architecture, stack, norm=norm, draft=own)
 
 
 def delta_net(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:

@@ -69,6 +69,7 @@ _GLM = _class(
     norm_topk_prob=True,
     n_group=1,
     topk_group=1,
+    num_nextn_predict_layers=1,
 )
 _GLM_AIR: _Config = {
     **{"n_routed_experts": 128, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},

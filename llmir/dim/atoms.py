@@ -6,6 +6,7 @@ The fields of an atom are its arguments: an `int` must be positive, a `Size` is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -23,7 +24,7 @@ Values = Callable[[Size], Number]  # a binding, which gives each size its value
 
 
 @dataclass(frozen=True, eq=False)
-class Atom(Record):
+class Atom(Record, ABC):
     """A function of sizes."""
 
     name: ClassVar[str] = ""
@@ -44,9 +45,9 @@ class Atom(Record):
         """The simpler size that it is for any binding, if it is one."""
         return None
 
+    @abstractmethod
     def at(self, value: Values) -> Number:
         """Its value, by those of its arguments."""
-        raise NotImplementedError
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -6,6 +6,7 @@ xIELU 6, clamped GLU 11.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf
@@ -73,7 +74,7 @@ class Mul(Op):
     vector_flops = 1
 
 
-class Activation(Op):
+class Activation(Op, ABC):
     """A function of each element, which says how many FLOPs it takes."""
 
     kind = "elementwise"
@@ -81,9 +82,9 @@ class Activation(Op):
     activates = True
 
     @staticmethod
+    @abstractmethod
     def function(x: Array) -> Array:
         """In numpy."""
-        raise NotImplementedError
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The function."""
@@ -214,7 +215,7 @@ class GatedActivation(Op):
     rule = "*, * -> *"
     takes = ("gate", "up")
     activates = True
-    of: ClassVar[type[Activation]] = Activation
+    of: ClassVar[type[Activation]]
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
