@@ -332,7 +332,8 @@ def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
     for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
-        config = transformers.AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
+        stated = {k: v for k, v in fields.items() if k != "architectures"}
+        config = transformers.AutoConfig.for_model(**stated)
         # transformers' eager Falcon adds ALiBi twice, with the mask and before it.
         how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
         kind = getattr(transformers, fields["architectures"][0])  # which AutoModel may not have
