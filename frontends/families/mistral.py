@@ -84,7 +84,8 @@ def mistral4(config: Config) -> Decoder:
         kept=config.integer("topk_group", 1),
         best=2,
     )
-    dense, sparse = Mlp(config.assumed("intermediate_size", 12288)), experts(config, routing, (128, 4, 2048, 1))
+    dense = Mlp(config.assumed("intermediate_size", 12288))
+    sparse = experts(config, routing, (128, 4, 2048, 1))
     return decoder(config, "Mistral4ForCausalLM", stack(config, mixer, dense, sparse, 0))
 
 
