@@ -170,7 +170,7 @@ def test_options_round_trip() -> None:
     [
         (
             "fuse-atention",
-            "there are absorb-mla, dce, fuse, fuse-attention, place-images, prune-tokens",
+            "place-images, prune-tokens, quantize, route, shard, slice-sends, stages, unroll; did you mean",
         ),
         ("fuse{", "the brace does not close"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),
