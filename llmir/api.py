@@ -171,6 +171,9 @@ def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
         return 1, 1
     length = program.facts.get("prompt")
     usual = length - program.image_tokens if isinstance(length, int) else 2048
+    if usual < 1:
+        fact = f"{program.image_tokens:,} tokens of images leave nothing of the {length:,} that layers see"
+        raise InputError(f"prompt: {fact}")
     return _given(prompt, usual), _given(generate, 128)
 
 

@@ -31,6 +31,7 @@ class DeadCode(Pass):
     """Drops ops that no output needs, and graphs that nothing runs."""
 
     name: ClassVar[str] = "dce"
+    encodes: ClassVar[bool] = False  # the last norm of a tower, which nothing reads, is loaded with it
 
     def __call__(self, program: Program) -> Program:
         """Keep what the entries reach."""

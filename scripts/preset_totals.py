@@ -27,19 +27,15 @@ def plain(value: object) -> Any:
 
 
 def built(preset: Preset) -> int | str:
-    """The parameters of transformers' model, shared ones once; or why there is none. Of several, of text."""
+    """The parameters of transformers' model, shared ones once; or why there is none."""
     fields = plain(preset.config)
-    cls = getattr(transformers, "".join(fields.pop("architectures")), None)
-    if text := fields.get("text_config"):
-        fields, cls = text, None
-    kind = cls.config_class.model_type if cls else fields["model_type"]
-    del fields["model_type"]
-    if kind not in transformers.CONFIG_MAPPING:
+    cls = getattr(transformers, "".join(fields.pop("architectures", ())), None)
+    if cls is None:
         return "not in transformers"
+    del fields["model_type"]
     try:
-        config = transformers.AutoConfig.for_model(kind, **fields)
         with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(config)
+            model = cls(cls.config_class(**fields))
     except Exception as error:  # whatever a class raises of a config
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return sum(p.numel() for p in model.parameters())

@@ -127,6 +127,18 @@ def test_a_policy_is_named_where_it_acts(run: Run) -> None:
             made(llmir.load(TINY), "h100", cache_policy="all")
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_peak_is_that_of_the_fullest_step_though_chunks_are_let_go(name: str) -> None:
+    program = llmir.run(llmir.load("llama-4-scout"), "fuse-attention")
+    job = llmir.workload(program, "h200", prompt=8000, generate=400, cache_policy=name)
+    steps = llmir.analyze(program, "h200", context=np.arange(8000, 8399), cache_policy=name)
+    highest = max(job.prefill.peak_memory_bytes, float(np.max(steps.peak_memory_bytes)))
+    assert job.peak_bytes(1) == highest
+    assert job.decode
+    if name == "exact":  # 36 layers of 8 heads of 128 keep 8,191 tokens, and 207 at the end
+        assert highest - job.decode.peak_memory_bytes > 7900 * 36 * 2 * 2 * 8 * 128
+
+
 # The models of the table, as presets, with what it says of their ranks and types.
 PRESETS = {
     "Llama-3.3-70B": "llama3.3-70b",

@@ -124,7 +124,7 @@ def test_the_time_to_the_first_token_has_encode_in_it() -> None:
     assert both.prefill.matmul_flops == text.prefill.matmul_flops
     tower = sum(n for kind, n in program.parameters_by_kind.items() if kind.startswith("encode."))
     assert text.prefill.weight_bytes == 2 * program.parameters == both.encode.weight_bytes
-    assert tower == 397_747_744 + 1_837_696 - 2 * 1152  # less the last norm, which nothing reads
+    assert tower == 397_747_744 + 1_837_696 and program.parameters == 893_675_552
     # SigLIP's linear layers and attention over 729 patches, the patches themselves, and the projector.
     layer = 2 * (4 * 1152**2 + 2 * 1152 * 4304) + 4 * 729 * 1152
     image = 729 * (26 * layer + 2 * 3 * 14 * 14 * 1152 + 2 * (1152 * 896 + 896**2))
@@ -138,6 +138,13 @@ def test_stages_leave_the_tower_on_the_first() -> None:
     weights = [s.weight_bytes for s in llmir.analyze(program, "a100", batch=2, new=8).stages]
     assert weights[0] > weights[1] + 2 * 397_747_744 // 2 * 0.9
     assert llmir.analyze(program, "a100", batch=2, phase="encode").weight_bytes == weights[0]
+
+
+def test_images_that_leave_no_text_are_refused() -> None:
+    both = "place-images{tokens=729},prune-tokens{layers=(500x24)}"
+    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), both)
+    with pytest.raises(InputError, match="prompt: 729 tokens of images leave nothing of the 500"):
+        llmir.workload(program, "a100")
 
 
 def test_what_has_no_images_or_no_tokens_says_so() -> None:

@@ -259,3 +259,26 @@ def test_the_language_model_of_minimax_m3_is_read_from_the_whole() -> None:
     program = llmir.load({**whole, "text_config": text, "vision_config": {"hidden_size": 8}})
     assert program.parameters == llmir.load(CASES[MINIMAX]).parameters
     assert program.notes[0].startswith("the language model alone is modelled")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rolled_and_unrolled_cost_the_same_whether_entries_end_or_not(case: str) -> None:
+    rolled = llmir.run(llmir.load({**CASES[case], "torch_dtype": "bfloat16"}), llmir.DEFAULT_PIPELINE)
+    unrolled = llmir.run(rolled, "unroll")
+    grid = llmir.analyze(rolled, "h100-sxm", batch=2, new=1, context=[0, 3, 40, 41])
+    for new, context in ((7, 0), (5, 9), (1, 40), (1, 41)):
+        one, other = (
+            llmir.analyze(p, "h100-sxm", batch=2, new=new, context=context) for p in (rolled, unrolled)
+        )
+        for figure in (
+            "flops",
+            "weight_bytes",
+            "kv_cache_bytes",
+            "read_bytes",
+            "write_bytes",
+            "peak_memory_bytes",
+        ):
+            assert getattr(one, figure) == getattr(other, figure)
+        assert one.time_s == pytest.approx(other.time_s)
+        if new == 1:
+            assert grid.time_s[[0, 3, 40, 41].index(context)] == pytest.approx(one.time_s)

@@ -153,7 +153,10 @@ def conservation(
     if before.devices > 1:
         raise InputError(f"{before.name} is sharded over {before.devices} ranks already, expected one device")
     batch = after.parallelism.dp * after.micro_batches if batch is None else integer("batch", batch, 1)
-    new = after.parallelism.tp if new is None else integer("new", new, 1)
+    if after.patches and new is not None:
+        raise InputError(f"new: {after.name} reads {after.patches} patches of each image, and no tokens")
+    tokens = 1 if after.patches else after.parallelism.tp
+    new = tokens if new is None else integer("new", new, 1)
     if batch % after.micro_batches:
         rule = f"expected a multiple of the {after.micro_batches} micro-batches"
         raise InputError(f"batch: {rule}, got {batch}")

@@ -19,7 +19,7 @@ from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
-from llmir.dim import Binding
+from llmir.dim import Binding, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
@@ -29,6 +29,7 @@ from llmir.views import Result
 _MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 _STEPS = 1 << 20  # decode steps priced at once
+_CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
 
 
 def _between(least: float, most: float, *, above: bool = False, default: Any = MISSING) -> Any:
@@ -195,14 +196,10 @@ class Workload(Record, Result):
         return self.device.memory_bytes * self.memory_utilization - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
-        """The highest peak of any step on any stage, with another batch.
-
-        Caches only grow, so the ends are enough.
-        """
+        """The highest peak of any step on any stage, with another batch."""
         sequences = batch // self.program.micro_batches
         ends = [(step_phase(self.program, [self.length]), sequences, self.length, 0)]
-        if self.generate > 1:
-            ends.append(("decode", sequences, 1, self.length + self.generate - 2))
+        ends += [("decode", sequences, 1, context) for context in self._fullest]
         if self.images:
             ends.append(("encode", sequences * self.images, 1, 0))
         return int(
@@ -212,6 +209,22 @@ class Workload(Record, Result):
                 for m in memories(self.program.phase(phase), self.cache_policy)
             )
         )
+
+    @cached_property
+    def _fullest(self) -> set[int]:
+        """The contexts of the decode steps that may hold most.
+
+        That is the last one, for caches grow; but those of chunks are full before a chunk is over.
+        """
+        if self.generate == 1:
+            return set()
+        last = self.length + self.generate - 2
+        found = {last}
+        for memory in memories(self.program.phase("decode"), self.cache_policy):
+            if falls(memory.caches):
+                contexts = np.arange(max(self.length, last - _CHUNK), last + 1)
+                found.add(int(contexts[np.argmax(memory.peak(Binding(B=1, T=1, C=contexts)))]))
+        return found
 
     @property
     def fits(self) -> bool:

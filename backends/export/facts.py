@@ -67,12 +67,13 @@ def bounds(report: Report) -> str:
 def step_title(report: Report) -> str:
     """What one step does."""
     if report.program.patches:
-        return _images(report.batch, report.program.patches)
+        return images(report.batch, report.program.patches)
     parts = ((report.batch, report.new, report.context), *report.beside)
     return "; beside ".join(itertools.starmap(_sequences, parts))
 
 
-def _images(count: Number, patches: int) -> str:
+def images(count: Number, patches: int) -> str:
+    """So many images, and how many patches each has."""
     number = _number(count)
     return f"{number} {'image' if number == '1' else 'images'} of {patches:,} patches"
 
@@ -117,9 +118,9 @@ def head(workload: Workload) -> list[tuple[str, str]]:
 def _asked(w: Workload) -> str:
     """What is asked of a workload."""
     if w.program.patches:
-        return _images(w.batch, w.program.patches)
-    images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
-    return f"batch {w.batch:,}, prompt {w.prompt:,}{images}, generate {w.generate:,}"
+        return images(w.batch, w.program.patches)
+    of_images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
+    return f"batch {w.batch:,}, prompt {w.prompt:,}{of_images}, generate {w.generate:,}"
 
 
 def pricing(*reports: Report) -> list[tuple[str, str]]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, options, output
 from .command import command
 from .ending import line
@@ -45,6 +47,10 @@ def analyze(**given: Any) -> int:
 
     form = output.choose(given["output_file"], given["form"], Workload)
     program = inputs.lowered(given)
+    for limit in ("max_ttft", "max_tpot"):
+        if program.patches and given[limit] is not None:
+            name = limit.replace("_", "-")
+            raise InputError(f"--{name}: {program.name} is of images, and has no tokens to wait for")
     job = inputs.workload(program, given)
     output.result(job, form, given["output_file"])
     output.note(*job.notes)

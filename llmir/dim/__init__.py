@@ -29,7 +29,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, grown, monomials, product, put, sole
+from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole
 from .text import parse
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "at_most",
     "ceildiv",
     "distinct",
+    "falls",
     "grown",
     "maximum",
     "minimum",

@@ -179,3 +179,12 @@ def put(size: Size, values: Mapping[str, Size]) -> Size:
 def at_most(a: Size, b: Size) -> bool:
     """Whether `a <= b` for every binding, by comparing coefficients (False may mean unknown)."""
     return all(c >= 0 for _, c in _terms(b - a))
+
+
+def falls(size: Size) -> bool:
+    """Whether a larger symbol may make it smaller: something that is no number is taken away.
+
+    >>> falls(2 * B * C + 1), falls(C - 8 * T)
+    (False, True)
+    """
+    return any(c < 0 and m for m, c in _terms(size))
