@@ -17,10 +17,12 @@ def latent(
     *,
     positions_default: int | None,
     interleaved: bool,
+    whole: bool = False,
 ) -> LatentAttention:
     """Its sizes, with a class's `defaults` in the order of `_SIZES`, and its rotary positions, if it has any.
 
-    Of the queries' latent null is none; of the values' size it is hidden / heads.
+    Of the queries' latent null is none; of the values' size it is hidden / heads. `head_dim` is the rotary
+    elements of a head or, with `whole`, all, of which `partial_rotary_factor` is the rotary share.
     """
     heads, found = config.integer("num_attention_heads"), dict(zip(_SIZES, defaults, strict=True))
     for key, default in found.items():
@@ -36,8 +38,13 @@ def latent(
     config.unmodelled("qk_head_dim", (None, nope + rotary), "heads of another size")
     positions, factor = None, 1.0
     if positions_default:
-        config.unmodelled("head_dim", (None, rotary), "heads of another size")
-        positions = replace(rope(config, rotary, positions_default), interleaved=interleaved)
+        size = nope + rotary if whole else rotary
+        config.unmodelled("head_dim", (None, size), "heads of another size")
+        positions = rope(config, size, positions_default, share=rotary / size if whole else None)
+        if positions.size not in (0, rotary):
+            fact = f"{positions.size} of {size} elements have positions; qk_rope_head_dim says {rotary}"
+            raise config.error("partial_rotary_factor", fact)
+        positions = replace(positions, size=0, interleaved=interleaved)
         factor = score_factor(config, positions)
     return LatentAttention(
         heads=heads,

@@ -101,7 +101,8 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
     doc = {key: convert.read(text) for key, text in numbers.items() if text is not None}
     link = schema.network({**doc, "direct": True}, "network", 1)
     node = replace(found.node or usual(found), network=link, assumed=False)
-    return replace(found, node=node)
+    sources = dict.fromkeys(("node.network.Bps", "node.network.latency_s"), f"stated as {said.strip()}")
+    return replace(found, node=node, sources={**found.sources, **sources})
 
 
 def names() -> list[str]:

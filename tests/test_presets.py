@@ -113,6 +113,7 @@ PUBLISHED = {
     "Mistral-Small-22B": 22_247_282_688,
     "Mistral-Small-24B": 23_572_403_200,
     "Mistral-Large-123B": 122_610_069_504,
+    "Mistral-Small-4-119B": 118_972_826_624,  # of transformers' class; the publisher says 119B
     "Mixtral-8x7B-v0.1": 46_702_792_704,
     "Mixtral-8x22B-v0.1": 140_620_634_112,
     "Mixtral-8x22B-Instruct-v0.1": 140_630_071_296,

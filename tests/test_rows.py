@@ -63,6 +63,7 @@ def steps(draw: st.DrawFn) -> Report:
     else:
         how = draw(st.sampled_from(("", "shard{tp=4}", "shard{tp=4, sp=1}", "stages{pp=2, micro_batches=4}")))
         program = llmir.run(llmir.load(draw(st.sampled_from(MODELS))), [llmir.DEFAULT_PIPELINE, how])
+    assume(program.devices <= 8)  # what one box of any device holds
     ranks = program.micro_batches * program.mesh.degree("dp")
     at, other = ({**found, "batch": found["batch"] * ranks} for found in draw(st.tuples(points(), points())))
     beside = [other] if draw(st.integers(0, 4)) == 4 else []

@@ -19,6 +19,7 @@ GEMMA_2, GEMMA_3 = CASES["gemma2, no caps"], CASES["gemma3, a window of 3"]
 COHERE, COHERE_2 = CASES["cohere"], CASES["cohere2, a window of 3"]
 SMOLLM, EXAONE = CASES["smollm3"], CASES["exaone4, a window of 3"]
 OLMO_3 = CASES["olmo3, a window of 3"]
+MISTRAL_4 = CASES["mistral4, longer, groups, a dense layer, halves rotated"]
 
 
 def repeats(program: llmir.Program, graph: str = "main") -> list[tuple[str, int]]:
@@ -76,6 +77,8 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (CASES["ministral3"], "num_experts", 4),
     (SMOLLM, "rms_norm_offset", 1.0),
     (EXAONE, "attention_bias", True),
+    (MISTRAL_4, "head_dim", 4),
+    (MISTRAL_4, "num_key_value_heads", 2),
     (CASES["granite"], "num_local_experts", 8),
     (CASES["arcee"], "partial_rotary_factor", 0.5),
     (CASES["seed-oss"], "sliding_window", 8),
@@ -108,6 +111,10 @@ WRONG: list[tuple[dict[str, Any], dict[str, object], str]] = [
         '$.sliding_window_pattern: expected a positive integer, got "LG"',
     ),
     (OLMO_3, {"sliding_window": None}, "$.layer_types"),
+    (MISTRAL_4, {"rope_parameters": {"rope_type": "default"}}, "$.rope_parameters.llama_4_scaling_beta: mis"),
+    (MISTRAL_4, {"partial_rotary_factor": 0.25}, "$.rope_parameters.partial_rotary_factor: 0.5 contradicts"),
+    (MISTRAL_4, {"qk_rope_head_dim": 8}, "$.partial_rotary_factor: 6 of 12 elements have positions; qk_rope"),
+    (MISTRAL_4, {"num_experts_per_tok": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
     (CASES["helium"], {"head_dim": 8}, "$.head_dim: 4 heads of 8 are not the hidden size"),
     (CASES["hyperclovax"], {"use_post_norm": 1}, "$.use_post_norm: expected true or false, got 1"),
     (CASES["vaultgemma, a window of 3"], {"head_dim": 7}, "$.head_dim: rotary positions need an even head"),

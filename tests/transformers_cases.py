@@ -326,16 +326,18 @@ def main() -> None:
 
 def _write(file: Path, cases: dict[str, dict[str, Any]]) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
     found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     for case, fields in cases.items():
         if case in found and case not in sys.argv:
             continue
-        config = AutoConfig.for_model(**{k: v for k, v in fields.items() if k != "architectures"})
+        stated = {k: v for k, v in fields.items() if k != "architectures"}
+        config = transformers.AutoConfig.for_model(**stated)
         # transformers' eager Falcon adds ALiBi twice, with the mask and before it.
         how = {"attn_implementation": "sdpa"} if fields.get("alibi") else _EAGER
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **how).eval()
+        kind = getattr(transformers, fields["architectures"][0])  # which AutoModel may not have
+        model = kind._from_config(config, dtype=torch.float64, **how).eval()
         with torch.no_grad():
             for whole, tensor in model.named_parameters():
                 for name, part in parts(whole, tensor, fields["model_type"]):

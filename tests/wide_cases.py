@@ -37,6 +37,20 @@ _OLMO_3 = _model("Olmo3ForCausalLM", "olmo3", sliding_window=3, num_hidden_layer
 _SMOLLM = _model("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=5)
 _EXAONE = _model("Exaone4ForCausalLM", "exaone4", num_hidden_layers=5)
 _MINISTRAL_3 = _model("Ministral3ForCausalLM", "ministral3", head_dim=8, max_position_embeddings=262144)
+_MISTRAL_4 = _model(
+    "Mistral4ForCausalLM",
+    "mistral4",
+    num_key_value_heads=4,
+    q_lora_rank=10,
+    kv_lora_rank=6,
+    qk_nope_head_dim=4,
+    qk_rope_head_dim=4,
+    v_head_dim=5,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=12,
+    max_position_embeddings=1048576,
+)
 _SCALED = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.3,
@@ -148,6 +162,26 @@ CASES: dict[str, dict[str, Any]] = {
         **_MINISTRAL_3,
         "sliding_window": 3,
         "rope_parameters": {**_YARN, "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.7},
+    },
+    "mistral4": _MISTRAL_4,
+    "mistral4, longer, groups, a dense layer, halves rotated": {
+        **_MISTRAL_4,
+        "rope_parameters": {
+            **_YARN,
+            "original_max_position_embeddings": 4,
+            "llama_4_scaling_beta": 0.7,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.8,
+            "partial_rotary_factor": 0.5,
+        },
+        "rope_interleave": False,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.5,
+        "n_shared_experts": 2,
+        "attention_bias": True,
     },
     "vaultgemma, a window of 3": _model(
         "VaultGemmaForCausalLM", "vaultgemma", head_dim=8, sliding_window=3, num_hidden_layers=3

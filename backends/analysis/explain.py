@@ -390,4 +390,5 @@ def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
 
 def _source(report: Report, constant: str) -> str:
     """Where a constant comes from; a device made in Python need not say."""
-    return report.device.source(constant) if report.device.sources else "not stated"
+    device = report.plan.model.device
+    return device.source(constant) if device.sources else "not stated"

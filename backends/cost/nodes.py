@@ -66,7 +66,8 @@ def housed(program: Program, device: Device) -> Device:
             f"{ranks} × {device.name}: nothing says what joins more than {BOX}; name a cluster, or a network "
             "such as 25GBps,5us"
         )
-    return inside
+    said = {key: source for key, source in hw.load(usual.name).sources.items() if key.startswith("node.")}
+    return replace(inside, sources={**device.sources, **said})
 
 
 def _even(program: Program, device: Device) -> bool:

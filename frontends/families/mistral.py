@@ -1,4 +1,4 @@
-"""Mistral, Ministral 3, Mixtral. Defaults for absent fields are transformers' own."""
+"""Mistral, Ministral 3, Mistral 4, Mixtral. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
+from ..latents import latent
 from ..layers import Layer
 from ..mixers import Temper
-from ..mlps import apart
+from ..mlps import Mlp, Routing, apart
 from ..parts import attention, decoder, layers, mlp, moe, slides, window
+from .deepseek import experts, stack
 
 _POSITIONS, _KV_HEADS = 131072, 8
 
@@ -49,20 +51,42 @@ _YARN = {  # of a config that says nothing
 }
 
 
+def _temper(config: Config, **stretch: float) -> Temper:
+    """By how much late queries are sharper; a class's `stretch` counts where the config says nothing."""
+    config.absent("rope_parameters", "rope_scaling")
+    if "rope_scaling" not in config:
+        config.fill(rope_parameters={**_YARN, **stretch})
+    stated = config.nested("rope_parameters") or config.nested("rope_scaling")
+    assert stated
+    stated.ignore("max_position_embeddings")
+    return Temper(stated.number("llama_4_scaling_beta"), stated.number("original_max_position_embeddings"))
+
+
 @family("Ministral3ForCausalLM", "ministral3")
 def ministral3(config: Config) -> Decoder:
     """Ministral3ForCausalLM: positions stretched by yarn, and late queries sharper."""
-    if "rope_scaling" not in config:
-        config.fill(rope_parameters=_YARN)
-    temper = None
-    if stated := config.nested("rope_parameters") or config.nested("rope_scaling"):
-        stated.ignore("max_position_embeddings")
-        temper = Temper(
-            stated.number("llama_4_scaling_beta"), stated.number("original_max_position_embeddings")
-        )
+    temper = _temper(config)
     how: dict[str, Any] = {"positions_default": 262144, "kv_default": _KV_HEADS, "head_dim_default": 128}
     layer = Layer(attention(config, mask=window(config, None), temper=temper, **how), mlp(config))
     return decoder(config, "Ministral3ForCausalLM", (layer,) * layers(config), eps_default=1e-5)
+
+
+@family("Mistral4ForCausalLM", "mistral4")
+def mistral4(config: Config) -> Decoder:
+    """Mistral4ForCausalLM: DeepSeek's latent attention, late queries sharper, and experts by softmax."""
+    temper = _temper(config, rope_theta=1e4, factor=128.0, original_max_position_embeddings=8192)
+    how: dict[str, Any] = {"positions_default": 1048576, "interleaved": config.flag("rope_interleave", True)}
+    mixer = replace(latent(config, (1024, 256, 64, 64, 128), whole=True, **how), temper=temper)
+    routing = Routing(
+        normalize=config.flag("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 1.0),
+        groups=config.integer("n_group", 1),
+        kept=config.integer("topk_group", 1),
+        best=2,
+    )
+    dense = Mlp(config.assumed("intermediate_size", 12288))
+    sparse = experts(config, routing, (128, 4, 2048, 1))
+    return decoder(config, "Mistral4ForCausalLM", stack(config, mixer, dense, sparse, 0))
 
 
 @family("MixtralForCausalLM", "mixtral")

@@ -10,7 +10,7 @@ from llmir.dtype import FP32
 from llmir.graph import Value
 
 from ..blocks import Blocks, Norm
-from .attention import Rope
+from .attention import Rope, Temper
 
 _NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
 _INDEX_NORM = Norm(1e-6, "layer_norm", ("weight", "bias"))
@@ -53,7 +53,8 @@ class LatentAttention:
 
     A head's queries and keys are of `nope` elements without position and `rotary` with, its values of
     `value`; without a `rope`, none has position. Queries go through a latent of `q_latent` too, if there is
-    one. The biases are those of `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
+    one, and are scaled by their position if there is a `temper`. The biases are those of `q_a_proj`,
+    `kv_a_proj_with_mqa` and `o_proj`.
     """
 
     kind: ClassVar[str] = "full"
@@ -69,6 +70,7 @@ class LatentAttention:
     scale: float
     bias: bool = False
     indexer: Indexer | None = None
+    temper: Temper | None = None
 
     def build(self, blocks: Blocks, x: Value) -> Value:
         """Of normed hidden states, what is added to them."""
@@ -86,6 +88,9 @@ class LatentAttention:
             if self.rope:
                 how = vars(self.rope)
                 q_rope, k_rope = b.rope(q_rope, name="rope_q", **how), b.rope(k_rope, name="rope_k", **how)
+            if self.temper:
+                how = vars(self.temper)
+                q, q_rope = b.temper(q, name="temper", **how), b.temper(q_rope, name="temper_rope", **how)
             latents = _appended(at, latent, self.latent, "latent")
             rotary = _appended(at, k_rope, self.rotary, "k_rope")
             k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")

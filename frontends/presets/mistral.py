@@ -1,7 +1,8 @@
 """Mistral and Mixtral, text models.
 
 Shapes: table 1 of "Mistral 7B" (arXiv:2310.06825), of "Mixtral of Experts" (arXiv:2401.04088) and the
-released configs. Totals: the checkpoints on huggingface.co/mistralai.
+released configs. Totals: the checkpoints on huggingface.co/mistralai. Of Mistral Small 4 shapes are the
+defaults of transformers 5.23, and the total is that of its class; the publisher says 119B.
 """
 
 from __future__ import annotations
@@ -64,12 +65,50 @@ _EVERY_MIXTRAL = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
 }
+_MISTRAL_4: dict[str, object] = {
+    "architectures": ["Mistral4ForCausalLM"],
+    "model_type": "mistral4",
+    "dtype": "bfloat16",
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 0,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 1048576,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 128.0,
+        "original_max_position_embeddings": 8192,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+        "partial_rotary_factor": 0.5,
+    },
+    "tie_word_embeddings": False,
+}
 
 
 def presets() -> Iterator[Preset]:
-    """Every bundled Mistral, and then Mixtral, by size."""
+    """Every bundled Mistral, and then Mixtral, by size; then Mistral 4."""
     for shared, rows in ((_EVERY, _MISTRAL), (_EVERY_MIXTRAL, _MIXTRAL)):
         for name, (parameters, *values) in rows.items():
             config = {**shared, **dict(zip(_COLUMNS, values, strict=True))}
             hf_id = f"mistralai/{_REPOSITORIES.get(name, name)}"
             yield Preset(name, hf_id, config, parameters, _ALIASES.get(name, ()))
+    hf_id = "mistralai/Mistral-Small-4-119B-2603"
+    yield Preset("Mistral-Small-4-119B", hf_id, _MISTRAL_4, 118_972_826_624)
