@@ -119,13 +119,19 @@ def interleaved(mixer: Attention) -> Attention:
     return replace(mixer, rope=mixer.rope and replace(mixer.rope, interleaved=True))
 
 
+def mlp_kinds(config: Config, default: Iterable[str], *known: str) -> tuple[str, ...]:
+    """By layer, what `mlp_layer_types` says, or else the `default`; one that is not `known` is an error."""
+    count, key = layers(config), "mlp_layer_types"
+    found = config.texts(key) or tuple(default)
+    if len(found) != count or not {*found} <= {*known}:
+        raise config.error(key, f"expected {' or '.join(known)} for each of {count} layers")
+    return found
+
+
 def has_experts(config: Config, first: int) -> tuple[bool, ...]:
     """Whether each layer has experts: as `mlp_layer_types` says, or all but the `first`."""
-    count, key = layers(config), "mlp_layer_types"
-    kinds = config.texts(key) or tuple("dense" if i < first else "sparse" for i in range(count))
-    if len(kinds) != count or not {*kinds} <= {"dense", "sparse"}:
-        raise config.error(key, f"expected dense or sparse for each of {count} layers")
-    return tuple(kind == "sparse" for kind in kinds)
+    default = ("dense" if i < first else "sparse" for i in range(layers(config)))
+    return tuple(kind == "sparse" for kind in mlp_kinds(config, default, "dense", "sparse"))
 
 
 def window(config: Config, default: int | None, *, acts: bool = True) -> str:
@@ -181,11 +187,16 @@ def mlp(config: Config, **differences: Any) -> Mlp:
 _NORMS = Norms()
 
 
-def paired(mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS) -> tuple[Layer, ...]:
-    """A layer for each two; of the same two it is one object, which takes no time to tell from others."""
+def paired(
+    mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS, **differences: Any
+) -> tuple[Layer, ...]:
+    """A layer for each two; of the same two it is one object, which takes no time to tell from others.
+
+    `differences` are fields of `Layer`.
+    """
     made: dict[tuple[int, int], Layer] = {}
     return tuple(
-        made.setdefault((id(mixer), id(mlp)), Layer(mixer, mlp, norms))
+        made.setdefault((id(mixer), id(mlp)), Layer(mixer, mlp, norms, **differences))
         for mixer, mlp in zip(mixers, mlps, strict=True)
     )
 

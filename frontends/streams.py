@@ -9,6 +9,7 @@ from llmir.dtype import FP32
 from llmir.graph import Value
 
 from .blocks import Blocks
+from .config import Config
 
 _BLOCK = "streams"
 _LEARNED = (("j", "base"), ("k", "scale"))
@@ -60,3 +61,13 @@ class Streams:
         found = at.b.linear(streams, weight, einsum=einsum, to="fp32", name=name)
         learned = [at.weight(a, f"{name}.{n}", f"{name}_{n}", dtype=FP32) for a, n in _LEARNED]
         return [streams, found, *learned]
+
+
+def streams(config: Config) -> Streams:
+    """What configs say of them; sums of squares have the epsilon of the model's norms."""
+    return Streams(
+        count=config.integer("hc_mult", 4),
+        iterations=config.integer("hc_sinkhorn_iters", 20),
+        eps=config.number("hc_eps", 1e-6),
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+    )

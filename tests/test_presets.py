@@ -125,6 +125,7 @@ PUBLISHED = {
     # Less 58 × 256, 60 × 384 and 26 × 64 numbers by which the choice of experts is corrected.
     "DeepSeek-V3-671B": 671_026_419_200 - 14_848,
     "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
+    "Kimi-K2-Thinking-1026B": 1_026_408_232_448 - 23_040,
     "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
     "GLM-5": 743_911_199_232,  # of transformers' class; the publisher says 744B
     "MiniMax-M3": 426_174_565_632,  # of transformers' class; 428B with a vision tower
@@ -157,6 +158,14 @@ PUBLISHED = {
     "Qwen3-235B-A22B": 235_093_634_560,
     "Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
 }
+
+
+def test_a_model_of_four_bits_is_as_large_as_its_files() -> None:
+    """594 GB on huggingface.co/moonshotai/Kimi-K2-Thinking, and not the 1 TB of Kimi-K2 in fp8."""
+    program = llmir.load("moonshotai/Kimi-K2-Thinking")
+    held = llmir.analyze(program, "h200", batch=1, new=1, context=0).weight_bytes
+    assert round(held / 1e9) == 594
+
 
 every_preset = pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 

@@ -11,10 +11,26 @@ from ..layers import Layer
 from ..mlps import Moe, Routing, apart
 from ..parts import attention, check_chosen, decoder, either, layers
 
-_MODULE = "block_sparse_moe"
+MODULE = "block_sparse_moe"
 # Of MiniMax-01, whose configs these continue; the class reads none of them.
 _UNREAD = [f"layernorm_{part}_beta" for part in ("full_attention", "linear_attention", "mlp")]
 _DRAFTS = "num_mtp_modules", "mtp_transformer_layers", "use_mtp"
+
+
+def experts(
+    config: Config, count: int, chosen: int, width: int, *, scale: float = 1.0, **differences: Any
+) -> Moe:
+    """Chosen by sigmoid and a correction, by a class's defaults; `differences` are fields of `Moe`."""
+    found = Moe(
+        count=either(config, "num_local_experts", "num_experts", count),
+        chosen=config.assumed("num_experts_per_tok", chosen),
+        intermediate=config.assumed("intermediate_size", width),
+        routing=Routing("sigmoid", True, scale, correction=f"{MODULE}.e_score_correction_bias"),
+        module=MODULE,
+        matrices=apart("w1", "w3", "w2"),
+        **differences,
+    )
+    return check_chosen(config, found)
 
 
 @family("MiniMaxM2ForCausalLM", "minimax_m2")
@@ -31,14 +47,6 @@ def minimax_m2(config: Config) -> Decoder:
     share = (
         config.integer("rotary_dim", 64) / config.integer("head_dim", 128) if "rotary_dim" in config else 1.0
     )
-    experts = Moe(
-        count=either(config, "num_local_experts", "num_experts", 256),
-        chosen=config.assumed("num_experts_per_tok", 8),
-        intermediate=config.assumed("intermediate_size", 1536),
-        routing=Routing("sigmoid", normalize=True, correction=f"{_MODULE}.e_score_correction_bias"),
-        module=_MODULE,
-        matrices=apart("w1", "w3", "w2"),
-    )
     how: dict[str, Any] = {
         "kv_default": 8,
         "head_dim_default": 128,
@@ -46,5 +54,5 @@ def minimax_m2(config: Config) -> Decoder:
         "share_default": share,
     }
     mixer = attention(config, positions_default=196608, qk_norm="whole", **how)
-    layer = Layer(mixer, check_chosen(config, experts))
+    layer = Layer(mixer, experts(config, 256, 8, 1536))
     return decoder(config, "MiniMaxM2ForCausalLM", (layer,) * layers(config))

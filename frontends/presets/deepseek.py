@@ -41,6 +41,10 @@ _V3: Mapping[str, _Row] = {
         *(1_026_408_209_408, 61, 7168, 64, 1536, 18432, 384, 8, 2048, 1, 1, 1, 1, 2.827),
         *(163840, 131072, 5e4),
     ),
+    "Kimi-K2-Thinking-1026B": (
+        *(1_026_408_209_408, 61, 7168, 64, 1536, 18432, 384, 8, 2048, 1, 1, 1, 1, 2.827),
+        *(163840, 262144, 5e4),
+    ),
 }
 _V32: Mapping[str, _Row] = {
     "DeepSeek-V3.2-671B": (
@@ -54,6 +58,7 @@ _FOUND_AT = {  # where the repository has another name
     "Moonlight-16B-A3B": "moonshotai/Moonlight-16B-A3B",
     "DeepSeek-V3-671B": "deepseek-ai/DeepSeek-V3",
     "Kimi-K2-1026B": "moonshotai/Kimi-K2-Instruct",
+    "Kimi-K2-Thinking-1026B": "moonshotai/Kimi-K2-Thinking",
     "DeepSeek-V3.2-671B": "deepseek-ai/DeepSeek-V3.2",
 }
 _ALIASES = {
@@ -71,6 +76,7 @@ _ALIASES = {
         *("DeepSeek-V3.1", "DeepSeek-V3.1-Base", "DeepSeek-V3.1-Terminus"),
     ),
     "Kimi-K2-1026B": ("Kimi-K2", "Kimi-K2-Base", "Kimi-K2-Instruct-0905"),
+    "Kimi-K2-Thinking-1026B": (),
     "DeepSeek-V3.2-671B": ("DeepSeek-V3.2-Exp", "DeepSeek-V3.2-Exp-Base", "DeepSeek-V3.2-Speciale"),
 }
 
@@ -116,6 +122,23 @@ _STORED = {
         "weight_block_size": [128, 128],
     }
 }
+# Kimi-K2-Thinking was trained with routed experts of 4 bits: 594 GB in all.
+_STORED_4 = {
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32},
+            }
+        },
+        "ignore": [
+            *("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp.gate$"),
+            "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+        ],
+    }
+}
 _DRAFTS = {"num_nextn_predict_layers": 1}
 
 
@@ -132,6 +155,7 @@ _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
     "DeepSeek-V3.2-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
     "Kimi-K2-1026B": {"model_type": "kimi_k2", **_stretched(32, 1.0, beta_fast=1), **_STORED},
+    "Kimi-K2-Thinking-1026B": {"model_type": "kimi_k2", **_stretched(64, 1.0, beta_fast=1), **_STORED_4},
 }
 
 
