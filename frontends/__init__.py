@@ -9,7 +9,7 @@ from typing import Any
 from llmir.convert import choice, flag
 from llmir.errors import InputError, LlmirError, UnsupportedError
 from llmir.graph import Program
-from llmir.names import plain
+from llmir.names import plain, suggest
 
 from . import quantization
 from .config import Config, read
@@ -143,5 +143,6 @@ def _family(config: Config) -> Family:
 
 
 def _unknown(config: Config, field: str, named: str) -> LlmirError:
-    fact = f"{named} is not supported; supported are {', '.join(FAMILIES)}"
+    near = suggest(named, FAMILIES)
+    fact = f"{named} is not supported; supported are {len(FAMILIES)} classes, in docs/families.md{near}"
     return config.error(field, fact, UnsupportedError)

@@ -376,7 +376,10 @@ class Program(Record, Shown):
 
     @property
     def kv_cache_bytes_per_token(self) -> int:
-        """By how much the caches of one sequence grow with one more token."""
+        """By how much the caches of one sequence grow with the first token.
+
+        As much with each later one, but where a window is full or tokens are compressed: then by less.
+        """
         return self._cache_bytes(1) - self._cache_bytes(0)
 
     @property

@@ -190,6 +190,7 @@ def test_bad_input_is_one_line(
         ({"intermediate_size": -1}, 2, "$.intermediate_size"),
         ({"vocab_size": None}, 2, "$.vocab_size"),
         ({"architectures": ["<b>ForCausalLM"]}, 3, "; supported are "),
+        ({"architectures": ["Qwen3VLMoeForCausalLM"]}, 3, "did you mean Qwen3MoeForCausalLM"),
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "opt"])

@@ -40,7 +40,8 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         kept = (units.bytes(n) if n else "" for n in caches)
         table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, *kept))
     words = (
-        "Sizes are in parameters, heads are query/key-value heads, KV/tok is the cache of one token, state "
-        "what a sequence has besides."
+        "Sizes are in parameters, heads are query/key-value heads, KV/tok is the cache of the first "
+        "token (less of later ones where windows are full or tokens compressed), state what a sequence has "
+        "besides."
     )
     return table.stack(shown, "", words)
