@@ -295,11 +295,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 GIVEN_BACK = {
     "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
     "Pass": {"given"},  # is inherited from, likewise
-    "save": {
-        "result",
-        "path",
-        "format",
-    },  # `**options` are those of an exporter, whose signature refuses others
+    # The `**options` of `save` are those of an exporter, whose signature refuses others.
+    "save": {"result", "path", "format"},
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]
