@@ -125,10 +125,9 @@ class Routing:
         return weights, experts
 
 
-def apart(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> tuple[str, str, str]:
+def apart(*matrices: str) -> tuple[str, ...]:
     """What checkpoints that store each expert by itself call its matrices."""
-    each = "experts.{expert}."
-    return f"{each}{gate}.weight", f"{each}{up}.weight", f"{each}{down}.weight"
+    return tuple(f"experts.{{expert}}.{name}.weight" for name in matrices or _GATED)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
@@ -24,27 +25,21 @@ def experts(
     *,
     bias: bool = False,
     module: str = "mlp",
+    **differences: Any,
 ) -> Moe:
     """Those of DeepSeek's configs, and the shared ones, which are as wide as so many of them together.
 
     `defaults` are how many there are, how many are chosen, their width and how many are shared; a class whose
-    default of the last is 0 has none.
+    default of the last is 0 has none. `differences` are fields of `Moe`.
     """
     keys = zip(_EXPERTS, defaults if defaults[3] != 0 else defaults[:3], strict=False)
     count, chosen, width, *shared = (
         config.assumed(key, default) if default else config.integer(key) for key, default in keys
     )
-    found = Moe(
-        count=count,
-        chosen=chosen,
-        intermediate=width,
-        routing=routing,
-        module=module,
-        shared=Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
-        if shared
-        else None,
-    )
-    return check_chosen(config, found)
+    if shared:
+        always = Mlp(shared[0] * width, bias, f"{module}.shared_experts", "shared_experts", "shared_")
+        differences = {"shared": always, **differences}
+    return check_chosen(config, Moe(count, chosen, width, routing, module=module, **differences))
 
 
 def by_groups(config: Config, groups: int, kept: int, scale: float, module: str = "mlp") -> Routing:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ..config import Config
 from ..decoder import Decoder
+from ..deltas import kimi_delta
 from ..family import family
 from ..latents import latent
 from ..layers import Sublayer
-from ..mixers import kda
 from ..mlps import Mlp, apart
 from ..parts import decoder, has_experts, kinds, layers, paired
 from .deepseek import by_groups, experts
@@ -24,11 +23,6 @@ _SPELLED = {
     "num_experts_per_tok": "num_experts_per_token",
     "n_shared_experts": "num_shared_experts",
 }
-_SIZES = (  # here or in `linear_attn_config`
-    ("linear_num_heads", "num_heads", 32),
-    ("linear_head_dim", "head_dim", 128),
-    ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
-)
 _LISTS = ("full_attn_layers", "kda_layers")
 _MODULE = "block_sparse_moe"
 
@@ -42,15 +36,12 @@ def kimi_linear(config: Config) -> Decoder:
     config.ignore("head_dim", "rope_theta", "rope_scaling", "rope_parameters", "use_grouped_topk")
     attends = latent(config, (None, 512, 128, 64, 128), positions_default=None, interleaved=False)
     routing = by_groups(config, groups=1, kept=1, scale=2.446, module=_MODULE)
-    sparse = replace(
-        experts(config, routing, (256, 8, 1024, 1), module=_MODULE), matrices=apart("w1", "w3", "w2")
-    )
+    names = apart("w1", "w3", "w2")
+    sparse = experts(config, routing, (256, 8, 1024, 1), module=_MODULE, matrices=names)
     dense = Mlp(config.assumed("intermediate_size", 9216))
     linear = config.nested("linear_attn_config") or Config({}, name=config.name)
     linear.ignore(*_LISTS)  # where layer_types says it
-    sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _SIZES)
-    keeps = kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
-    mixers: dict[str, Sublayer] = {_KINDS[0]: keeps, _KINDS[1]: attends}
+    mixers: dict[str, Sublayer] = {_KINDS[0]: kimi_delta(config, linear), _KINDS[1]: attends}
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     found = (mixers[kind] for kind in kinds(config, _usual(config, linear), *_KINDS))
     stack = paired(found, (sparse if routed else dense for routed in has_experts(config, first)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ..blocks import Norm
@@ -11,7 +10,7 @@ from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
 from ..mixers import Mamba2
-from ..mlps import Mlp, Moe
+from ..mlps import Mlp, Moe, apart
 from ..parts import activation, attention, decoder, drafts
 from ..scans import PLAIN, mamba2
 from ..source import show
@@ -78,6 +77,5 @@ def _experts(config: Config, how: dict[str, Any]) -> Moe:
         raise config.error("mlp_bias", "experts have none")
     width = config.integer("moe_shared_expert_intermediate_size", 7688)
     always = Mlp(width, module="mixer.shared_experts", block="shared_experts", prefix="shared_", **how)
-    routed = experts(config, by_groups(config, 1, 1, 1.0, "mixer"), (8, 2, 7688, 0), module="mixer")
-    names = tuple(f"experts.{{expert}}.{name}.weight" for name in _MATRICES)
-    return replace(routed, matrices=names, activation=how["activation"], shared=always)
+    own = {"matrices": apart(*_MATRICES), "activation": how["activation"], "shared": always}
+    return experts(config, by_groups(config, 1, 1, 1.0, "mixer"), (8, 2, 7688, 0), module="mixer", **own)

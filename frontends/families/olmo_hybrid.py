@@ -6,9 +6,10 @@ from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
+from ..deltas import delta_net
 from ..family import family
 from ..layers import BEHIND, Layer
-from ..mixers import Attention, DeltaNet
+from ..mixers import Attention
 from ..parts import attention, decoder, kinds, layers, mlp
 
 _KINDS = ("linear_attention", "full_attention")
@@ -22,15 +23,11 @@ def olmo_hybrid(config: Config) -> Decoder:
     hidden = config.integer("hidden_size")
     keys = config.optional_integer("linear_num_key_heads") or attends.heads
     values = config.optional_integer("linear_num_value_heads") or attends.heads
-    if values % keys:
-        raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
     size = config.optional_integer("linear_key_head_dim") or int(0.75 * hidden / keys)
-    keeps = DeltaNet(
-        keys,
-        values,
-        size,
-        config.optional_integer("linear_value_head_dim") or 2 * size,
-        config.integer("linear_conv_kernel_dim", 4),
+    keeps = delta_net(
+        config,
+        (keys, values),
+        (size, config.optional_integer("linear_value_head_dim") or 2 * size),
         _EPS,
         tuple((f"{name}_proj", 1, part) for name, part in zip("qkvabg", "qkvabz", strict=True)),
         norms="o_norm",

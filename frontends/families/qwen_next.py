@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
+from ..deltas import qwen_delta
 from ..family import family
 from ..layers import Layer, Sublayer
 from ..mixers import DeltaNet
@@ -25,7 +26,7 @@ _DRAFT = ("mtp.layers.0", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden",
 def qwen3_next(config: Config) -> Decoder:
     """Qwen3NextForCausalLM: a delta net's projections lie in two tensors, key head by key head."""
     mlps = mlps_of(config, _experts(config, 512, 10))
-    return _decoder(config, "Qwen3NextForCausalLM", delta_net(config, ("qkvz", "ba"), by_head=True), mlps)
+    return _decoder(config, "Qwen3NextForCausalLM", qwen_delta(config, ("qkvz", "ba"), by_head=True), mlps)
 
 
 @family("Qwen3_5ForCausalLM", "qwen3_5_text")
@@ -52,7 +53,7 @@ def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
     config.ignore("mtp_use_dedicated_embeddings")
     on_axes(config)
-    return _decoder(config, architecture, delta_net(config, _APART, by_head=False), mlps, kv_heads)
+    return _decoder(config, architecture, qwen_delta(config, _APART, by_head=False), mlps, kv_heads)
 
 
 def _experts(config: Config, count: int, chosen: int) -> Moe:
@@ -84,19 +85,3 @@ def _decoder(
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     own = draft(config, Layer(attends, mlps[-1]), "mtp_num_hidden_layers", _DRAFT)
     return decoder(config, architecture, stack, norm=norm, draft=own)
-
-
-def delta_net(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:
-    """What Qwen's configs say of gated delta nets, whose projections are so stacked: by key head, or not."""
-    keys, values = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
-    if values % keys:
-        raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
-    return DeltaNet(
-        keys,
-        values,
-        config.integer("linear_key_head_dim", 128),
-        config.integer("linear_value_head_dim", 128),
-        config.integer("linear_conv_kernel_dim", 4),
-        config.number("rms_norm_eps", 1e-6),
-        tuple((f"in_proj_{parts}", keys if by_head else 1, parts) for parts in stacks),
-    )
