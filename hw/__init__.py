@@ -74,14 +74,15 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
     return found
 
 
-def usual(device: Device) -> Node:
+def usual(device: str | os.PathLike[str] | Device) -> Node:
     """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
 
-    >>> usual(load("h100-sxm")).name, usual(load("l40s")).network
+    >>> usual("h100-sxm").name, usual("l40s").network
     ('DGX-H100', None)
     """
+    found = load(device)
     known = (load(name) for name in clusters())
-    alike = (c.node for c in known if c.measured_as == device.measured_as and c.node and c.node.network)
+    alike = (c.node for c in known if c.measured_as == found.measured_as and c.node and c.node.network)
     return replace(next(alike, Node(f"box of {BOX}", BOX)), assumed=True)
 
 

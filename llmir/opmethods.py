@@ -149,7 +149,7 @@ class OpMethods:
 
         The index is the last operand; its largest are found inside, by a comparison for each candidate.
 
-        `b t g r d, b c! g d, b c! g e -> b t g r e`
+        `b t g r d, b c! g d, b c! g e, b g t n! -> b t g r e`
         """
         return self._op(
             "block_sparse_attention",

@@ -29,7 +29,11 @@ def product(block: str = "mlp", axes: str = "(embed, inner)") -> Program:
     ("program", "step", "says"),
     [
         (product("lm_head"), "quantize{weights=mxfp4}", "weights=mxfp4, but no weight of program 'product'"),
-        (product("router"), "quantize{weights=fp8}", "products outside embedding, lm_head, norm, router"),
+        (
+            product("router"),
+            "quantize{weights=fp8}",
+            "outside compressor, embedding, lm_head, norm, router",
+        ),
         (product("lm_head"), "quantize{weights=mxfp4, activations=mxfp4}", "weights=mxfp4, but no weight"),
         (product(), "quantize{activations=fp8}", "activations=fp8 needs weights of its kind as narrow"),
         (product(), "quantize{kv=fp8}", "kv=fp8, but program 'product' has no cache"),

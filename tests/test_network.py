@@ -332,8 +332,7 @@ def taken(per_node: int) -> Device:
 def test_a_step_on_nodes_takes_no_less_than_on_one_link(tp: int) -> None:
     """The network is no faster than NVLink; comm_bytes do not depend on either."""
     program = llmir.run(llmir.load("llama3.1-405b"), f"fuse-attention,fuse,shard{{tp={tp}}}")
-    one, many = (
-        llmir.analyze(program, on, batch=8, new=128, cost="ideal") for on in ("h100-sxm", "dgx-h100")
-    )
+    whole = replace(hw.load("h100-sxm"), node=Node("one of them all", tp))
+    one, many = (llmir.analyze(program, on, batch=8, new=128, cost="ideal") for on in (whole, "dgx-h100"))
     assert one.comm_bytes == many.comm_bytes
     assert one.time_s == many.time_s if tp == 8 else one.time_s < many.time_s

@@ -143,7 +143,7 @@ def giving(value: Any) -> Pass:
 
 # A public callable by name, and arguments that it takes; words after the name tell its calls apart.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False}),
+    "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False, "draft": False}),
     "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
     "run a list": (lambda step: llmir.run(PROGRAM, ["fuse", step]), {"step": "dce"}),
     "analyze": (
@@ -287,17 +287,16 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Builder.insert": (lambda x: built("insert", x), {"x": NODE}),
     "hw.load": (hw.load, {"device": "h100-sxm"}),
     "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
+    "hw.join": (hw.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
+    "hw.usual": (hw.usual, {"device": "h100-sxm"}),
     "hw.engine": (hw.engine, {"name": "vllm", "kernels": ()}),
 }
 # Of what is public, what the walk below cannot read from a signature, and why.
 GIVEN_BACK = {
     "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
     "Pass": {"given"},  # is inherited from, likewise
-    "save": {
-        "result",
-        "path",
-        "format",
-    },  # `**options` are those of an exporter, whose signature refuses others
+    # The `**options` of `save` are those of an exporter, whose signature refuses others.
+    "save": {"result", "path", "format"},
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -131,14 +133,14 @@ class Workload(Record, Result):
         return Report(self.program, self.device, **at, **how)
 
     @property
-    def steps(self) -> dict[str, Report]:
+    def steps(self) -> Mapping[str, Report]:
         """The steps that there are, by phase; of all of decode the last."""
         own = (
             {}
             if self.program.patches
             else {"prefill": self.prefill, "decode": self.decode, "draft": self.draft}
         )
-        return {name: step for name, step in {"encode": self.encode, **own}.items() if step}
+        return MappingProxyType({name: step for name, step in {"encode": self.encode, **own}.items() if step})
 
     @property
     def _before(self) -> list[Report]:

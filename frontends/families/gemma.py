@@ -10,7 +10,8 @@ from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layers import Layer, Norms
+from ..layer_input import LayerTable
+from ..layers import Layer, Norms, Whole
 from ..mixers import Rope
 from ..parts import activation, all_but_every, attention, decoder, heads, layers, mlp, slides, window
 from ..rope import ropes
@@ -28,17 +29,30 @@ def rounded(x: float, dtype: str) -> float:
     return ldexp(round(ldexp(fraction, _MANTISSA[dtype])), exponent - _MANTISSA[dtype])
 
 
+def cap(config: Config, key: str, default: float) -> float:
+    """A soft cap, by default the class's; null is none."""
+    return (config.optional_number(key) or 0.0) if key in config else default
+
+
+def _scaled(config: Config, architecture: str, stack: tuple[Whole, ...], **differences: Any) -> Decoder:
+    """Embeddings times √hidden, as the model's type has it; the head is tied to them."""
+    scale = rounded(config.integer("hidden_size") ** 0.5, config.dtype())
+    return decoder(config, architecture, stack, tied_default=True, embedding_scale=scale, **differences)
+
+
 def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differences: Any) -> Decoder:
-    """Norms that store their weights less 1, and embeddings times √hidden as the model's type has it."""
-    return decoder(
-        config,
-        architecture,
-        stack,
-        tied_default=True,
-        norm=Norm(config.number("rms_norm_eps", 1e-6), offset=1.0),
-        embedding_scale=rounded(config.integer("hidden_size") ** 0.5, config.dtype()),
-        **differences,
-    )
+    """With norms that store their weights less 1."""
+    norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
+    return _scaled(config, architecture, stack, norm=norm, **differences)
+
+
+def by_layer(
+    config: Config, architecture: str, stack: tuple[Whole, ...], size: int, **differences: Any
+) -> Decoder:
+    """With plain norms, and `size` numbers for each layer, times √size, that it reads of the token itself."""
+    rows = config.integer("vocab_size_per_layer_input", 262144)
+    table = LayerTable(rows, len(stack), size, rounded(size**0.5, config.dtype())) if size else None
+    return _scaled(config, architecture, stack, layer_table=table, **differences)
 
 
 @family("GemmaForCausalLM", "gemma")
@@ -65,10 +79,7 @@ def _windows(
     Layers with a window have rotary positions of their own where `local` says so.
     """
     names = ("attn_logit_softcapping", "final_logit_softcapping")
-    scores, logits = (
-        (config.optional_number(name) or 0.0) if name in config else cap
-        for name, cap in zip(names, caps, strict=True)
-    )
+    scores, logits = (cap(config, name, default) for name, default in zip(names, caps, strict=True))
     bias, scale = config.flag("attention_bias", False), config.number("query_pre_attn_scalar", 256) ** -0.5
     full = attention(config, qkv_bias=bias, out_bias=bias, scale=scale, cap=scores, **how)
     sliding = replace(full, mask=window(config, 4096), rope=local or full.rope)

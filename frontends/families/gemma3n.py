@@ -9,31 +9,13 @@ from ..altup import Alternating, AltUp, Laurel
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
-from ..layer_input import LayerTable, PerLayer
-from ..layers import Layer, Whole
+from ..layer_input import PerLayer
+from ..layers import Layer
 from ..lending import FULL, KINDS, SLIDING, lending
 from ..mlps import Mlp
-from ..parts import activation, attention, decoder, heads, kinds, layers, widths, window
+from ..parts import activation, attention, heads, kinds, layers, widths, window
 from ..rope import ropes
-from .gemma import SANDWICH, TANH, rounded
-
-
-def model(
-    config: Config, architecture: str, stack: tuple[Whole, ...], size: int, cap: float, **how: Any
-) -> Decoder:
-    """Plain norms, embeddings times √hidden and those of layers times √size, as the model's type has it."""
-    dtype, key = config.dtype(), "final_logit_softcapping"
-    rows = config.integer("vocab_size_per_layer_input", 262144)
-    return decoder(
-        config,
-        architecture,
-        stack,
-        tied_default=True,
-        embedding_scale=rounded(config.integer("hidden_size") ** 0.5, dtype),
-        logits_cap=(config.optional_number(key) or 0.0) if key in config else cap,
-        layer_table=LayerTable(rows, len(stack), size, rounded(size**0.5, dtype)) if size else None,
-        **how,
-    )
+from .gemma import SANDWICH, TANH, by_layer, cap
 
 
 @family("Gemma3nForCausalLM", "gemma3n_text")
@@ -61,7 +43,8 @@ def gemma3n(config: Config) -> Decoder:
         Alternating(Layer(mixer, mlp, SANDWICH, laurel=laurel, tail=own), streams, scaled)
         for mixer, mlp in zip(lending(config, full, sliding, types, 15), mlps, strict=True)
     )
-    return model(config, "Gemma3nForCausalLM", stack, own.size, 30.0, altup=streams)
+    logits = cap(config, "final_logit_softcapping", 30.0)
+    return by_layer(config, "Gemma3nForCausalLM", stack, own.size, logits_cap=logits, altup=streams)
 
 
 def _shares(config: Config) -> tuple[float, ...]:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ..config import Config
 from ..decoder import Decoder
 from ..family import family
+from ..global_heads import global_heads
 from ..layer_input import PerLayer
 from ..layers import Layer
-from ..lending import FULL, GROUPS, KINDS, SLIDING, lending, sizes
+from ..lending import FULL, KINDS, SLIDING, lending
 from ..mixers import Attention
 from ..mlps import Mixture, Mlp, Moe, Routing
-from ..parts import activation, attention, check_chosen, heads, kinds, layers, window
-from ..rope import ropes
-from .gemma import SANDWICH, TANH
-from .gemma3n import model
+from ..parts import activation, check_chosen, kinds, layers
+from .gemma import SANDWICH, TANH, by_layer, cap
 
 _NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
-_ROPES = {
-    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
-    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-}
 
 
 @family("Gemma4ForCausalLM", "gemma4_text")
@@ -45,22 +39,9 @@ def gemma4(config: Config) -> Decoder:
             return Layer(mixer, mlp, SANDWICH, tail=tail)
         return Layer(mixer, Mixture(mlp, experts, _NORMS), replace(SANDWICH, before_mlp=None), tail=tail)
 
-    stack = tuple(map(layer, lending(config, *_attention(config, types), types, 0)))
-    return model(config, "Gemma4ForCausalLM", stack, tail.size, 0.0)
-
-
-def _attention(config: Config, types: tuple[str, ...]) -> tuple[Attention, Attention]:
-    """That of layers that see all, of other heads and maybe one projection to k and v, and with windows."""
-    bias, one = config.flag("attention_bias", False), config.flag("attention_k_eq_v", False)
-    count, kv, size = heads(config, None, None)
-    wide, groups = sizes(config, types, size, kv, apart=one)
-    if count % groups:
-        raise config.error(GROUPS, f"{groups} does not divide {count} attention heads")
-    local, whole = ropes(config, (size, wide), 131072, 1e4, 1e6, default=_ROPES)
-    how: dict[str, Any] = {"qk_norm": "head", "bare_v": True, "scale": 1.0, "mask": window(config, 512)}
-    sliding = attention(config, rope=local, qkv_bias=bias, out_bias=bias, **how)
-    full = replace(sliding, rope=whole, mask="causal", head_dim=wide, kv_heads=groups, one_kv=one)
-    return full, sliding
+    stack = tuple(map(layer, lending(config, *global_heads(config, types), types, 0)))
+    logits = cap(config, "final_logit_softcapping", 0.0)
+    return by_layer(config, "Gemma4ForCausalLM", stack, tail.size, logits_cap=logits)
 
 
 def _experts(config: Config, activation: str) -> Moe:

@@ -130,6 +130,7 @@ class BlockSparseAttention(FlashAttention):
 
     opcode = "block_sparse_attention"
     kind = "attention"
+    rule = "b t g r d, b c! g d, b c! g e, b g t n! -> b t g r e"
     takes = ("q", "k", "v", "index")
 
     length: int = field(kw_only=True)
@@ -151,8 +152,8 @@ class BlockSparseAttention(FlashAttention):
         return f"{self.top_k} blocks of {self.length} keys a query"
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """With the index."""
-        return equation(self.rule.replace(" ->", ", b g t n! ->"))
+        """The rule, in which the last axes are the index's."""
+        return equation(self.rule)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """For each pair and query head 5 (softmax), half-pairs rounded up; 1 a candidate."""

@@ -44,9 +44,10 @@ class CompressRows(Op):
 
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """As many entries as end among the new tokens; `VerifyError` for other series than one or two."""
-        tokens, series, _ = operands[2].shape
-        if not isinstance(tokens, int) or series not in (1, 2):
-            raise VerifyError(f"compress_rows: {series} series of {tokens} tokens each, expected 1 or 2")
+        bias = operands[2].shape
+        tokens = bias[0] if len(bias) == 3 else None
+        if not isinstance(tokens, int) or bias[1] not in (1, 2):
+            raise VerifyError(f"compress_rows: a bias {operands[2]}, expected tokens by 1 or 2 series by d")
         return {"n": Entries(tokens).kept(C + T) - Entries(tokens).kept(C)}
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
