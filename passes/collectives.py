@@ -46,11 +46,13 @@ def _compress(graph: Graph, node: Node) -> Compress | None:
 
 def carried_as(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
     """`graph` with each collective carrying the type that is `wanted` of it; None leaves it."""
+    due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
+    if not due:
+        return graph
     types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
     walk = _Walk(graph, Builder(graph.name, types))
     for node in graph.nodes:
-        to = wanted(node) if sends(graph, node) else None
-        walk.node(node, to)
+        walk.node(node, due.get(node.name))
     if not walk.changed:
         return graph
     walk.b.output(*(walk.new.get(v, v) for v in graph.outputs))

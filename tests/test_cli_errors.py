@@ -200,6 +200,13 @@ def test_a_config_that_cannot_be_is_one_line(
     bad(run, tmp_path, (command, config(tmp_path, **changes)), code, part)
 
 
+@pytest.mark.parametrize("model", ["falcon-mamba-7b", "deepseek-v4-flash"])
+def test_attention_that_has_one_form_is_not_asked_for_in_another(
+    run: Run, tmp_path: Path, model: str
+) -> None:
+    bad(run, tmp_path, ("analyze", model, "--attention", "eager"), 2, "has no attention to leave unfused")
+
+
 def test_a_file_without_permission_is_left_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

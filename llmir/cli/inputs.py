@@ -76,13 +76,15 @@ def lowered(given: Mapping[str, Any]) -> Program:
 
 
 def _asked(program: Program, given: Mapping[str, Any]) -> str:
-    """The pipeline; `InputError` if latent attention is asked for in a form and there is none."""
+    """The pipeline; `InputError` if attention is asked for in a form that it cannot have."""
     from llmir import api
 
     mla = given["mla"]
     steps = passes(given["model"], given["attention"], given["pipeline"], mla)
     if mla and api.run(program, "absorb-mla") is program:
         raise InputError(f"--mla {mla}: {program.name} has no latent attention")
+    if given["attention"] == "eager" and api.run(program, "fuse-attention") == program:
+        raise InputError(f"--attention eager: {program.name} has no attention to leave unfused")
     return steps
 
 
