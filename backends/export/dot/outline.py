@@ -117,7 +117,8 @@ class Section:
     def count(self) -> str:
         """How often a micro-batch runs it, and on how many stages."""
         stages = f" on {self.stages} stages" if self.stages > 1 else ""
-        nest = f" = {' × '.join(map(str, self.nest))}" if self.period else ""
+        several = self.period and sum(n > 1 for n in self.nest) > 1
+        nest = f" = {' × '.join(map(str, self.nest))}" if several else ""
         return f"× {self.times // self.micro_batches}{nest}{stages}"
 
     @property
@@ -180,9 +181,15 @@ class Outline:
         return self._homes[name]
 
     def share(self, seconds: float) -> float:
-        """The part of the step that `seconds` are."""
-        total = float(self.report.all_stages_s)
-        return seconds / total if total else 0.0
+        """The part of the step that `seconds` are; of what takes time, where hidden launches take some off."""
+        return seconds / self.whole_s if self.whole_s else 0.0
+
+    @cached_property
+    def whole_s(self) -> float:
+        """What shares are of: the step's seconds, or those of all that adds some."""
+        added = [b.total_s for b in self.boxes]
+        hidden = any(seconds < 0 for seconds in added)
+        return sum(max(0.0, s) for s in added) if hidden else float(self.report.all_stages_s)
 
     @cached_property
     def spine(self) -> dict[str, int]:
