@@ -58,6 +58,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "vocab": sizes.get("vocab", 0),
         "positions": program.facts.get("positions", 0),
         "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
+        "kv_cache_bytes_per_later_token": program.kv_cache_bytes_per_later_token,
         "state_bytes_per_sequence": program.state_bytes_per_sequence,
     }
 
@@ -66,11 +67,12 @@ def _heads(program: Program) -> tuple[int, int] | None:
     """Heads of attention's queries, and of its keys and values: one where no weight tells those apart."""
     found: dict[bool, int] = {}
     for at in program.instances():
-        axes = dict(zip(at.node.op.axes, at.node.results[0].shape, strict=False))
-        if at.node.op.role == "weight" and at.node.op.block == "attention" and "head_dim" in axes:
-            if isinstance(kv := axes.get("kv_heads"), int):
-                each = axes.get("heads")
-                found[each is not None] = kv * each if isinstance(each, int) else kv
+        if at.node.op.role != "weight" or at.node.op.block != "attention":
+            continue
+        axes = dict(zip(at.node.op.axes, at.node.results[0].shape, strict=True))
+        kv, each = axes.get("kv_heads"), axes.get("heads", 1)
+        if "head_dim" in axes and isinstance(kv, int) and isinstance(each, int):
+            found["heads" in axes] = kv * each
     if not found:
         return None
     kv_heads = found.get(False, 1)
