@@ -48,7 +48,7 @@ def _modelopt(algorithm: str, weights: Scheme) -> Scheme:
     return {"quant_method": "modelopt", "quant_algo": algorithm, "config_groups": groups, "ignore": _LEFT}
 
 
-# By the start of an id ("" of all) what a suffix says, as in the configs of such releases; of two, the longer start's.
+# By the start of an id ("" of all) what a suffix says, as in such releases' configs; the longest counts.
 _BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": _LEFT}
 _META = [*_LEFT, "re:.*self_attn", "model.layers.0.mlp", "model.layers.125.mlp"]
 _NVIDIA = _modelopt("NVFP4", _NVFP4)

@@ -181,12 +181,12 @@ class Outline:
         return self._homes[name]
 
     def share(self, seconds: float) -> float:
-        """The part of the step that `seconds` are; of what takes time, where hidden launches take some off."""
+        """The part of `whole_s` that `seconds` are."""
         return seconds / self.whole_s if self.whole_s else 0.0
 
     @cached_property
     def whole_s(self) -> float:
-        """What shares are of: the step's seconds, or those of all that adds some."""
+        """What shares are of: the step, or where launches are hidden all that adds seconds."""
         added = [b.total_s for b in self.boxes]
         hidden = any(seconds < 0 for seconds in added)
         return sum(max(0.0, s) for s in added) if hidden else float(self.report.all_stages_s)
