@@ -117,8 +117,7 @@ class Section:
     def count(self) -> str:
         """How often a micro-batch runs it, and on how many stages."""
         stages = f" on {self.stages} stages" if self.stages > 1 else ""
-        several = self.period and sum(n > 1 for n in self.nest) > 1
-        nest = f" = {' × '.join(map(str, self.nest))}" if several else ""
+        nest = f" = {' × '.join(map(str, self.nest))}" if self.period and self.nest[-1] > 1 else ""
         return f"× {self.times // self.micro_batches}{nest}{stages}"
 
     @property
@@ -187,9 +186,7 @@ class Outline:
     @cached_property
     def whole_s(self) -> float:
         """What shares are of: the step, or where launches are hidden all that adds seconds."""
-        added = [b.total_s for b in self.boxes]
-        hidden = any(seconds < 0 for seconds in added)
-        return sum(max(0.0, s) for s in added) if hidden else float(self.report.all_stages_s)
+        return max(float(self.report.all_stages_s), sum(b.total_s for b in self.boxes if b.total_s > 0))
 
     @cached_property
     def spine(self) -> dict[str, int]:
@@ -243,8 +240,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
 
 def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
     note = node.op.remark(scope.graph.operand_types(node))
-    block = node.op.block
-    group = _GROUPS.get(block, block)
+    group = _GROUPS.get(node.op.block, node.op.block)
     times = scope.program.micro_batches if unrolled else cost.repeat
     return Box(name, scope.path + node.name, cost, times, group, note, node.op, node.results)
 

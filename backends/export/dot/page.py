@@ -88,9 +88,8 @@ def panel_head(outline: Outline) -> str:
 def panel_lines(outline: Outline) -> list[str]:
     """How the step goes through pipeline stages, if it does, and what shares are of if not of it."""
     lines = [f"{name} {value}" for name, value in facts.pipeline_lines(outline.report)]
-    hidden = any(b.total_s < 0 for b in outline.boxes)
-    whole = [f"shares are of {units.time(outline.whole_s)}, before launches are hidden"] if hidden else []
-    return lines + whole
+    whole = f"shares are of {units.time(outline.whole_s)}, before launches are hidden"
+    return [*lines, whole] if any(b.total_s < 0 for b in outline.boxes) else lines
 
 
 def step_words(report: Report) -> tuple[str, str]:
