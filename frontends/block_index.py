@@ -20,7 +20,7 @@ _SIZES = {
 }
 
 
-def indexed(config: Config, mixer: Attention) -> list[Attention]:
+def block_attention(config: Config, mixer: Attention) -> list[Attention]:
     """By layer the attention as it is, or of the blocks that an index chooses; in either spelling."""
     stated, none = config.nested(_OBJECT), (0,) * layers(config)
     places = stated.integers("sparse_attention_freq", none) if stated else none

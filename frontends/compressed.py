@@ -20,7 +20,7 @@ _OLD = {_SPARSE: "compress_rate_csa", _HEAVY: "compress_rate_hca"}
 _BY_RATIO = {0: _SLIDING, **{rate: kind for kind, rate in _RATES.items()}}
 
 
-def compressed(config: Config) -> list[CompressedAttention]:
+def compressed_attention(config: Config) -> list[CompressedAttention]:
     """By layer its attention, in either spelling of the kinds.
 
     Where they are absent the first two are heavily compressed, and then every second.

@@ -54,6 +54,7 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "vocab": sizes.get("vocab", 0),
         "positions": program.facts.get("positions", 0),
         "kv_cache_bytes_per_token": program.kv_cache_bytes_per_token,
+        "kv_cache_bytes_per_later_token": program.kv_cache_bytes_per_later_token,
         "state_bytes_per_sequence": program.state_bytes_per_sequence,
     }
 

@@ -383,6 +383,12 @@ class Program(Record, Shown):
         return self._cache_bytes(1) - self._cache_bytes(0)
 
     @property
+    def kv_cache_bytes_per_later_token(self) -> float:
+        """By how much they grow once all windows are full: the mean over the second million tokens."""
+        million = 1 << 20  # a multiple of all chunks and compressions
+        return (self._cache_bytes(2 * million) - self._cache_bytes(million)) / million
+
+    @property
     def state_bytes_per_sequence(self) -> int:
         """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
         return self._cache_bytes(0)

@@ -282,3 +282,10 @@ def test_rolled_and_unrolled_cost_the_same_whether_entries_end_or_not(case: str)
         assert one.time_s == pytest.approx(other.time_s)
         if new == 1:
             assert grid.time_s[[0, 3, 40, 41].index(context)] == pytest.approx(one.time_s)
+
+
+def test_a_late_token_of_deepseek_v4_leaves_a_share_of_an_entry() -> None:
+    """In 20 layers an entry and its key for the index are of four tokens, in 23 an entry is of 128."""
+    program = llmir.load("deepseek-v4-flash")
+    assert program.kv_cache_bytes_per_later_token == 20 * (512 + 128) * 2 / 4 + 23 * 512 * 2 / 128
+    assert program.kv_cache_bytes_per_later_token < program.kv_cache_bytes_per_token / 29

@@ -35,6 +35,7 @@ def test_gemma_3_holds_a_fifth_of_what_it_would_without_windows() -> None:
     row = 2 * 8 * 256 * 2  # a token's keys and values in a layer
     assert held == row * (8 * 32769 + 40 * 1023)
     assert round(held / 1e9, 2) == 2.48
+    assert program.kv_cache_bytes_per_later_token == 8 * row
     whole = llmir.load({**config, "layer_types": ["full_attention"] * 48})
     assert round(llmir.analyze(whole, "h100-sxm", **step).kv_cache_bytes / 1e9, 1) == 12.9
 

@@ -25,8 +25,10 @@ def model(program: Program, row: Mapping[str, Any]) -> Rows:
     parts = [vars(w) for w in weights(program)]
     sizes = {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
     whole = {**row, **sizes, "notes": list(program.notes)}
+    later = f"KV/tok once windows are full: {units.bytes(row['kv_cache_bytes_per_later_token'])}"
+    grows = row["kv_cache_bytes_per_later_token"] != row["kv_cache_bytes_per_token"]
     notes = ("", *(f"note: {note}" for note in program.notes)) if program.notes else ()
-    return Rows(parts, table.stack(_sizes([row]), "", of_weights(program), *notes), whole)
+    return Rows(parts, table.stack(_sizes([row]), *[later] * grows, "", of_weights(program), *notes), whole)
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

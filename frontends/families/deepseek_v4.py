@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..compressed import compressed
+from ..compressed import compressed_attention
 from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
@@ -33,7 +33,7 @@ def deepseek_v4(config: Config) -> Decoder:
     mlps = {"hash_moe": replace(by_score, routing=table), "moe": by_score}
     first = config.integer("num_hash_layers", 3, minimum=0)
     routed = mlp_kinds(config, ("hash_moe" if i < first else "moe" for i in range(layers(config))), *mlps)
-    norms, mixers = Norms("attn_norm", None, "ffn_norm", None), compressed(config)
+    norms, mixers = Norms("attn_norm", None, "ffn_norm", None), compressed_attention(config)
     stack = paired(mixers, (mlps[kind] for kind in routed), norms, streams=streams(config))
     return decoder(config, "DeepseekV4ForCausalLM", stack, names=_CALLED)
 

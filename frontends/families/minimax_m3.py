@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..block_index import indexed
+from ..block_index import block_attention
 from ..blocks import Norm
 from ..config import Config
 from ..decoder import Decoder
@@ -39,6 +39,6 @@ def minimax_m3(config: Config) -> Decoder:
     routed = mlp_kinds(config, (_KINDS[bool(often)] for often in frequency), *_KINDS)
     heads: dict[str, Any] = {"kv_default": 4, "head_dim_default": 128, "positions_default": 524288}
     mixer = attention(config, **heads, theta_default=5e6, share_default=1.0, qk_norm="head")
-    stack = paired(indexed(config, mixer), (mlps[kind] for kind in routed))
+    stack = paired(block_attention(config, mixer), (mlps[kind] for kind in routed))
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return decoder(config, "MiniMaxM3VLForCausalLM", stack, norm=norm)

@@ -9,17 +9,14 @@ from ..config import Config
 from ..decoder import Decoder, Names
 from ..family import family
 from ..layers import Layer, Norms
+from ..letters import kinds_by_letter
 from ..mixers import Mamba2
 from ..mlps import Mlp, Moe, apart
 from ..parts import activation, attention, decoder, drafts
 from ..scans import PLAIN, mamba2
-from ..source import show
 from .deepseek import by_groups, experts
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
-_KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-_KINDS |= {kind: kind for kind in _KINDS.values()}
-_KINDS |= {"mamba": "linear_attention", "attention": "full_attention"}
 _SCAN = {
     **PLAIN,
     "mamba_n_heads": "mamba_num_heads",
@@ -27,7 +24,7 @@ _SCAN = {
     "mamba_n_groups": "n_groups",
     "mamba_d_state": "ssm_state_size",
 }
-_PATTERN, _MATRICES = "hybrid_override_pattern", ("up_proj", "down_proj")
+_MATRICES = ("up_proj", "down_proj")
 
 
 @family("NemotronHForCausalLM", "nemotron_h")
@@ -39,7 +36,7 @@ def nemotron_h(config: Config) -> Decoder:
     how: dict[str, Any] = {"activation": activation(config, "mlp_hidden_act", "relu2")}
     how |= {"bias": config.flag("mlp_bias", False), "matrices": _MATRICES}
     dense = Mlp(config.integer("intermediate_size", 21504), module="mixer", **how)
-    keeps, found = _scan(config), _kinds(config)
+    keeps, found = _scan(config), kinds_by_letter(config)
     attends = attention(config, kv_default=8, head_dim_default=128, rope=None, module="mixer")
     sparse = _experts(config, how) if "moe" in found else None
     drafts(config)
@@ -50,16 +47,6 @@ def nemotron_h(config: Config) -> Decoder:
     own |= {"mlp": Layer(None, dense, before), "moe": Layer(None, sparse, before)}
     norm, stack = Norm(config.number("layer_norm_epsilon", 1e-5)), tuple(own[kind] for kind in found)
     return decoder(config, "NemotronHForCausalLM", stack, norm=norm, names=_NAMES)
-
-
-def _kinds(config: Config) -> tuple[str, ...]:
-    """Of each layer, by its word or by a letter each."""
-    field = next((key for key in ("layers_block_type", "layer_types") if config.texts(key)), _PATTERN)
-    pattern = config.text(_PATTERN, "M*-E")
-    for each in (found := config.texts(field) if field != _PATTERN else tuple(pattern)):
-        if each not in _KINDS:
-            raise config.error(field, f"{show(each)} is no layer; {', '.join(_KINDS)} are")
-    return tuple(_KINDS[each] for each in found)
 
 
 def _scan(config: Config) -> Mamba2:
