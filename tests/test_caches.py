@@ -174,3 +174,23 @@ def test_vllm_has_room_for_as_many_tokens_as_it_says() -> None:
         for name, share in (("unified", 1), ("exact", windows)):
             step = llmir.analyze(program, "h100", new=1, context=tokens - 1, cache_policy=name)
             assert step.kv_cache_bytes == pytest.approx(share * room, rel=0.003), row
+
+
+def test_rows_that_a_compressor_is_yet_to_read_are_a_state_of_fixed_size() -> None:
+    """DeepSeek-V4: all tokens' keys of 43 layers of 512 bf16, entries of 4 and 128, and pages not filled."""
+    program = llmir.load("deepseek-v4-flash")
+    exact, unified = (
+        llmir.analyze(program, "b200", new=32768, cache_policy=name).kv_cache_bytes
+        for name in ("exact", "unified")
+    )
+    keys = 43 * 32768 * 512 * 2
+    assert keys + 0.8 * exact < unified < 2 * (keys + exact)
+
+
+def test_what_encodes_images_keeps_no_token() -> None:
+    """No token of a prompt is there before its images are."""
+    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), "place-images{tokens=1485}")
+    work = llmir.workload(program, "a100", prompt=64, generate=2)
+    assert work.encode is not None and work.encode.kv_cache_bytes == 0
+    layers, heads, size, bytes = 24, 2, 64, 2
+    assert work.prefill.kv_cache_bytes == 2 * layers * heads * size * bytes * 1549

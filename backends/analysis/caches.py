@@ -14,6 +14,8 @@ from functools import cached_property
 from math import ceil
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from llmir.convert import choice
 from llmir.dim import Binding, C, Dim, Min, Size, ceildiv, grown
 from llmir.tensor import Tensor
@@ -30,13 +32,15 @@ class State:
     """One cache of a stage: its type on a rank before the step, whether the step writes to it, and where.
 
     `times` micro-batches and layers have one like it; caches of one `layer` are its keys and its values, or
-    the parts of its state.
+    the parts of its state. A `ring` holds what a compressor is yet to make entries of: its rows come and go,
+    and are no keys of any attention.
     """
 
     type: Tensor
     written: bool
     layer: str
     times: int
+    ring: bool = False
 
     @cached_property
     def along(self) -> int | None:
@@ -62,6 +66,15 @@ class State:
         """Bytes of a row of one sequence, or of all that it has."""
         one = self.type if self.along is None else self.type.resized(self.along, 1)
         return int(Binding()((one if self.along == 0 else one.resized(0, 1)).bytes))
+
+    @cached_property
+    def fixed(self) -> int | None:
+        """Bytes of one sequence at the fullest, if there is such a number to all policies; else None."""
+        match self.rows:
+            case Dim(terms=terms) if self.ring:
+                period = max(abs(factor) for _, factor in terms)  # it is as full again after so many tokens
+                return self.row * int(np.max(Binding(C=np.arange(4 * period))(self.rows)) + 1)
+        return self.row if self.along is None else None
 
     def after(self, rows: Size) -> Size:
         """What so many rows before the step are after it."""
@@ -143,14 +156,16 @@ class Unified(CachePolicy):
 
     def reserved(self, states: Sequence[State]) -> Size:
         """Pages of all layers."""
-        layers: dict[tuple[str, bool], list[State]] = {}
+        layers: dict[tuple[str, Size], list[State]] = {}
         for state in states:
-            layers.setdefault((state.layer, state.along is None), []).append(state)
+            rows = 0 if state.fixed is not None else self.rows(state)
+            layers.setdefault((state.layer, rows), []).append(state)
         kinds: Counter[Layer] = Counter()
-        for first, *others in layers.values():
-            bytes = sum(state.row for state in (first, *others))
-            kind = Layer(0, 1, bytes) if first.along is None else Layer(bytes, self.rows(first))
-            kinds[kind] += first.times
+        for (_, rows), alike in layers.items():
+            fixed = [state.fixed for state in alike if state.fixed is not None]
+            kinds[Layer(0, 1, sum(fixed)) if fixed else Layer(sum(state.row for state in alike), rows)] += (
+                alike[0].times
+            )
         if not kinds:
             return 0
         widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)

@@ -123,7 +123,9 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
 
 def _state(at: Instance, program: Program) -> State:
     type, layer = at.node.results[0].local(program.mesh), at.path.rpartition(".")[0]
-    return State(type, at.node.name in _written(at.graph), layer, at.repeat * program.micro_batches)
+    written = not program.patches and at.node.name in _written(at.graph)  # images are before all tokens
+    ring = "series" in at.node.op.axes
+    return State(type, written, layer, at.repeat * program.micro_batches, ring)
 
 
 def beside(program: Program) -> Iterator[Instance]:

@@ -49,9 +49,10 @@ class Measured(Price):
 
     @cached_property
     def error(self) -> float | None:
-        """The mean relative error that was found on unseen shapes, wider for a relative's parameters."""
+        """The mean relative error on unseen shapes, wider for a relative's parameters or strange shapes."""
         own = self.fit.device == self.device
-        return self.fit.fitted.error + (0.0 if own else borrowing(self.device, self.fit.device))
+        relative = 0.0 if own else borrowing(self.device, self.fit.device)
+        return self.fit.fitted.error + self.call.strange + relative
 
     @cached_property
     def launch_s(self) -> float:
@@ -139,7 +140,7 @@ class Crossing(Measured):
 
 @dataclass(frozen=True)
 class Choice(Price):
-    """The price of an op that several kernels do, as of attention: that of the first which takes the shape.
+    """The price of an op that several kernels do, as of attention: of those that take the shape, the first.
 
     Sequences of several kinds in one step are taken one kind after another.
     """
@@ -161,12 +162,16 @@ class Choice(Price):
         """The largest."""
         return max((price.error for price in self.prices if price.error is not None), default=None)
 
+    def holds(self, price: Measured, at: Binding) -> Any:
+        """Whether it is this one there, if none before it is."""
+        return price.takes(at)
+
     def of(self, at: Binding) -> Price:
         """The one that holds; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
         for price in self.prices:
-            if np.all(takes := price.takes(at)):
+            if np.all(takes := self.holds(price, at)):
                 return price
             if np.any(takes):
                 return self
@@ -181,7 +186,7 @@ class Choice(Price):
         *others, last = self.prices
         found = value(last, at)
         for price in reversed(others):
-            takes = np.broadcast_to(price.takes(at), at.shape)
+            takes = np.broadcast_to(self.holds(price, at), at.shape)
             rows = np.flatnonzero(takes.any(axis=tuple(range(1, takes.ndim))))  # often few
             found = tuple(np.array(np.broadcast_to(old, at.shape)) for old in found)
             for old, new in zip(found, value(price, at.block(rows)), strict=True):
@@ -210,6 +215,14 @@ class Choice(Price):
         return time, bound
 
 
+class Fastest(Choice):
+    """Of kernels that each take all shapes, the fastest there."""
+
+    def holds(self, price: Measured, at: Binding) -> Any:
+        """Whether no other is faster."""
+        return price.time(at) <= reduce(minimum, (each.time(at) for each in self.prices))
+
+
 @dataclass(frozen=True, eq=False)
 class Calibrated(Model):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
@@ -234,7 +247,8 @@ class Calibrated(Model):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         if len(known) > 1:
-            return Choice(tuple(known))
+            free = all(type(price.fit.kernel).takes is Kernel.takes for price in known)
+            return (Fastest if free else Choice)(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
         if over := across(row, self.device):
             return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
@@ -258,4 +272,5 @@ class Calibrated(Model):
         found = nearest(self.device, made.families, self.engine)
         if not found:
             return None
+        by = by or found.family * bool(made.strange)
         return Measured(self.device, made, found, roofline, self.engine or self.kernels, by)

@@ -124,7 +124,9 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
         for name, value in kernel.given.items()
     )
     scope = f"fitted to {kernel.rows:,} calls on {kernel.device} ({kernel.origin})"
-    lines = [f"of {given}", scope, f"{100 * kernel.error:.1f}% off in the mean on shapes left out; {e.basis}"]
+    off = f"{100 * kernel.error:.1f}% off in the mean on shapes left out"
+    more = f" and {100 * kernel.strange:.0f}% more on such as this" * bool(kernel.strange)
+    lines = [f"of {given}", scope, f"{off}{more}; {e.basis}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
     return table.stack(*map(_text, lines), table.pairs(rows))
 

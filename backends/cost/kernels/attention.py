@@ -37,6 +37,11 @@ class AttentionShape(Shape):
     dtype: str = "bf16"
     causal: Number = 1
 
+    @property
+    def most(self) -> Number:
+        """Keys that a query sees at most: its window."""
+        return self.window
+
     @cached_property
     def keys(self) -> Number:
         """Keys of one sequence that some query sees."""

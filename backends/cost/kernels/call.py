@@ -28,12 +28,14 @@ _MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an
 class Call:
     """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape.
 
-    `part` is the method of a kernel that is a whole layer's, of which the op is a part.
+    `part` is the method of a kernel that is a whole layer's, of which the op is a part. Kernels that were
+    fitted to other shapes than the op's are `strange` to it: that is added to their mean relative error.
     """
 
     families: tuple[str, ...]
     shape: Shape
     part: str = "seconds"
+    strange: float = 0.0
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

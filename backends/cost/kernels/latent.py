@@ -24,6 +24,9 @@ from .prefill import Prefill
 
 TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
 PIECE_KEYS = 256  # in a piece at least, as of other attention
+# What a kernel is more off at heads that it was not fitted to: each engine's attention_prefill is 35% off
+# DeepSeek-V3's naive prefill of 256 keys and more on A100, H100 and B200 (the mean of 7), 10% off its own.
+OTHER_HEADS = 0.25
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,29 @@ class LatentShape(Shape):
     @property
     def cache_bytes(self) -> Number:
         """Bytes of latents and rotary keys."""
-        seen = np.minimum(self.cached + self.new, self.new * self.most)
-        return self.batch * seen * (self.latent + self.rotary) * self.kv_bits / 8
+        return self.batch * np.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
+
+    @property
+    def key_bytes(self) -> Number:
+        """Bytes of a latent and its rotary key."""
+        return (self.latent + self.rotary) * self.kv_bits / 8
 
 
 @dataclass(frozen=True)
 class CompressedShape(LatentShape):
     """Of keys and entries that all heads share, with twice the `pairs` of a query and one that it sees."""
+
+    pairs: Number = 0
+
+    @property
+    def most(self) -> Number:
+        """What a query sees in the mean."""
+        return self.pairs / (2 * self.new)
+
+
+@dataclass(frozen=True)
+class SharedShape(AttentionShape):
+    """The same keys and entries as one head of keys and values, of which a query's window has the mean."""
 
     pairs: Number = 0
 
@@ -121,9 +140,10 @@ class Absorbed(Kernel):
         ragged = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves)) / waves
         products = shape.batch * across * walked * tile * share * ragged
         longest = block + self.alone * keys / TILE_KEYS / pieces * tile
-        reads = 1 + self.again * (across * tiles - 1)
+        once, each = shape.cache_bytes, blocks * keys * shape.key_bytes  # all blocks', of what a query sees
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
-        moved = shape.cache_bytes * (reads + widened) + shape.rows_bytes
+        read = once * (1 + widened) + self.again * np.maximum(each - once, 0)
+        moved = read + shape.rows_bytes
         memory = moved / (device.memory_Bps * self.bandwidth)
         busy = np.maximum(longest, longer(products + waves * block, memory))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
@@ -156,6 +176,16 @@ def latent(row: Row) -> Call:
     return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
 
 
+@prices("latent_attention", "sparse_latent_attention")
+def naive_decode(row: Row) -> Call | None:
+    """A new token over keys and values of each head, which are streamed as any others are."""
+    made: Any = latent(row)
+    if not isinstance(made.shape, AttentionShape):
+        return None
+    narrow = made.families[0] == "mla_naive_kv8"
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape)
+
+
 @prices("compressed_attention")
 def compressed(row: Row) -> Call:
     """As of latents that are keys and values of all heads: so many of a query as it sees in the mean."""
@@ -176,4 +206,19 @@ def compressed(row: Row) -> Call:
         out_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
     )
-    return Call((*("mla_absorbed_kv8",) * (keys.dtype.bits <= 8), "mla_absorbed"), shape)
+    narrow = keys.dtype.bits <= 8
+    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, strange=OTHER_HEADS)
+
+
+@prices("compressed_attention")
+def shared(row: Row) -> Call | None:
+    """As of one head of keys and values: neighbours see nearly the same keys, if an index picks none."""
+    op: Any = row.node.op
+    if op.top_k:
+        return None
+    made: Any = compressed(row)
+    of = made.shape
+    alike = {name: getattr(of, name) for name in ("batch", "new", "cached", "q_bits", "kv_bits", "out_bits")}
+    seen = SharedShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
+    narrow = made.families[0] == "mla_absorbed_kv8"
+    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, strange=OTHER_HEADS)

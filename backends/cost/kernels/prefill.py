@@ -59,7 +59,7 @@ class Prefill(Kernel):
         fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
         tiles = np.ceil(shape.new / positions)
         steps = positions / TILE_KEYS * shape.causal
-        window = np.where(self.masks, np.inf, shape.window)
+        window = np.where(self.masks, np.inf, shape.most)
         before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
         blocks = heads * tiles
