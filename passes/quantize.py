@@ -68,7 +68,8 @@ class Quantize(Pass):
         modules.check()
         self._check(program, step)
         same = all(graph is program.graphs[name] for name, graph in graphs.items())
-        return program if same else program.replace(graphs=graphs)
+        notes = tuple(dict.fromkeys((*program.notes, *step.widened)))
+        return program if same else program.replace(graphs=graphs, notes=notes)
 
     def _entries(self) -> tuple[Entry, ...]:
         """The plan's entries; PassError for one that keeps modules from nothing."""
@@ -116,6 +117,7 @@ class _Step:
         stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
+        self.widened: list[str] = []  # notes of narrow weights that become less narrow
         self.able: Counter[str] = Counter()  # by role, how many can be as the option for all says
 
     def graph(self, graph: Graph) -> Graph:
@@ -146,6 +148,7 @@ class _Step:
                 called[node.name] = weight_names(graph, node, [user for user, _ in uses])
                 if given := self._weight(graph, uses, called[node.name]):
                     sources[node.name] = given
+                    self._widen(node.results[0].dtype, given, uses[0][0].op.block)
             elif node.op.cached and (not node.op.axes or "cached" in node.op.axes):
                 if to := self._cache(graph, node):
                     sources[node.name] = to
@@ -168,6 +171,14 @@ class _Step:
             return None
         self.modules.take(entry)
         return given.laid(roles)
+
+    def _widen(self, before: DType, given: DType, block: str) -> None:
+        """Note narrow weights that take more bytes in a narrow type; a wide one is asked for as such."""
+        if before.low and given.low and before.bits < given.bits:
+            kept = f"a plan with `{block}: keep` leaves them"
+            self.widened.append(
+                f"weights of {block} are widened from {before.scheme} to {given.scheme}; {kept}"
+            )
 
     def _cache(self, graph: Graph, node: Node) -> DType | None:
         """The new type of a cache, if it has one."""

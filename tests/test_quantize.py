@@ -349,3 +349,19 @@ def test_decode_gets_faster(name: str) -> None:
     ]
     assert times == sorted(times, reverse=True)
     assert len(set(times)) == 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ("fp8", ["weights of routed_experts are widened from mxfp4 to fp8_e4m3_c"]),
+        ("mxfp4", []),
+        ("bf16", []),
+    ],
+)
+def test_narrow_weights_that_become_less_narrow_are_noted(weights: str, says: list[str]) -> None:
+    """gpt-oss, whose experts are mxfp4; what is asked for in a wide type is widened without a word."""
+    program = llmir.run(llmir.load("gpt-oss-20b"), f"quantize{{weights={weights}}}")
+    assert [note.partition(";")[0] for note in program.notes] == says
+    kept = llmir.run(llmir.load("gpt-oss-20b"), "quantize{weights=fp8, plan=(routed_experts:keep)}")
+    assert kept.notes == ()

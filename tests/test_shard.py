@@ -284,3 +284,19 @@ def test_text_and_unrolling_keep_a_sharded_program(
     assert one.peak_memory_bytes == other.peak_memory_bytes
     assert one.comm_bytes == other.comm_bytes
     assert one.time_s == pytest.approx(other.time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("batch", "beside", "says"),
+    [
+        (3, (), ["a batch of 3 leaves 1 of 4 data-parallel ranks idle"]),
+        (4, (), []),
+        (3, ({"batch": 1, "new": 8},), []),
+        ([1, 4], (), []),
+    ],
+)
+def test_a_batch_of_fewer_sequences_than_ranks_says_who_is_idle(
+    batch: Any, beside: Any, says: list[str]
+) -> None:
+    program = llmir.run(llmir.load("llama3.2-1b"), "shard{dp=4}")
+    assert list(llmir.analyze(program, "h100-sxm", batch=batch, beside=beside).notes) == says

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmir.convert import counts, shown
-from llmir.dim import Binding, Mixed, Number
+from llmir.dim import Binding, Dim, Mixed, Number
 from llmir.errors import InputError
 from llmir.graph import APART, Program
 
@@ -33,6 +33,15 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
         )
     return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
+
+
+def idle(program: Program, at: Binding | Mixed) -> tuple[str, ...]:
+    """A note where a step has fewer sequences than there are ranks to share them, at one point."""
+    ranks, sequences = program.parallelism.dp, at(Dim.symbol("B"))
+    if at.shape or sequences >= ranks:
+        return ()
+    each = "a batch" if program.micro_batches == 1 else f"each of the {program.micro_batches} micro-batches"
+    return (f"{each} of {sequences:g} leaves {ranks - sequences:g} of {ranks} data-parallel ranks idle",)
 
 
 def phase_of(new: Number) -> str:

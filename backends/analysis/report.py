@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import checked, other, running
+from llmir.backends.analysis.asked import checked, idle, other, running
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
 from llmir.backends.analysis.liveness import Memory, Peak
@@ -132,8 +132,8 @@ class Report(Immutable, Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: assumptions, ignored fields, types that the device lacks."""
-        return (*self.program.notes, *self.plan.notes)
+        """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
+        return (*self.program.notes, *self.plan.notes, *idle(self.program, self.at))
 
     @figure
     def time_s(self) -> Number:
