@@ -145,7 +145,6 @@ QUANTIZATION_NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
         "act_per_tensor": ((None, False), "another group of each scale"),
         "dequantize": ((None, False), "weights that are widened when they are loaded"),
         "dynamic": ((None, False, {}), "other bits in some modules"),
-        "expert_dtype": ((None, "fp8"), "experts in another type"),
         "kv_cache_scheme": ((None,), "a cache of few bits"),
         "llm_int8_has_fp16_weight": ((None, False), "weights that are kept in fp16 too"),
         "modules_in_block_to_quantize": ((None,), "some modules only"),

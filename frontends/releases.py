@@ -48,7 +48,7 @@ def _modelopt(algorithm: str, weights: Scheme) -> Scheme:
     return {"quant_method": "modelopt", "quant_algo": algorithm, "config_groups": groups, "ignore": _LEFT}
 
 
-# By publisher ("" for all others) what a suffix says: as in the configs of their releases.
+# By the start of an id ("" of all) what a suffix says, as in such releases' configs; the longest counts.
 _BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": _LEFT}
 _META = [*_LEFT, "re:.*self_attn", "model.layers.0.mlp", "model.layers.125.mlp"]
 _NVIDIA = _modelopt("NVFP4", _NVFP4)
@@ -67,13 +67,16 @@ STORED: Mapping[str, Mapping[str, Scheme]] = {
         "gptq-int4": _gptq(4),
         "gptq-int8": _gptq(8),
     },
-    "Qwen": {"fp8": _BLOCKS},
-    "deepseek-ai": {"fp8": _BLOCKS},
+    "Qwen/": {"fp8": _BLOCKS},
+    "deepseek-ai/": {"fp8": _BLOCKS},
+    # GLM-4.5 to 4.7 in compressed-tensors, a scale for a channel; from GLM-5 on DeepSeek's blocks.
+    "zai-org/": {"fp8": _compressed(_CHANNEL, _TOKEN)},
+    "zai-org/GLM-5": {"fp8": {**_BLOCKS, "modules_to_not_convert": [*_LEFT, "re:.*indexer.weights_proj"]}},
     # Attention, the first layer and the last stay as they are (arXiv:2407.21783, 6.2), here of the 405B.
-    "meta-llama": {"fp8": {"quant_method": "fbgemm_fp8", "modules_to_not_convert": _META}},
-    "nvidia": {"fp8": _modelopt("FP8", _TENSOR), "nvfp4": _NVIDIA, "fp4": _NVIDIA},
-    "RedHatAI": _RED_HAT,
-    "neuralmagic": _RED_HAT,
+    "meta-llama/": {"fp8": {"quant_method": "fbgemm_fp8", "modules_to_not_convert": _META}},
+    "nvidia/": {"fp8": _modelopt("FP8", _TENSOR), "nvfp4": _NVIDIA, "fp4": _NVIDIA},
+    "RedHatAI/": _RED_HAT,
+    "neuralmagic/": _RED_HAT,
 }
 
 
@@ -84,9 +87,9 @@ def find(name: str) -> tuple[Preset, Scheme | None] | None:
     >>> preset.name, scheme["quant_method"], scheme["group_size"]
     ('Qwen2.5-7B', 'awq', 128)
     """
-    publisher = name.rpartition("/")[0].lower()
-    own = next((forms for who, forms in STORED.items() if who.lower() == publisher), {})
-    forms: dict[str, Scheme | None] = {**STORED[""], **own}
+    forms: dict[str, Scheme] = {}
+    for start in sorted(STORED, key=len):
+        forms |= STORED[start] if name.lower().startswith(start.lower()) else {}
     rest, form = stored_as(name)
     if form and form.lower() not in forms:
         return None

@@ -39,6 +39,10 @@ def _kept(name: str) -> Mapping[str, Any]:
 def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
     """A model's sizes; 0 heads where there are none, and a head's size where all parts of it have one."""
     sizes = _sizes(program)
+    heads, kv_heads = _heads(program) or (
+        sizes.get("kv_heads", 0) * sizes.get("heads", 1),
+        sizes.get("kv_heads", 0),
+    )
     return {
         "name": name,
         "hf_id": hf_id,
@@ -47,8 +51,8 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "active_parameters": program.active_parameters,
         "layers": program.facts["layers"],
         "hidden": sizes["embed"],
-        "heads": sizes.get("kv_heads", 0) * sizes.get("heads", 1),
-        "kv_heads": sizes.get("kv_heads", 0),
+        "heads": heads,
+        "kv_heads": kv_heads,
         "head_dim": sizes.get("head_dim", 0),
         "experts": sizes.get("expert", 0),
         "vocab": sizes.get("vocab", 0),
@@ -57,6 +61,22 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
         "kv_cache_bytes_per_later_token": program.kv_cache_bytes_per_later_token,
         "state_bytes_per_sequence": program.state_bytes_per_sequence,
     }
+
+
+def _heads(program: Program) -> tuple[int, int] | None:
+    """Heads of attention's queries, and of its keys and values: one where no weight tells those apart."""
+    found: dict[bool, int] = {}
+    for at in program.instances():
+        if at.node.op.role != "weight" or at.node.op.block != "attention":
+            continue
+        axes = dict(zip(at.node.op.axes, at.node.results[0].shape, strict=True))
+        kv, each = axes.get("kv_heads"), axes.get("heads", 1)
+        if "head_dim" in axes and isinstance(kv, int) and isinstance(each, int):
+            found["heads" in axes] = kv * each
+    if not found:
+        return None
+    kv_heads = found.get(False, 1)
+    return found.get(True, kv_heads), kv_heads
 
 
 def _sizes(program: Program) -> dict[str, int]:

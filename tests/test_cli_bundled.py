@@ -35,6 +35,20 @@ def test_the_models_are_those_that_are_bundled(run: Run) -> None:
     assert all(name in listed for name in PRESETS)
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        *(("zamba2-1.2b", (32, 32)), ("nemotron-h-8b", (32, 8)), ("granite-4.0-h-tiny", (12, 4))),
+        *(("deepseek-v4-flash", (64, 1)), ("deepseek-v3", (128, 128)), ("mamba-codestral-7b", (128, 8))),
+    ],
+)
+def test_heads_are_those_of_attention_and_of_scans_where_there_is_none(
+    run: Run, name: str, heads: tuple[int, int]
+) -> None:
+    row = json.loads(run("models", name, "--format", "json").out)
+    assert (row["heads"], row["kv_heads"]) == heads
+
+
 def test_the_devices_are_listed_with_sources(run: Run) -> None:
     from llmir import hw
 

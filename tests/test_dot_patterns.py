@@ -9,8 +9,11 @@ import networkx as nx
 import pytest
 
 import llmir
+from llmir.backends.export import units
 from llmir.backends.export.dot.outline import outline, pattern
 from llmir.errors import InputError
+
+from .test_dot import needs_dot, shapes, shares
 
 HYBRID: dict[str, Any] = {
     "architectures": ["NemotronHForCausalLM"],
@@ -61,3 +64,26 @@ def test_a_step_of_images_is_drawn_as_one(tmp_path: Path) -> None:
     assert "PREFILL" not in text and "TTFT" not in text and "tokens" not in text
     with pytest.raises(InputError, match="a workload without tokens has no prefill step; draw its encode"):
         llmir.draw(llmir.workload(program, "a100"), tmp_path / "y.dot", phase="prefill")
+
+
+@needs_dot
+@pytest.mark.parametrize("level", ["overview", "layer"])
+def test_shares_are_of_all_that_adds_time_where_launches_are_hidden(tmp_path: Path, level: str) -> None:
+    """DeepSeek V3 on eight ranks, whose host works while earlier kernels run; the picture says of what."""
+    how = f"quantize{{weights=fp8}},{llmir.DEFAULT_PIPELINE},shard{{tp=8, ep=8}}"
+    program = llmir.run(llmir.load("deepseek-v3"), how)
+    report = llmir.analyze(program, "h200", batch=1, new=1, context=2048)
+    added = [op.total_s for op in report.ops if op.total_s > 0]
+    assert sum(added) > report.time_s
+    path = llmir.draw(report, tmp_path / "x.svg", level=level)
+    words = path.read_text("utf-8").replace("&#160;", " ")
+    assert f"shares are of {units.time(sum(added))}, before launches are hidden" in words
+    found = [share for box in shapes(path, "cluster") for line in box.words for share in shares(line.split())]
+    assert found and max(found) <= 100
+
+
+@needs_dot
+def test_a_body_that_runs_once_in_its_period_says_how_often_without_a_product(tmp_path: Path) -> None:
+    report = llmir.analyze(llmir.load("qwen3-next-80b-a3b"), "h200", new=1)
+    words = llmir.draw(report, tmp_path / "x.svg", level="overview").read_text("utf-8")
+    assert "× 36 = 12 × 3" in (said := words.replace("&#160;", " ")) and "12 × 1<" not in said

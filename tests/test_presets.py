@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import llmir
+from llmir.backends.analysis.weights import weights
 from llmir.frontends.config import read
 from llmir.frontends.presets import PRESETS, Preset, find, names
 
@@ -125,9 +126,11 @@ PUBLISHED = {
     # Less 58 × 256, 60 × 384 and 26 × 64 numbers by which the choice of experts is corrected.
     "DeepSeek-V3-671B": 671_026_419_200 - 14_848,
     "Kimi-K2-1026B": 1_026_408_232_448 - 23_040,
+    "Kimi-K2-0905-1026B": 1_026_408_232_448 - 23_040,
     "Kimi-K2-Thinking-1026B": 1_026_408_232_448 - 23_040,
     "Moonlight-16B-A3B": 15_960_110_208 - 1_664,
     "GLM-5": 743_911_199_232,  # of transformers' class; the publisher says 744B
+    "GLM-4.7-Flash": 29_943_390_976,  # of transformers' class; 31B with a layer that drafts
     "MiniMax-M3": 426_174_565_632,  # of transformers' class; 428B with a vision tower
     "DeepSeek-V4-Flash": 284_325_869_015,  # of transformers' class; the publisher says 284B
     "gpt-oss-20b": 20_914_757_184,
@@ -158,6 +161,22 @@ PUBLISHED = {
     "Qwen3-235B-A22B": 235_093_634_560,
     "Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [("Instruct", 131072), ("Instruct-0905", 262144), ("Thinking", 262144)],
+)
+def test_later_releases_of_kimi_k2_see_twice_as_far(name: str, positions: int) -> None:
+    assert llmir.load(f"moonshotai/Kimi-K2-{name}").facts["positions"] == positions
+
+
+def test_deepseek_v4_flash_is_as_large_as_its_fp4_and_fp8_tensors() -> None:
+    """Experts in 4 bits and a scale of 8 for 32, w1.weight [2048, 2048] bytes and w1.scale [2048, 128]."""
+    program = llmir.load("deepseek-ai/DeepSeek-V4-Flash")
+    experts = 43 * 256 * 3 * (2048 * 2048 + 2048 * 128)
+    held = [w for w in weights(program) if w.block == "routed_experts"]
+    assert sum(w.bytes for w in held) == experts
 
 
 def test_a_model_of_four_bits_is_as_large_as_its_files() -> None:

@@ -329,6 +329,14 @@ def test_fields_that_cannot_act_on_a_scheme_are_read_without_a_note(key: str) ->
     assert load(LLAMA, **scheme) == load(LLAMA, **FP8_BLOCKS)
 
 
+def test_experts_in_another_type_than_blocks_of_fp8_are_named() -> None:
+    assert load(LLAMA, **FP8_BLOCKS, expert_dtype="fp8") == load(LLAMA, **FP8_BLOCKS, expert_dtype=None)
+    with pytest.raises(
+        UnsupportedError, match=r'expert_dtype: "some" is not supported \(experts\); fp8 or fp4'
+    ):
+        load(LLAMA, **FP8_BLOCKS, expert_dtype="some")
+
+
 @pytest.mark.parametrize("key", ["made_by", *QUANTIZATION_NEUTRAL])
 def test_what_may_act_on_a_scheme_is_refused_by_name(key: str) -> None:
     for value in QUANTIZATION_NEUTRAL.get(key, ((), ""))[0]:

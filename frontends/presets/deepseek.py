@@ -28,6 +28,10 @@ _V2: Mapping[str, _Row] = {  # parameters, then the columns
         *(102400, 163840, 1e4),
     ),
 }
+_K2: _Row = (
+    *(1_026_408_209_408, 61, 7168, 64, 1536, 18432, 384, 8, 2048, 1, 1, 1, 1, 2.827),
+    *(163840, 131072, 5e4),
+)
 _V3: Mapping[str, _Row] = {
     "Moonlight-16B-A3B": (
         *(15_960_108_544, 27, 2048, 16, None, 11264, 64, 6, 1408, 2, 1, 1, 1, 2.446),
@@ -37,14 +41,9 @@ _V3: Mapping[str, _Row] = {
         *(671_026_404_352, 61, 7168, 128, 1536, 18432, 256, 8, 2048, 1, 3, 8, 4, 2.5),
         *(129280, 163840, 1e4),
     ),
-    "Kimi-K2-1026B": (
-        *(1_026_408_209_408, 61, 7168, 64, 1536, 18432, 384, 8, 2048, 1, 1, 1, 1, 2.827),
-        *(163840, 131072, 5e4),
-    ),
-    "Kimi-K2-Thinking-1026B": (
-        *(1_026_408_209_408, 61, 7168, 64, 1536, 18432, 384, 8, 2048, 1, 1, 1, 1, 2.827),
-        *(163840, 262144, 5e4),
-    ),
+    "Kimi-K2-1026B": _K2,
+    "Kimi-K2-0905-1026B": _K2,
+    "Kimi-K2-Thinking-1026B": _K2,
 }
 _V32: Mapping[str, _Row] = {
     "DeepSeek-V3.2-671B": (
@@ -58,6 +57,7 @@ _FOUND_AT = {  # where the repository has another name
     "Moonlight-16B-A3B": "moonshotai/Moonlight-16B-A3B",
     "DeepSeek-V3-671B": "deepseek-ai/DeepSeek-V3",
     "Kimi-K2-1026B": "moonshotai/Kimi-K2-Instruct",
+    "Kimi-K2-0905-1026B": "moonshotai/Kimi-K2-Instruct-0905",
     "Kimi-K2-Thinking-1026B": "moonshotai/Kimi-K2-Thinking",
     "DeepSeek-V3.2-671B": "deepseek-ai/DeepSeek-V3.2",
 }
@@ -75,8 +75,9 @@ _ALIASES = {
         *("DeepSeek-V3-Base", "DeepSeek-V3-0324", "DeepSeek-R1", "DeepSeek-R1-0528", "DeepSeek-R1-Zero"),
         *("DeepSeek-V3.1", "DeepSeek-V3.1-Base", "DeepSeek-V3.1-Terminus"),
     ),
-    "Kimi-K2-1026B": ("Kimi-K2", "Kimi-K2-Base", "Kimi-K2-Instruct-0905"),
-    "Kimi-K2-Thinking-1026B": (),
+    "Kimi-K2-1026B": ("Kimi-K2", "Kimi-K2-Base"),
+    "Kimi-K2-0905-1026B": (),
+    "Kimi-K2-Thinking-1026B": ("Kimi-K2.5",),  # without its vision tower
     "DeepSeek-V3.2-671B": ("DeepSeek-V3.2-Exp", "DeepSeek-V3.2-Exp-Base", "DeepSeek-V3.2-Speciale"),
 }
 
@@ -148,6 +149,7 @@ def _stretched(factor: float, mscale: float, beta_fast: float = 32) -> dict[str,
     return {"rope_scaling": {**beyond, **both}}
 
 
+_LONG = {"max_position_embeddings": 262144, **_stretched(64, 1.0, beta_fast=1)}
 _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V2-Lite-16B": {"topk_method": "greedy", **_stretched(40, 0.707)},
     "DeepSeek-V2-236B": {"topk_method": "group_limited_greedy", **_stretched(40, 0.707)},
@@ -155,7 +157,8 @@ _OWN: Mapping[str, Mapping[str, object]] = {
     "DeepSeek-V3-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
     "DeepSeek-V3.2-671B": {**_stretched(40, 1.0), **_STORED, **_DRAFTS},
     "Kimi-K2-1026B": {"model_type": "kimi_k2", **_stretched(32, 1.0, beta_fast=1), **_STORED},
-    "Kimi-K2-Thinking-1026B": {"model_type": "kimi_k2", **_stretched(64, 1.0, beta_fast=1), **_STORED_4},
+    "Kimi-K2-0905-1026B": {"model_type": "kimi_k2", **_LONG, **_STORED},
+    "Kimi-K2-Thinking-1026B": {"model_type": "kimi_k2", **_LONG, **_STORED_4},
 }
 
 

@@ -41,7 +41,11 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     if config.fields.get("activation_scheme") == "static":
         config.note(STATIC)
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
-    return {"weights": weights, "activations": "fp8"}
+    config.ignore("expert_dtype")
+    if (experts := config.fields.get("expert_dtype")) is not None:
+        _one_of(config, "expert_dtype", ("fp8", "fp4"), "experts")
+    fp4 = experts == "fp4"  # DeepSeek-V4's, 32 under a scale of 8 bits
+    return {"weights": weights, "activations": "fp8", "plan": "routed_experts:mxfp4" if fp4 else ""}
 
 
 def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:

@@ -40,10 +40,10 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
 
 def _panel(graph: Any, outline: Outline, ids: str, corner: Point, across: float, wide: float) -> None:
     x, y = corner
-    first = y - _HEAD - LINE * len(panel_lines(outline.report))
+    first = y - _HEAD - LINE * len(panel_lines(outline))
     places = rows(outline, x + _MARGIN, first, _TITLE, wide)
     _place(graph, ids, corner, (x + across, places[-1].gutter - _MARGIN), "", _FRAME)
-    over = _spread(panel_head(outline.report), across - 2 * _MARGIN)
+    over = _spread(panel_head(outline), across - 2 * _MARGIN)
     under = (x + across - _MARGIN / 2, first + 12)
     _place(graph, f"{ids}head", (x + _MARGIN / 2, y - 6), under, over, _BARE)
     names: dict[str, str] = {}

@@ -28,7 +28,7 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
     graph = new_graph(head(job, panels, len(panels) * (inner + 140), KEY), {"nodesep": "0.3"})
     for number, outline in enumerate(panels):
         with graph.subgraph(name=f"cluster_panel{number}") as panel:
-            panel.attr(label=label(panel_head(outline.report)), **PANEL)
+            panel.attr(label=label(panel_head(outline)), **PANEL)
             _panel(panel, outline, inner)
     return graph
 

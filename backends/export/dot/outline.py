@@ -117,7 +117,7 @@ class Section:
     def count(self) -> str:
         """How often a micro-batch runs it, and on how many stages."""
         stages = f" on {self.stages} stages" if self.stages > 1 else ""
-        nest = f" = {' × '.join(map(str, self.nest))}" if self.period else ""
+        nest = f" = {' × '.join(map(str, self.nest))}" if self.period and self.nest[-1] > 1 else ""
         return f"× {self.times // self.micro_batches}{nest}{stages}"
 
     @property
@@ -180,9 +180,13 @@ class Outline:
         return self._homes[name]
 
     def share(self, seconds: float) -> float:
-        """The part of the step that `seconds` are."""
-        total = float(self.report.all_stages_s)
-        return seconds / total if total else 0.0
+        """The part of `whole_s` that `seconds` are."""
+        return seconds / self.whole_s if self.whole_s else 0.0
+
+    @cached_property
+    def whole_s(self) -> float:
+        """What shares are of: the step, or where launches are hidden all that adds seconds."""
+        return max(float(self.report.all_stages_s), sum(b.total_s for b in self.boxes if b.total_s > 0))
 
     @cached_property
     def spine(self) -> dict[str, int]:
@@ -236,8 +240,7 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
 
 def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
     note = node.op.remark(scope.graph.operand_types(node))
-    block = node.op.block
-    group = _GROUPS.get(block, block)
+    group = _GROUPS.get(node.op.block, node.op.block)
     times = scope.program.micro_batches if unrolled else cost.repeat
     return Box(name, scope.path + node.name, cost, times, group, note, node.op, node.results)
 

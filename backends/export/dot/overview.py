@@ -27,7 +27,7 @@ def draw(job: Report | Workload, panels: Sequence[Outline]) -> Any:
     # Left to right, Graphviz stacks from the bottom up.
     for number, outline in reversed(list(enumerate(panels))):
         with graph.subgraph(name=f"cluster_panel{number}") as panel:
-            panel.attr(label=label(panel_head(outline.report)), **PANEL)
+            panel.attr(label=label(panel_head(outline)), **PANEL)
             _panel(panel, outline)
     return graph
 

@@ -74,19 +74,22 @@ def head(job: Report | Workload, outlines: Iterable[Outline], limit: float, key:
     return table(rows)
 
 
-def panel_head(report: Report) -> str:
+def panel_head(outline: Outline) -> str:
     """The head of one step's panel: what the step is, and its total."""
+    report = outline.report
     name, what = step_words(report)
     first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
     lines = _lines(pattern(report.program).split(" · "), 10, 420, " · ")
-    said = what, *filter(None, lines), *panel_lines(report)
+    said = what, *filter(None, lines), *panel_lines(outline)
     words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in said]
     return table([left(first, 'HEIGHT="20"'), *words])
 
 
-def panel_lines(report: Report) -> list[str]:
-    """How the step goes through pipeline stages, where there are some."""
-    return [f"{name} {value}" for name, value in facts.pipeline_lines(report)]
+def panel_lines(outline: Outline) -> list[str]:
+    """How the step goes through pipeline stages, if it does, and what shares are of if not of it."""
+    lines = [f"{name} {value}" for name, value in facts.pipeline_lines(outline.report)]
+    whole = f"shares are of {units.time(outline.whole_s)}, before launches are hidden"
+    return [*lines, whole] if any(b.total_s < 0 for b in outline.boxes) else lines
 
 
 def step_words(report: Report) -> tuple[str, str]:
