@@ -120,6 +120,17 @@ _NEMOTRON_H = _config(
     chunk_size=128,
     max_position_embeddings=8192,
 )
+_NEMOTRON_NANO_2 = {
+    **_NEMOTRON_H,
+    "hidden_size": 4480,
+    "num_hidden_layers": 56,
+    "num_attention_heads": 40,
+    "intermediate_size": 15680,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 80,
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "max_position_embeddings": 131072,
+}
 _GRANITE = _config(
     "GraniteMoeHybrid",
     "granitemoehybrid",
@@ -208,6 +219,7 @@ _OTHERS = (  # name, id, config, parameters, other ids
     ("Bamba-9B", "ibm-fms/Bamba-9B", _BAMBA, 9_780_235_392, ("Bamba-9B-1.8T",)),
     ("LFM2-8B-A1B", "LiquidAI/LFM2-8B-A1B", _LFM2_MOE, 8_339_929_856, ()),
     ("Nemotron-H-8B", "nvidia/Nemotron-H-8B-Base-8K", _NEMOTRON_H, 8_100_852_736, ()),
+    ("Nemotron-Nano-9B-v2", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", _NEMOTRON_NANO_2, 8_888_227_328, ()),
     ("Granite-4.0-H-Tiny", "ibm-granite/granite-4.0-h-tiny", _GRANITE, 6_939_037_248, ("Granite-4-H-Tiny",)),
     ("OLMo-Hybrid-7B", "allenai/Olmo-Hybrid-7B", _OLMO_HYBRID, 7_430_870_688, ("OLMo-hybrid",)),
     ("MiniMax-M1", "MiniMaxAI/MiniMax-M1-80k", _MINIMAX, 456_089_655_296, _MINIMAX_TOO),
