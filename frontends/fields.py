@@ -149,7 +149,6 @@ QUANTIZATION_NEUTRAL: Mapping[str, Neutral] = MappingProxyType(
         "llm_int8_has_fp16_weight": ((None, False), "weights that are kept in fp16 too"),
         "modules_in_block_to_quantize": ((None,), "some modules only"),
         "modules_to_convert": ((None,), "some modules only"),
-        "scale_fmt": ((None, "float"), "scales in another format"),
         "transform_config": ((None, {}), "products with Hadamard matrices"),
         "weight_per_tensor": ((None, False), "another group of each scale"),
     }

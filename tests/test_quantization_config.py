@@ -50,6 +50,7 @@ FOUR = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
     ("scheme", "form", "activations"),
     [
         (FP8_BLOCKS, "fp8_b128x128", "fp8"),
+        ({**FP8_BLOCKS, "scale_fmt": "ue8m0"}, "fp8_b128x128", "fp8"),
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8", "fp8"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "int4_g128z", "bf16"),
         (
@@ -282,6 +283,7 @@ def test_null_is_not_quantized() -> None:
         ),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "expected two positive integers", ConfigError),
         ({"quant_method": "fp8", "fmt": "e5m3"}, "is not supported", UnsupportedError),
+        ({"quant_method": "fp8", "scale_fmt": "e4m3"}, "is not supported", UnsupportedError),
         ({"quant_method": 7}, "expected a string", ConfigError),
         ({}, "quant_method: missing", ConfigError),
         *(

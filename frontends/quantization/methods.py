@@ -38,10 +38,14 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
         raise config.error("weight_block_size", f"expected two positive integers, got {show(list(block))}")
     _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
     _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
+    config.ignore("scale_fmt", "expert_dtype")
+    if (scales := config.fields.get("scale_fmt")) is not None:
+        _one_of(config, "scale_fmt", ("float", "ue8m0"), "scales")
+    if scales == "ue8m0":
+        config.note("scale_fmt ue8m0: scales are powers of two; they are counted with four bytes each")
     if config.fields.get("activation_scheme") == "static":
         config.note(STATIC)
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
-    config.ignore("expert_dtype")
     if (experts := config.fields.get("expert_dtype")) is not None:
         _one_of(config, "expert_dtype", ("fp8", "fp4"), "experts")
     fp4 = experts == "fp4"  # DeepSeek-V4's, 32 under a scale of 8 bits
