@@ -39,10 +39,8 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
     _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
     config.ignore("scale_fmt", "expert_dtype")
-    if (scales := config.fields.get("scale_fmt")) is not None:
+    if config.fields.get("scale_fmt") is not None:  # powers of two of DeepSeek-V3.1 are in fp32 as others
         _one_of(config, "scale_fmt", ("float", "ue8m0"), "scales")
-    if scales == "ue8m0":
-        config.note("scale_fmt ue8m0: scales are powers of two; they are counted with four bytes each")
     if config.fields.get("activation_scheme") == "static":
         config.note(STATIC)
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
