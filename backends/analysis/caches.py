@@ -68,13 +68,13 @@ class State:
         return int(Binding()((one if self.along == 0 else one.resized(0, 1)).bytes))
 
     @cached_property
-    def fixed(self) -> int | None:
-        """Bytes of one sequence at the fullest, if there is such a number to all policies; else None."""
+    def most(self) -> int | None:
+        """The most rows of one sequence, where the context does not set them; None where it does."""
         match self.rows:
             case Dim(terms=terms) if self.ring:
                 period = max(abs(factor) for _, factor in terms)  # it is as full again after so many tokens
-                return self.row * int(np.max(Binding(C=np.arange(4 * period))(self.rows)) + 1)
-        return self.row if self.along is None else None
+                return int(np.max(Binding(C=np.arange(4 * period))(self.rows)) + 1)
+        return 1 if self.along is None else None
 
     def after(self, rows: Size) -> Size:
         """What so many rows before the step are after it."""
@@ -118,8 +118,8 @@ class Paged(CachePolicy):
 
     def rows(self, state: State) -> Size:
         """Those of whole pages."""
-        if state.along is None:
-            return 1
+        if state.most is not None:
+            return state.most
         match state.rows:
             case Dim(terms=(((Min(a=a, b=int(most)),), 1),)):
                 return PAGE * Min.of(ceildiv(state.after(a), PAGE), ceil((most + 1) / PAGE) + 1)
@@ -158,11 +158,11 @@ class Unified(CachePolicy):
         """Pages of all layers."""
         layers: dict[tuple[str, Size], list[State]] = {}
         for state in states:
-            rows = 0 if state.fixed is not None else self.rows(state)
+            rows = 0 if state.most is not None else self.rows(state)
             layers.setdefault((state.layer, rows), []).append(state)
         kinds: Counter[Layer] = Counter()
         for (_, rows), alike in layers.items():
-            fixed = [state.fixed for state in alike if state.fixed is not None]
+            fixed = [state.row * state.most for state in alike if state.most is not None]
             kinds[Layer(0, 1, sum(fixed)) if fixed else Layer(sum(state.row for state in alike), rows)] += (
                 alike[0].times
             )
