@@ -327,8 +327,11 @@ class Op:
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
     def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
-        """What the rank at `place` of the group that `joins` makes has, of what all of them had."""
-        raise NotImplementedError(f"{self.opcode} joins no ranks")
+        """What the rank at `place` of the group that `joins` makes has, of what all of them had.
+
+        `VerifyError` for an op that joins none.
+        """
+        raise VerifyError(f"{self.opcode} joins no ranks")
 
 
 def type_name(attribute: Field[Any]) -> str:

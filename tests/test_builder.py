@@ -12,7 +12,8 @@ import llmir
 from llmir.backends.interpret import interpret
 from llmir.equation import equation
 from llmir.errors import VerifyError
-from llmir.op import OPS, Op
+from llmir.op import OPS, Meeting, Op
+from llmir.ops import make
 
 OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ops.") and not kind.source]
 
@@ -100,3 +101,8 @@ def test_a_merged_projection_sums_nothing_that_one_of_its_products_lacks() -> No
     stray = b.weight("bf16[5, 3]", name="stray")
     with pytest.raises(VerifyError, match="in one operand alone"):
         b.linear(x, up, stray, einsum="b t h, h f, k g -> b t f, b t g")
+
+
+def test_an_op_that_joins_no_ranks_says_so() -> None:
+    with pytest.raises(VerifyError, match="silu joins no ranks"):
+        make("silu").meet([], 0, Meeting(0))

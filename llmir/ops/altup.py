@@ -80,23 +80,6 @@ class StreamAdd(Op):
 
 
 @dataclass(frozen=True)
-class Subtract(Op):
-    """a − b."""
-
-    opcode = "subtract"
-    kind = "elementwise"
-    rule = "*, * -> *"
-    takes = ("x", "y")
-    vector_flops = 1
-    linear = frozenset({0, 1})
-    additive = True
-
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
-        """The difference."""
-        return (operands[0] - operands[1],)
-
-
-@dataclass(frozen=True)
 class ScaleBy(Op):
     """x · w, of a number for each element of a row, or of one for all."""
 

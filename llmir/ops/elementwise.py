@@ -64,6 +64,23 @@ class Add(Op):
 
 
 @dataclass(frozen=True)
+class Subtract(Op):
+    """a − b."""
+
+    opcode = "subtract"
+    kind = "elementwise"
+    rule = "*, * -> *"
+    takes = ("x", "y")
+    vector_flops = 1
+    linear = frozenset({0, 1})
+    additive = True
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The difference."""
+        return (operands[0] - operands[1],)
+
+
+@dataclass(frozen=True)
 class Mul(Op):
     """a · b, element by element."""
 
