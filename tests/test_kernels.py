@@ -21,6 +21,7 @@ from llmir.backends.cost.kernels import (
     AllReduce,
     Call,
     CollectiveShape,
+    Elementwise,
     Gemm,
     GemmShape,
     Kernel,
@@ -81,6 +82,21 @@ def test_a_stream_takes_more_for_more(
     kernel = data.draw(kernels(Stream))
     time = kernel.seconds(device, StreamShape(rows, rows * width))
     assert kernel.seconds(device, StreamShape(rows + more, (rows + more) * (width + wider))) >= time
+
+
+@given(
+    st.data(), st.sampled_from(GPUS), SIZES, SIZES, st.sampled_from([(3, 2), (2, 1.5), (3.5, 1.5), (2, 3)])
+)
+def test_two_streams_take_no_less_than_one_that_does_both(
+    data: Any, device: hw.Device, rows: int, width: int, parts: tuple[float, float]
+) -> None:
+    """Add and norm, norm and narrowing, all three, an activation and its product: less is moved, once."""
+    kernel, unit = data.draw(kernels(Elementwise)), 2.0 * rows * width
+    first, second = (StreamShape(rows, part * unit, flops=part * rows * width) for part in parts)
+    aside = unit if parts[0] == 3 else 0  # the sum is written where a summand was
+    both = StreamShape(rows, (sum(parts) - 1) * unit, again=aside, flops=sum(parts) * rows * width)
+    apart = kernel.seconds(device, first) + kernel.seconds(device, second)
+    assert kernel.seconds(device, both) <= apart * (1 + 1e-9)
 
 
 @given(st.data(), products())
