@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
@@ -13,6 +13,7 @@ import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
+from llmir.backends.analysis.chunks import Chunk, chunks
 from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.precision import precision
@@ -21,7 +22,7 @@ from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
-from llmir.dim import Binding, falls
+from llmir.dim import Binding, Number, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
@@ -38,11 +39,17 @@ def _between(least: float, most: float, *, above: bool = False, default: Any = M
     return field(default=default, metadata={"least": least, "most": most, "above": above})
 
 
+def _largest(steps: Sequence[Chunk]) -> Chunk:
+    return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
+
+
 @dataclass(frozen=True, eq=False)
 class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
-    Prefill yields token 1. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
+    Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
+    `chunk` tokens on each data-parallel rank (by default in one), and yields token 1; `prefill` is the
+    largest of its steps, and of equal ones the last. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
     last of them, and None when one token is all there is. Memory may be used up to
     `memory_utilization` of the device, less `reserve_bytes`. `cache_policy` says what is reserved for caches:
     their `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`).
@@ -59,6 +66,8 @@ class Workload(Record, Result):
     reserve_bytes: int = _between(0, MOST, default=0)
     model: Model | None = None
     cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
+    chunk: int | None = _between(1, _MOST, default=None)
+    cached: int = _between(0, LONGEST, default=0)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -74,13 +83,30 @@ class Workload(Record, Result):
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
             raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+        self._readable()
         if self.capacity_bytes <= 0:
             usable = f"{self.device.memory_bytes * self.memory_utilization:,.0f} bytes usable"
             nothing = f"leaves nothing of the {usable} on {self.device.name}"
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
-    def _step(self, new: Any, context: Any) -> Report:
-        at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
+    def _readable(self) -> None:
+        """`InputError` for a prefix that leaves nothing to read, and for parts of what is read as a whole."""
+        if self.cached >= self.length:
+            most = f"expected fewer than the {self.length:,} tokens of a prompt, the last of which is read"
+            raise InputError(f"cached: {most}; got {self.cached:,}")
+        why = "are images" if self.program.patches else "have images" if self.program.image_tokens else ""
+        why = f"are seen by layers in part, {self.length:,} tokens at once" if self._whole else why
+        for name, value in (("chunk", self.chunk), ("cached", self.cached or None)):
+            if why and value is not None:
+                raise InputError(f"{name}: {value:,} cannot act, prompts of {self.program.name} {why}")
+
+    @property
+    def _whole(self) -> bool:
+        """Whether layers see fewer tokens of a prompt."""
+        return isinstance(self.program.facts.get("prompt"), int)
+
+    def _step(self, new: Any, context: Any, batch: int | None = None) -> Report:
+        at: dict[str, Any] = {"batch": batch or self.batch, "new": new, "context": context}
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @property
@@ -110,10 +136,36 @@ class Workload(Record, Result):
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The steps that read the prompts."""
+        return self._chunks(self.batch)
+
+    def _chunks(self, batch: int) -> tuple[Chunk, ...]:
+        lanes = self.program.parallelism.dp * self.program.micro_batches
+        return chunks(batch, self.length - self.cached, self.cached, self.chunk, lanes)
+
+    @cached_property
     def prefill(self) -> Report:
-        """The step that reads the prompt."""
-        alone = self.encode if self.program.patches else None
-        return alone or self._step(self.length, 0)
+        """The largest step that reads prompts, of equal ones the last: all of them, without chunks."""
+        if self.encode and self.program.patches:
+            return self.encode
+        largest = _largest(self.chunks)
+        return self._step(largest.new, largest.last, largest.prompts)
+
+    @cached_property
+    def _reading(self) -> tuple[float, float]:
+        """Seconds until all prompts are read, and until the next may be when all stages are busy.
+
+        A stage goes on with the next chunk while the last one is in the stages after it.
+        """
+        if self.program.patches or len(self.chunks) == self.chunks[0].steps == 1:
+            return float(self.prefill.time_s), float(self.prefill.interval_s)
+        interval = 0.0
+        for chunk in self.chunks:
+            step = self._step(chunk.new, chunk.cached, chunk.prompts)
+            interval += chunk.times * float(np.sum(step.interval_s))
+        last = self._step(chunk.new, chunk.last, chunk.prompts)
+        return interval + float(last.time_s - last.interval_s), interval
 
     @cached_property
     def decode(self) -> Report | None:
@@ -143,14 +195,14 @@ class Workload(Record, Result):
         return MappingProxyType({name: step for name, step in {"encode": self.encode, **own}.items() if step})
 
     @property
-    def _before(self) -> list[Report]:
-        """The steps up to the first token."""
-        return [step for name, step in self.steps.items() if name not in ("decode", "draft")]
+    def _images(self) -> Report | None:
+        """The step that encodes images before prefill; None where it is prefill, or there are none."""
+        return None if self.program.patches else self.encode
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first token: of encode and prefill."""
-        return sum(float(step.time_s) for step in self._before)
+        """Time until all have their first token: of encode and prefill."""
+        return self._reading[0] + (float(self._images.time_s) if self._images else 0.0)
 
     @cached_property
     def tpot_s(self) -> float | None:
@@ -179,7 +231,7 @@ class Workload(Record, Result):
     @property
     def prefill_tokens_per_s(self) -> float:
         """Tokens of all prompts that are read in a second of prefill."""
-        return self.batch * self.length / self.ttft_s if self.ttft_s else float("inf")
+        return self.batch * (self.length - self.cached) / self.ttft_s if self.ttft_s else float("inf")
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -189,7 +241,8 @@ class Workload(Record, Result):
     @cached_property
     def busy_output_tokens_per_s(self) -> float:
         """The same when other batches like this one keep all pipeline stages busy."""
-        stage = sum(float(step.interval_s) for step in self._before) + self._decoding[1]
+        images = float(self._images.interval_s) if self._images else 0.0
+        stage = images + self._reading[1] + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
     @property
@@ -200,17 +253,23 @@ class Workload(Record, Result):
     def peak_bytes(self, batch: int) -> int:
         """The highest peak of any step on any stage, with another batch."""
         sequences = batch // self.program.micro_batches
-        ends = [(step_phase(self.program, [self.length]), sequences, self.length, 0)]
-        ends += [("decode", sequences, 1, context) for context in self._fullest]
+        ends = [("decode", sequences, 1, context) for context in self._fullest]
         if self.images:
             ends.append(("encode", sequences * self.images, 1, 0))
-        return int(
-            max(
-                m.peak(Binding(B=count, T=new, C=context))
-                for phase, count, new, context in ends
-                for m in memories(self.program.phase(phase), self.cache_policy)
-            )
-        )
+        peaks = [
+            m.peak(Binding(B=count, T=new, C=context))
+            for phase, count, new, context in ends
+            for m in memories(self.program.phase(phase), self.cache_policy)
+        ]
+        return int(max(*peaks, *self._read_peaks(batch)))
+
+    def _read_peaks(self, batch: int) -> list[Number]:
+        """The peak of each stage in the largest step of prefill, beside the caches of prompts not in it."""
+        parts, chunk = self.program.micro_batches, _largest(self._chunks(batch))
+        at = Binding(B=chunk.prompts // parts, T=chunk.new, C=chunk.last)
+        others = Binding(B=(batch - chunk.prompts) // parts, T=1, C=self.length - 1)
+        of = memories(self.program.phase(step_phase(self.program, [chunk.new])), self.cache_policy)
+        return [m.peak(at) + others(m.caches) for m in of]
 
     @cached_property
     def _fullest(self) -> set[int]:
@@ -301,6 +360,8 @@ class Workload(Record, Result):
                 "batch": self.batch,
                 "prompt": self.prompt if tokens else None,
                 "generate": self.generate if tokens else None,
+                "chunk": self.chunk,
+                "cached": self.cached if tokens else None,
                 **({"image_tokens": program.image_tokens} if self.images else {}),
             },
             "parallel": asdict(program.parallelism),
