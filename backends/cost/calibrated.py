@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 
@@ -231,6 +232,7 @@ class Calibrated(Model):
     engine: str | None = None
     host: Host | None = None
     host_error: float | None = None
+    runs: hw.Engine | None = None
 
     name = "calibrated"
 
