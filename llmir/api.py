@@ -148,17 +148,42 @@ def workload(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
+    chunk: int | None = None,
+    cached: int = 0,
+    concurrency: int | None = None,
+    max_tpot_s: float | None = None,
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither.
+    The first `cached` tokens of each prompt are in the cache already, and a step reads `chunk` tokens at most
+    (on each data-parallel rank; by default all at once). With `concurrency` in place of `batch` the result
+    has a `loop` too, what a server makes of so many users, in chunks of the engine's budget by default, and
+    with `max_tpot_s` the loop of the `most` users who get their tokens within that.
     `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
-    asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
-    return Workload(program, model.device, *asked, model, cache_policy)
+    tokens = _tokens(program, prompt, generate)
+    how: dict[str, Any] = {
+        "memory_utilization": memory_utilization,
+        "reserve_bytes": reserve_bytes,
+        "model": model,
+        "cache_policy": cache_policy,
+        "chunk": chunk,
+        "cached": cached,
+    }
+    if concurrency is None:
+        if max_tpot_s is not None:
+            raise InputError(f"max_tpot_s: {convert.shown(max_tpot_s)}; it limits concurrency, say that too")
+        return Workload(program, model.device, batch, *tokens, **how)
+    if batch != 1:
+        raise InputError(f"concurrency: {convert.shown(concurrency)} requests; leave batch out")
+    from .backends.serving.service import Service
+
+    users = convert.integer("concurrency", concurrency, 1, 1 << 40)
+    return Service(program, model.device, users, *tokens, **how, max_tpot_s=max_tpot_s)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:

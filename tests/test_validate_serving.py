@@ -9,7 +9,8 @@ import pytest
 import llmir
 from llmir import hw
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.serving.loop import Loop, steady_step
+from llmir.backends.serving.closed import ClosedLoop
+from llmir.backends.serving.loop import Loop
 from llmir.graph import Program
 
 H100 = hw.load("h100-sxm")
@@ -55,15 +56,11 @@ def test_no_pipeline_beats_the_bound_of_a_loop() -> None:
 
     def bound(micro_batches: int) -> float:
         program = built(f"stages{{pp=4, micro_batches={micro_batches}}}")
-
-        def step(batch: int, new: int, cached: int) -> llmir.Report:
-            parts = max(batch, micro_batches)
-            return llmir.analyze(program, "h100", batch=parts, new=new, context=cached, cost="ideal")
-
-        return steady_step(step, 64, 1000, 500).bound
+        job = llmir.workload(program, "h100", batch=4, prompt=1000, generate=500, cost="ideal")
+        return ClosedLoop(job, 64).bound_s(64)
 
     program = built("stages{pp=4, micro_batches=4}")
-    piped = llmir.analyze(program, "h100", batch=64, new=1, context=1250, cost="ideal")
+    piped = llmir.analyze(program, "h100", batch=64, new=1, context=1249, cost="ideal")
     assert bound(1) <= piped.period_s
 
 

@@ -1,4 +1,4 @@
-"""A prefill in steps: prompts together as far as a step's budget of tokens goes, longer ones chunk by chunk."""
+"""A prefill in steps: prompts together as far as a budget of tokens goes, longer ones chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class Chunk(NamedTuple):
     def last(self) -> int:
         """What the last of the steps has cached."""
         return int(np.max(self.cached))
+
+    @property
+    def middle(self) -> int:
+        """What they have cached on average."""
+        return int(np.mean(self.cached))
 
     @property
     def steps(self) -> int:

@@ -49,8 +49,8 @@ class Workload(Record, Result):
 
     Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
     `chunk` tokens on each data-parallel rank (by default in one), and yields token 1; `prefill` is the
-    largest of its steps, and of equal ones the last. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
-    last of them, and None when one token is all there is. Memory may be used up to
+    largest of its steps, and of equal ones the last. Decode step i = 1 … generate−1 has length + i − 1 tokens
+    cached; `decode` is the last of them, and None when one token is all there is. Memory may be used up to
     `memory_utilization` of the device, less `reserve_bytes`. `cache_policy` says what is reserved for caches:
     their `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`).
 
@@ -261,7 +261,7 @@ class Workload(Record, Result):
             for phase, count, new, context in ends
             for m in memories(self.program.phase(phase), self.cache_policy)
         ]
-        return int(max(*peaks, *self._read_peaks(batch)))
+        return int(max((*peaks, *self._read_peaks(batch))))
 
     def _read_peaks(self, batch: int) -> list[Number]:
         """The peak of each stage in the largest step of prefill, beside the caches of prompts not in it."""
@@ -378,6 +378,7 @@ class Workload(Record, Result):
             "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s and tokens else None,
             "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s and tokens else None,
             "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s and tokens else None,
+            "serving": None,
             "notes": list(self.notes),
             "phases": {name: step and step.to_dict() for name, step in self._phases.items()},
         }
