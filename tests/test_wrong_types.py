@@ -155,7 +155,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (
         llmir.workload,
-        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING},
+        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING, "chunk": None, "cached": 0},
+    ),
+    "workload of users": (
+        lambda **named: llmir.workload(PROGRAM, "h100", prompt=64, generate=4, **named),
+        {"concurrency": 2, "max_tpot_s": None},
     ),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),

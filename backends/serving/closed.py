@@ -96,6 +96,11 @@ class ClosedLoop(Record):
         return min(self.concurrency, self.max_in_flight)
 
     @property
+    def decoding(self) -> int:
+        """How many of them decode in a step, on average, rounded down to as many in each lane."""
+        return max(1, int(self.state.decoding / self.lanes)) * self.lanes
+
+    @property
     def tpot_s(self) -> float | None:
         """Mean time of a token after the first."""
         return self.state.tpot_s if self.job.generate > 1 else None
@@ -269,7 +274,7 @@ class ClosedLoop(Record):
         decoding = _root(excess, users)
         if room:
             decoding = min(decoding, room * later / new)
-        whole = max(self._unit, round(decoding * self.lanes / self._unit) * self._unit)
+        whole = max(1, round(decoding)) * self.lanes
         decode, more = (float(np.sum(part)) for part in seconds(np.array([whole])))
         part = share(decoding)
         turns = (Turn(whole, (), 1 - part, decode), Turn(whole, steps, part, decode + more))

@@ -177,12 +177,12 @@ def _figure(
     if metric == "token" or (metric == "tpot" and asked.serving):
         expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))
         sure = of_step(expected.step(expected.in_flight))
-        most = least.most_in_flight
         if metric == "token":
+            most = least.most_in_flight
             prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
             bound = max(least.bound_s(most) / most, prompts)
             return 1 / expected.output_tokens_per_s, bound, sure
-        return expected.tpot_s or 0.0, least.bound_s(most), sure
+        return expected.tpot_s or 0.0, least.bound_s(expected.decoding), sure
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
