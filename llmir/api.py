@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from . import convert
 from .errors import InputError, PassError
 from .graph import PHASES, Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
-from .verify import verify
+from .verify import checked_program
 
 if TYPE_CHECKING:
     from .backends.analysis.conserve import Conservation
@@ -155,35 +154,27 @@ def workload(
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
-    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither.
-    The first `cached` tokens of each prompt are in the cache already, and a step reads `chunk` tokens at most
-    (on each data-parallel rank; by default all at once). With `concurrency` in place of `batch` the result
-    has a `loop` too, what a server makes of so many users, in chunks of the engine's budget by default, and
-    with `max_tpot_s` the loop of the `most` users who get their tokens within that.
+    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
+    first `cached` tokens are in the cache already; a step reads `chunk` on each data-parallel rank (by
+    default all). `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users, by
+    the engine's `chunk`; `max_tpot_s` the loop of the `most` users who get their tokens within that.
     `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     tokens = _tokens(program, prompt, generate)
-    how: dict[str, Any] = {
-        "memory_utilization": memory_utilization,
-        "reserve_bytes": reserve_bytes,
-        "model": model,
-        "cache_policy": cache_policy,
-        "chunk": chunk,
-        "cached": cached,
-    }
+    how: Any = memory_utilization, reserve_bytes, model, cache_policy, chunk, cached
     if concurrency is None:
         if max_tpot_s is not None:
             raise InputError(f"max_tpot_s: {convert.shown(max_tpot_s)}; it limits concurrency, say that too")
-        return Workload(program, model.device, batch, *tokens, **how)
+        return Workload(program, model.device, batch, *tokens, *how)
     if batch != 1:
         raise InputError(f"concurrency: {convert.shown(concurrency)} requests; leave batch out")
     from .backends.serving.service import Service
 
     users = convert.integer("concurrency", concurrency, 1, 1 << 40)
-    return Service(program, model.device, users, *tokens, **how, max_tpot_s=max_tpot_s)
+    return Service(program, model.device, users, *tokens, *how, max_tpot_s)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
@@ -407,19 +398,3 @@ def _options(
         shares = convert.mapping("efficiency", efficiency, "shares by name")
         efficiency = {name: convert.number(f"efficiency: {name}", share) for name, share in shares.items()}
     return None if engine is None else convert.text("engine", engine), efficiency
-
-
-def checked_program(program: object) -> Program:
-    """What was given, or the first that is equal to it, if it is a program; else `InputError`."""
-    if not isinstance(program, Program):
-        convert.refuse("program", program, "a Program, such as llmir.load gives")
-    return _verified(program)
-
-
-@lru_cache(maxsize=256)
-def _verified(program: Program) -> Program:
-    """A program may be of a caller's own making; once is enough, for it does not change.
-
-    Of equal programs the first goes on, with all that was computed of it.
-    """
-    return verify(program)

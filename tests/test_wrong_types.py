@@ -106,7 +106,7 @@ COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
 JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0}
-CACHES = {"cache_policy": "exact"}
+CACHES, READ = {"cache_policy": "exact"}, {"chunk": None, "cached": 0}
 
 
 def built(method: str, *arguments: Any, **named: Any) -> Any:
@@ -153,10 +153,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
-    "workload": (
-        llmir.workload,
-        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING, "chunk": None, "cached": 0},
-    ),
+    "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING, **READ}),
     "workload of users": (
         lambda **named: llmir.workload(PROGRAM, "h100", prompt=64, generate=4, **named),
         {"concurrency": 2, "max_tpot_s": None},
