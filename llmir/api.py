@@ -141,9 +141,12 @@ def workload(
     batch: int = 1,
     prompt: int | None = None,
     generate: int | None = None,
-    memory_utilization: float = 0.9,
+    memory_utilization: float | None = None,
     reserve_bytes: int = 0,
     cache_policy: str = "exact",
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_batched_tokens: int | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
@@ -155,26 +158,23 @@ def workload(
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
-    first `cached` tokens are in the cache already; a step reads `chunk` on each data-parallel rank (by
-    default all). `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users, by
-    the engine's `chunk`; `max_tpot_s` the loop of the `most` users who get their tokens within that.
-    `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
+    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank (by default all).
+    `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users by the engine's
+    `chunk`, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory is that of the
+    engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and `max_batched_tokens`
+    are its step, `max_model_len` the longest request; else its own. All else is as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
-    tokens = _tokens(program, prompt, generate)
-    how: Any = memory_utilization, reserve_bytes, model, cache_policy, chunk, cached
-    if concurrency is None:
-        if max_tpot_s is not None:
-            raise InputError(f"max_tpot_s: {convert.shown(max_tpot_s)}; it limits concurrency, say that too")
-        return Workload(program, model.device, batch, *tokens, *how)
-    if batch != 1:
-        raise InputError(f"concurrency: {convert.shown(concurrency)} requests; leave batch out")
-    from .backends.serving.service import Service
+    asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
+    limits = max_model_len, max_num_seqs, max_batched_tokens
+    job = Workload(program, model.device, *asked, model, cache_policy, *limits, chunk, cached)
+    if concurrency is None and max_tpot_s is None:
+        return job
+    from .backends.serving.service import service
 
-    users = convert.integer("concurrency", concurrency, 1, 1 << 40)
-    return Service(program, model.device, users, *tokens, *how, max_tpot_s)
+    return service(job, concurrency, max_tpot_s)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
 from llmir.backends.serving.service import Service
 from llmir.errors import HardwareError, InputError
 from llmir.graph import Program
-from llmir.hw.sections.scheduler import Scheduler, scheduler
+from llmir.hw.sections.scheduler import scheduler
 
 from .commands import Run, runner
 
@@ -202,23 +201,31 @@ def test_budgets_are_the_engines() -> None:
         "sglang": {"l4": 2048, "l40s": 4096, "h100": 8192, "b200": 16384},
         "trtllm": {"h100": 8192},
     }
+    program = built(model="qwen3-0.6b")
     for engine, devices in budgets.items():
-        found = hw.engine(engine).section(Scheduler)
-        assert found is not None
-        assert {d: found.budget(hw.load(d)) for d in devices} == devices
+        for device, tokens in devices.items():
+            job = llmir.workload(program, device, concurrency=2, engine=engine)
+            assert isinstance(job, Service)
+            assert job.loop.chunk == tokens
+
+
+@pytest.mark.parametrize(
+    ("engine", "mixes"), [("vllm", True), ("vllm@0.9", True), ("vllm@0.7", False), ("sglang", False)]
+)
+def test_who_reads_prompts_beside_decodes(engine: str, mixes: bool) -> None:
+    assert served(built(), 2, engine=engine).loop.scheduler.mixes is mixes
 
 
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("fast", "x must be a mapping of source, mixes, budgets, got 'fast'"),
-        ({"mixes": True}, "x.source must be text"),
-        ({"source": "s", "mixes": 1}, "x.mixes must be true or false"),
-        (
-            {"source": "s", "mixes": True, "budgets": [{"tokens": 0}]},
-            r"x.budgets\[0\].tokens must be positive",
-        ),
-        ({"source": "s", "mixes": True, "budget": []}, "x: unknown key 'budget'"),
+        ("fast", "x must be a mapping"),
+        ({}, "x must be a mapping"),
+        ({"new": {}}, "x: expected the first release of each"),
+        ({1: {}}, "x: expected the first release of each"),
+        ({"1": {"mixes": True}}, "x.1: missing key source"),
+        ({"1": {"mixes": 1, "source": "s"}}, "x.1: mixes must be true or false"),
+        ({"1": {"mixes": True, "source": "s", "chunk": 1}}, "x.1: unknown key 'chunk'"),
     ],
 )
 def test_what_a_scheduler_may_not_say(value: object, says: str) -> None:

@@ -23,7 +23,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.serving.loop import in_flight
 from llmir.errors import InputError
 from llmir.frozen import Record
-from llmir.hw.sections.scheduler import Scheduler
+from llmir.hw.sections.scheduler import Scheduler, Schedulers
 
 _POINTS = 4  # counts of sequences at which steps are priced; between them their time is a straight line
 _HALVINGS = 60
@@ -76,19 +76,20 @@ class ClosedLoop(Record):
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The engine's, or one without a budget where no engine is known."""
+        """The engine's, or one that mixes where none is known."""
         runs = self.job.prefill.plan.model.runs
-        return (runs and runs.section(Scheduler)) or Scheduler()
+        known = runs.section(Schedulers) if runs else None
+        return known.of(runs) if runs and known else Scheduler()
 
     @property
     def chunk(self) -> int | None:
         """Tokens of a step on each data-parallel rank; None for as many as there are."""
-        return self.job.chunk or self.scheduler.budget(self.job.device)
+        return self.job.chunk or (self.job.pool.tokens if self.job.pool else None)
 
     @cached_property
     def max_in_flight(self) -> int:
         """How many requests memory holds at once, of all ages."""
-        return in_flight(self.job, self.chunk)[0]
+        return in_flight(self.job, self.chunk)
 
     @property
     def in_flight(self) -> int:
@@ -173,11 +174,6 @@ class ClosedLoop(Record):
         """
         alone = self.step(min(requests, self.job.program.parallelism.dp * self._unit))
         return max(float(self.step(requests).interval_s), float(alone.period_s))
-
-    @property
-    def most_in_flight(self) -> int:
-        """How many there are at most, if all of the memory may be used."""
-        return min(self.concurrency, in_flight(self.job, self.chunk)[1])
 
     @cached_property
     def lanes(self) -> int:

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
-from llmir.backends.analysis.liveness import memories
 from llmir.backends.analysis.workload import Workload
-from llmir.dim import Binding
 from llmir.errors import InputError
 
 
-@dataclass(frozen=True, eq=False)
-class Loop(Workload):
-    """Requests in flight, `generate` tokens old at most; a prompt is read beside the others' caches."""
+def in_flight(job: Workload, chunk: int | None) -> int:
+    """How many requests of a closed loop memory holds at once, and the engine runs: of all ages.
 
-    def peak_bytes(self, batch: int) -> int:
-        """The larger of a step that decodes all and of one that reads a prompt, or the last chunk of it."""
-        alone, sequences = self.program.parallelism.dp, batch // self.program.micro_batches
-        new = min(self.chunk or self.length, self.length - self.cached)
-        reading = Binding(B=alone, T=new, C=self.length - new)
-        full, one = (Binding(B=n, T=1, C=self.length + self.generate - 2) for n in (sequences, alone))
-        others = [full(m.caches) - one(m.caches) for m in memories(self.program, self.cache_policy)]
-        steps = zip(memories(self.program, self.cache_policy), others, strict=True)
-        return int(max(max(m.peak(full), m.peak(reading) + more) for m, more in steps))
-
-
-def in_flight(job: Workload, chunk: int | None) -> tuple[int, int]:
-    """How many requests of a closed loop memory holds at once: of all ages, so at their mean length.
-
-    Of the share of it that engines use, and of all of it.
+    So they are counted at their mean length; prompts are read one by one, or in chunks beside the others'
+    caches. InputError if not even one fits.
     """
-    given = {f.name: getattr(job, f.name) for f in fields(job)}
-    return fitting(Loop(**given | {"batch": 1, "generate": job.generate // 2 + 1, "chunk": chunk}), 0)
+    mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=chunk or job.length)
+    held, _ = fitting(mean, 0)
+    most = job.pool.sequences * job.program.parallelism.dp if job.pool else held
+    return min(held, most - most % job.program.micro_batches)
 
 
 def fitting(one: Workload, batch: int) -> tuple[int, int]:

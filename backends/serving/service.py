@@ -8,9 +8,21 @@ from typing import Any
 
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.serving.closed import ClosedLoop
+from llmir.convert import integer, shown
 from llmir.errors import InputError
 
 _MOST = 1 << 40
+
+
+def service(job: Workload, concurrency: int | None, max_tpot_s: float | None) -> Service:
+    """A workload with so many users in place of its batch; InputError for both, or a limit without users."""
+    if concurrency is None:
+        raise InputError(f"max_tpot_s: {shown(max_tpot_s)}; it limits concurrency, say that too")
+    if job.batch != 1:
+        raise InputError(f"concurrency: {shown(concurrency)} requests; leave batch out")
+    own = {f.name: getattr(job, f.name) for f in fields(Workload)}
+    own["batch"] = integer("concurrency", concurrency, 1, _MOST)
+    return Service(**own, max_tpot_s=max_tpot_s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,76 +1,54 @@
-"""How an engine fills its steps: tokens in one at most, and whether prompts are read beside decodes."""
+"""How an engine fills its steps: the section `scheduler` of its file, by the first release of each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from llmir.errors import HardwareError
-from llmir.hw import schema
-from llmir.hw.device import Device
-from llmir.hw.versions import section
-
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Tokens of a step, of devices with so much memory at least whose name begins so."""
-
-    tokens: int
-    memory_bytes: int = 0
-    device: str = ""
+from llmir.frozen import Record
+from llmir.hw import schema, versions
+from llmir.hw.schema import Key
+from llmir.hw.versions import Engine
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """An engine's scheduler, as it is without options.
+    """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait."""
 
-    A step has the tokens of the last of `budgets` that a device is under; without any, all that there are.
-    One that `mixes` has chunks of prompts and decodes in one step; else prompts go first, and all wait.
-    """
-
-    budgets: tuple[Budget, ...] = ()
     mixes: bool = True
     source: str = ""
 
-    def budget(self, device: Device) -> int | None:
-        """Tokens of a step on the device."""
-        found = None
-        for each in self.budgets:
-            if device.memory_bytes >= each.memory_bytes and device.name.startswith(each.device):
-                found = each.tokens
-        return found
+
+@dataclass(frozen=True, eq=False)
+class Schedulers(Record):
+    """An engine's, by its first release that has it so, the newest first."""
+
+    known: tuple[tuple[str, Scheduler], ...]
+
+    def of(self, engine: Engine) -> Scheduler:
+        """That of the version of an engine that was asked for, or of the last that was measured."""
+        wanted = versions.number(engine.release or "".join(engine.versions[-1:]) or self.known[0][0])
+        fit = (found for first, found in self.known if versions.number(first) <= wanted)
+        return next(fit, self.known[-1][1])
 
 
-@section("scheduler")
-def scheduler(value: object, where: str) -> Scheduler:
-    """What a file says of it; HardwareError for what is none."""
-    said = _keys(value, where, ("source", "mixes", "budgets"))
-    budgets = said.get("budgets", [])
-    if not isinstance(budgets, list):
-        raise HardwareError(f"{where}.budgets must be a list, got {schema.show(budgets)}")
-    return Scheduler(
-        tuple(_budget(each, f"{where}.budgets[{i}]") for i, each in enumerate(budgets)),
-        schema.flag(said.get("mixes"), f"{where}.mixes", 1),
-        schema.text(said.get("source"), f"{where}.source", 1),
+SCHEDULER = {
+    "mixes": Key("mixes", schema.flag, required=True),
+    "source": Key("source", schema.text, required=True),
+}
+
+
+@versions.section("scheduler")
+def scheduler(value: object, where: str) -> Schedulers:
+    """The releases of a file; HardwareError for what is none."""
+    found = []
+    for first, said in schema.mapping(value, where).items():
+        try:
+            number = versions.number(first)
+        except (ValueError, AttributeError):
+            wanted = 'the first release of each, such as "0.8"'
+            raise HardwareError(f"{where}: expected {wanted}, got {schema.show(first)}") from None
+        found.append((number, first, Scheduler(**schema.read(said, f"{where}.{first}", SCHEDULER))))
+    return Schedulers(
+        tuple((first, each) for _, first, each in sorted(found, key=lambda f: f[0], reverse=True))
     )
-
-
-def _budget(value: object, where: str) -> Budget:
-    said = _keys(value, where, ("tokens", "memory_GiB", "device"))
-    least, device = said.get("memory_GiB"), said.get("device")
-    return Budget(
-        schema.count(said.get("tokens"), f"{where}.tokens", 1),
-        0 if least is None else schema.size(least, f"{where}.memory_GiB", GIB),
-        "" if device is None else schema.text(device, f"{where}.device", 1),
-    )
-
-
-def _keys(value: object, where: str, known: tuple[str, ...]) -> dict[str, object]:
-    """A mapping of known keys."""
-    if not isinstance(value, dict):
-        raise HardwareError(f"{where} must be a mapping of {', '.join(known)}, got {schema.show(value)}")
-    for key in value:
-        if key not in known:
-            raise HardwareError(f"{where}: unknown key {schema.show(key)}, known are {', '.join(known)}")
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,8 @@ def _figure(
         expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))
         sure = of_step(expected.step(expected.in_flight))
         if metric == "token":
-            most = least.most_in_flight
+            whole = replace(least.job, memory_utilization=1.0)  # more than engines use
+            most = replace(least, job=whole).in_flight
             prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
             bound = max(least.bound_s(most) / most, prompts)
             return 1 / expected.output_tokens_per_s, bound, sure
