@@ -116,7 +116,7 @@ def test_a_window_makes_prefill_linear() -> None:
 
 def test_few_queries_of_a_group_fill_one_tile_if_it_packs_them() -> None:
     shape = AttentionShape(512, 8, 0, 8, 8, 128)
-    apart, packed = (Prefill(tile_rows=64, packs=p).seconds(H100, shape) for p in (0, 1))
+    apart, packed = (Prefill(packs=p).seconds(H100, shape) for p in (0, 1))
     assert 4 < apart / packed < 8  # eight tiles or one; what moves is the same
 
 
@@ -221,9 +221,9 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
     ("made", "shape", "found_again"),
     [
         (
-            Prefill(matrix=0.5, bandwidth=0.4, block_us=2.5, launch_us=12, tile_rows=128, packs=1),
+            Prefill(matrix=0.5, bandwidth=0.4, block_us=2.5, launch_us=12, packs=1),
             AttentionShape(*drawn(1, (0, 8), (0, 14), (0, 1), (0, 4), (0, 4)), 128),
-            ("matrix", "launch_us", "tile_rows", "packs"),
+            ("matrix", "launch_us", "packs"),
         ),
         (
             Decode(bandwidth=0.7, block_us=3, launch_us=12, packs=32),
