@@ -208,8 +208,8 @@ def test_an_expert_with_one_row_more_than_a_tile_multiplies_two() -> None:
 
 
 def test_a_kernel_is_built_one_of_a_few_ways() -> None:
-    with pytest.raises(HardwareError, match=r"x\.tile_rows must be one of 16, 32, 64, 128, got 100"):
-        Prefill.of({"tile_rows": 100}, "x")
+    with pytest.raises(HardwareError, match=r"x\.packs must be one of 0, 1, got 0\.5"):
+        Prefill.of({"packs": 0.5}, "x")
 
 
 def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:

@@ -63,7 +63,7 @@ class Decode(Kernel):
 
     @staticmethod
     def takes(shape: AttentionShape) -> Any:
-        """Tokens after others; the first of a sequence are read as a prompt, and so are those that see all."""
+        """Tokens after others; the first of a sequence are a prompt, and so are those that see all."""
         return ((shape.causal > 0) | (shape.new == 1)) & (shape.cached > 0)
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
@@ -82,22 +82,27 @@ class Decode(Kernel):
         read = shape.kv_elements * shape.group / together  # by all heads of their own
         used = single * read * shape.new * self.element
         again = 1 + AGAIN * (passes - 1)
-        cache = maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
+        cache = (
+            maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
+        )
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
         least = read * self.row_s(device, shape) * LEAST_ROWS
         traffic = maximum(cache + rows, least * maximum(queries / LEAST_ROWS, 1))
         block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
-        longest = block + maximum(self.alone * (cache / reading + rows / (heads * passes)), least / reading) / share
+        longest = (
+            block + maximum(self.alone * (cache / reading + rows / (heads * passes)), least / reading) / share
+        )
         begun = blocks * block * share
         busy = maximum(longest, maximum(begun, traffic) + self.exposed * minimum(begun, traffic))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
 
-    def row_s(self, device: Device, shape: AttentionShape) -> float:
+    def row_s(self, device: Device, shape: AttentionShape) -> Number:
         """Seconds in which the device does an element of keys and values with a query."""
-        product = 2 / (MATRIX * device.matrix_peak(shape.dtype)[0])
-        return product + SOFTMAX / (2 * shape.head * EXPONENTIALS * device.vector_flops["fp32"])
+        product: float = 2 / (MATRIX * device.matrix_peak(shape.dtype)[0])
+        exponential = SOFTMAX / (EXPONENTIALS * device.vector_flops["fp32"])
+        return product + exponential / (2 * shape.head)
 
 
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
