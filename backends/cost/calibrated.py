@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 
@@ -52,7 +53,7 @@ class Measured(Price):
         """The mean relative error on unseen shapes, wider for a relative's parameters or strange shapes."""
         own = self.fit.device == self.device
         relative = 0.0 if own else borrowing(self.device, self.fit.device)
-        return self.fit.fitted.error + self.call.strange + relative
+        return self.fit.fitted.error + self.call.strange + self.call.doubt + relative
 
     @cached_property
     def launch_s(self) -> float:
@@ -226,6 +227,7 @@ class Calibrated(Model):
     engine: str | None = None
     host: Host | None = None
     host_error: float | None = None
+    runs: hw.Engine | None = None
 
     name = "calibrated"
 

@@ -41,9 +41,9 @@ class Pricing(NamedTuple):
         """
         if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
-        known = (*engines(device), *hw.engines())
-        found = next((e for e in (engine, owner(engine)) if e in known), None)
-        return model(device, self.name, found) if found else _instead(device, engine)
+        known, (name, at, version) = (*engines(device), *hw.engines()), engine.partition("@")
+        found = next((e for e in (name, owner(name)) if e in known), None)
+        return model(device, self.name, found + at + version) if found else _instead(device, name)
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
