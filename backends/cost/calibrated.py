@@ -11,14 +11,15 @@ import numpy as np
 
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
+from llmir.hw.calibration import LIBRARIES
 
+from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, Kernel, Network, across, calls
 from .nodes import boxed, split
 from .price import Model, Price, Roofline
-from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
 
@@ -49,10 +50,11 @@ class Measured(Price):
 
     @cached_property
     def error(self) -> float | None:
-        """The mean relative error on unseen shapes, wider for a relative's parameters or strange shapes."""
-        own = self.fit.device == self.device
-        relative = 0.0 if own else borrowing(self.device, self.fit.device)
-        return self.fit.fitted.error + self.call.strange + relative
+        """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
+        family, basis = self.fit.family, self.basis
+        device = transfer.of_device(self.device, self.fit.device, family)
+        engine = transfer.of_engine(family) if basis.engine and basis.engine not in LIBRARIES else 0.0
+        return transfer.together(self.fit.fitted.error, device, engine) + self.call.strange
 
     @cached_property
     def launch_s(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmir.errors import HardwareError
@@ -12,6 +12,7 @@ from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
 from .relatives import kernels_of, relatives
+from .transfer import carried
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,10 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
     lacks it borrows from the others, in the order of the file.
     """
-    known = (d for d in (device, *relatives(device)) if d.calibration)
-    return next((b for d in known if (b := _of(d, family, engine))), None)
+    if own := _of(device, family, engine):
+        return own
+    lent = next((b for d in relatives(device) if (b := _of(d, family, engine))), None)
+    return replace(lent, kernel=carried(lent.kernel, device, lent.device)) if lent else None
 
 
 def first(device: Device) -> str | None:

@@ -9,6 +9,7 @@ bounds the time from below, and some of it is left over when the rest is done.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 @dataclass(frozen=True)
 class Prefill(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
+
+    group: ClassVar[str] = "prefill"
 
     matrix: float = parameter(0.7, 0.01, 1, "", "share of the matrix peak that a multiprocessor reaches")
     softmax: float = parameter(0.3, 0.002, 1, "", "share of the fp32 peak that exponentials and sums reach")

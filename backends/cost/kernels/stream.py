@@ -7,6 +7,7 @@ each row to one of them, one row takes as long as a row for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class StreamShape(Shape):
 @dataclass(frozen=True)
 class Stream(Kernel):
     """An elementwise op or a norm on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
+
+    group: ClassVar[str] = "streams"
 
     bandwidth: float = parameter(0.7, 0.01, 1, "", "share of the memory bandwidth that is reached")
     speedup: float = parameter(1.5, 1, 6, "", "how much faster what stays in the L2 is")
