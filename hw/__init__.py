@@ -12,17 +12,19 @@ from typing import Any
 
 from llmir import convert
 from llmir.errors import HardwareError
-from llmir.hw import calibrations, schema
+from llmir.hw import calibrations, schema, versions
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
 from llmir.hw.document import cite, leaves, merge, parse
 from llmir.hw.link import BOX, Link, Node
+from llmir.hw.versions import Engine
 from llmir.names import normalize, suggest
 
 __all__ = [
     "BOX",
     "Calibration",
     "Device",
+    "Engine",
     "Fitted",
     "Link",
     "Node",
@@ -37,7 +39,7 @@ __all__ = [
     "usual",
 ]
 
-_DEVICES, _CLUSTERS, _ENGINES = (Path(__file__).parent / n for n in ("devices", "clusters", "engines"))
+_DEVICES, _CLUSTERS = (Path(__file__).parent / name for name in ("devices", "clusters"))
 
 # The aliases of a bundled file, which are found without reading all of it.
 _ALIASES = re.compile(r"^aliases: \[([^]]*)\]", re.MULTILINE)
@@ -123,28 +125,23 @@ def measured() -> list[str]:
 
 def engines() -> list[str]:
     """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
-    return sorted(path.stem for path in _ENGINES.glob("*.yaml"))
+    return versions.names()
 
 
-def engine(name: str, kernels: Iterable[str] = ()) -> Fitted:
-    """What an engine, bundled or of a YAML file, adds to its kernels.
+def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
+    """An engine, bundled or of a YAML file; `vllm@0.12` at a version, else the newest that was measured.
 
-    HardwareError for an unknown one, which may be meant for one of `kernels` too.
+    HardwareError for an unknown one, which may be meant for one of `kernels` too, and for what is no version.
+
+    >>> print(engine("vllm@0.14"))
+    vllm 0.11–0.12, nearest to 0.14
     """
     path = _as_path(convert.text("engine", name, error=HardwareError))
     if path is not None:
-        return schema.fitted(parse(path), path.name)
-    if name not in engines():
-        more = convert.items("kernels", kernels, "names", error=HardwareError)
-        near = suggest(name, (*engines(), *map(str, more))) or f", known are {', '.join(engines())}"
-        raise HardwareError(f"unknown engine {schema.show(name)}{near}")
-    return _engine(name)
-
-
-@functools.cache
-def _engine(name: str) -> Fitted:
-    path = _ENGINES / f"{name}.yaml"
-    return schema.fitted(parse(path), path.name)
+        return versions.read(path)
+    stem, version = versions.spelled(name)
+    more = convert.items("kernels", kernels, "names", error=HardwareError)
+    return versions.at(versions.known(stem, tuple(map(str, more))), version)
 
 
 @functools.cache

@@ -148,11 +148,24 @@ class Report(Immutable, Result):
 
     @figure
     def error(self) -> Number | None:
-        """The mean relative error of such times, by the rows that it is known of; None of a bound."""
-        known = [row for row in (*self.work, *self.engine) if row.error is not None]
+        """The mean relative error of such times, by the ops that it is known of; None of a bound.
+
+        Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole
+        runs of an engine are as far off at least as they were found to be. What borrowing adds knows nothing
+        of that.
+        """
+        priced = zip(self.work, self.plan.prices, strict=True)
+        known = [
+            (op.share, op.error, min(getattr(price.of(self.at), "lent", 0.0), op.error))
+            for op, price in priced
+            if op.error is not None
+        ]
         if not known:
             return None
-        return over(sum(abs(row.share) * row.error for row in known), sum(row.share for row in known))
+        whole = sum(share for share, *_ in known)
+        own = over(sum(share * (error**2 - lent**2) ** 0.5 for share, error, lent in known), whole)
+        lent = over(sum(share * lent for share, _, lent in known), whole)
+        return np.hypot(np.maximum(own, self.plan.model.host_error or 0.0), lent)
 
     @figure
     def period_s(self) -> Number:

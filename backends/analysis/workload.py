@@ -308,6 +308,7 @@ class Workload(Record, Result):
             "cache_policy": self.cache_policy,
             "cost_model": self.prefill.cost_model,
             "engine": model.engine or getattr(model, "kernels", None),
+            "engine_version": (model.runs.range or None) if model.runs else None,
             "fits": self.fits,
             "max_batch": self.max_batch,
             "ttft_s": self.ttft_s if tokens else None,

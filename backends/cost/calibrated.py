@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 from llmir.hw.calibration import LIBRARIES
@@ -51,10 +52,15 @@ class Measured(Price):
     @cached_property
     def error(self) -> float | None:
         """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
-        family, basis = self.fit.family, self.basis
+        return transfer.together(self.fit.fitted.error + self.call.strange, self.lent)
+
+    @cached_property
+    def lent(self) -> float:
+        """By another device's kernels, and another engine's."""
+        family, engine = self.fit.family, self.basis.engine
         device = transfer.of_device(self.device, self.fit.device, family)
-        engine = transfer.of_engine(family) if basis.engine and basis.engine not in LIBRARIES else 0.0
-        return transfer.together(self.fit.fitted.error, device, engine) + self.call.strange
+        other = transfer.of_engine(family) if engine and engine not in LIBRARIES else 0.0
+        return transfer.together(device, other)
 
     @cached_property
     def launch_s(self) -> float:
@@ -164,6 +170,11 @@ class Choice(Price):
         """The largest."""
         return max((price.error for price in self.prices if price.error is not None), default=None)
 
+    @property
+    def lent(self) -> float:
+        """The largest."""
+        return max(price.lent for price in self.prices)
+
     def holds(self, price: Measured, at: Binding) -> Any:
         """Whether it is this one there, if none before it is."""
         return price.takes(at)
@@ -233,6 +244,7 @@ class Calibrated(Model):
     engine: str | None = None
     host: Host | None = None
     host_error: float | None = None
+    runs: hw.Engine | None = None
 
     name = "calibrated"
 

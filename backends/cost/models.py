@@ -51,14 +51,30 @@ def model(
     if efficiency:
         return _efficiency(device, FrozenDict(efficiency))
     measured = cost != "ideal" and first(device) is not None
-    if engine is not None and engine not in (known := engines(device)):
-        hw.engine(engine, known)  # or a HardwareError
+    if engine is not None:
+        run_by(device, engine)  # or a HardwareError
     if cost == "ideal" or not (measured or cost or engine):
         return _ideal(device)
     if not measured:
         asked = f"cost {cost!r}" if cost else f"engine {engine!r}"
         raise HardwareError(f"{asked}: {unmeasured(device)}; leave it out for the roofline")
     return _calibrated(device, engine)
+
+
+def run_by(device: Device, engine: str) -> tuple[str, hw.Engine | None]:
+    """Whose kernels come first, and what runs them, if that is known: vllm of `vllm@0.12`, and vllm 0.12.
+
+    HardwareError for an engine that is neither calibrated nor bundled, nor a file.
+    """
+    known, (name, at, version) = engines(device), engine.partition("@")
+    if name in known:  # an engine, or one of its kernels
+        if bundled := next((n for n in (name, owner(name)) if n in hw.engines()), None):
+            return name, hw.engine(bundled + at + version)
+        if at:
+            raise HardwareError(f"engine {engine!r}: no version of {name} is known; leave @{version} out")
+        return name, None
+    profile = hw.engine(engine, known)
+    return profile.kernels or engine, profile
 
 
 def unmeasured(device: Device) -> str:
@@ -78,16 +94,9 @@ def calibrated(device: Device) -> Calibrated:
 
 @lru_cache(maxsize=256)
 def _calibrated(device: Device, engine: str | None) -> Calibrated:
-    return Calibrated(device, engine, *_host(device, engine))
-
-
-def _host(device: Device, engine: str | None) -> tuple[Host | None, float | None]:
-    if found := host(device, engine):
-        return found
-    name = engine or first(device) or ""
-    if name not in hw.engines() and name in engines(device):
-        name = owner(name)  # of one of its kernels
-        if name not in hw.engines():
-            return None, None
-    fitted = hw.engine(name)
-    return Host.of(fitted.parameters, f"engine {name}"), fitted.error
+    name, profile = run_by(device, engine or first(device) or "")
+    own = host(device, engine)
+    if own or profile is None:
+        return Calibrated(device, engine and name, *(own or (None, None)))
+    fitted = Host.of(profile.host.parameters, f"engine {profile.name}"), profile.host.error
+    return Calibrated(device, engine and name, *fitted, profile)

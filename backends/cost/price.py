@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llmir.dim import Binding, Number, Size, maximum
-from llmir.hw import Device
+from llmir.hw import Device, Engine
 
 from .basis import ROOFLINE, Basis
 from .kernels import Host
@@ -32,6 +32,11 @@ class Price(Protocol):
     def error(self) -> float | None:
         """The mean relative error that is known of such times; None of a bound."""
         return None
+
+    @property
+    def lent(self) -> float:
+        """How much of the error is of what was borrowed: with that at home, the root of the sum of squares."""
+        return 0.0
 
     def of(self, at: Binding) -> Price:
         """The price that holds there, where several make up this one; else itself."""
@@ -95,6 +100,7 @@ class Model(ABC):
 
     `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
     where that is known, and `host_error` the mean relative error of whole runs that it was not fitted to.
+    `runs` is the engine that the host is of, with its versions.
     """
 
     device: Device
@@ -102,6 +108,7 @@ class Model(ABC):
     engine: str | None = None
     host: Host | None = None
     host_error: float | None = None
+    runs: Engine | None = None
 
     @abstractmethod
     def price(self, row: Row) -> Price:

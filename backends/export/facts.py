@@ -158,9 +158,9 @@ def short_basis(report: Report) -> str:
 
 
 def _whose(model: Any) -> str:
-    """Whose kernels, and whose host where that is another engine's."""
-    engine, kernels = model.engine, f"{model.kernels} kernels"
-    return f"{kernels}, host of {engine}" if engine not in (None, model.kernels) else kernels
+    """Whose kernels, and the engine and version that runs them, where its host is known."""
+    host = model.runs or (model.engine if model.engine != model.kernels else "")
+    return ", host of ".join(filter(None, (f"{model.kernels} kernels", plain(host or ""))))
 
 
 def within(error: Number | None) -> str:

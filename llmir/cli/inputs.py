@@ -125,11 +125,13 @@ def _stages(given: Mapping[str, Any]) -> list[Pass]:
 
 
 def _route(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that makes some experts more popular, as `--routing-skew` asks for."""
+    """The pass by which tokens choose experts in another way, as `--routing` or `--routing-skew` asks for."""
     from llmir.passes.route import Route
 
-    skew = given.get("routing_skew")
-    return [] if skew is None else [Route(skew)]
+    skew, law = given.get("routing_skew"), given.get("routing")
+    if skew is not None and law is not None:
+        raise InputError("--routing-skew: --routing says how tokens choose experts, leave one of them out")
+    return [] if skew is None and law is None else [Route(skew or 0.0, law or "")]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:

@@ -109,10 +109,15 @@ parallel = _stack(
     ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
+        "--routing",
+        metavar="LAW",
+        help="How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:S) …; the "
+        "busiest rank is priced.  [default: chance]",
+    ),
+    click.option(
         "--routing-skew",
         type=of_pass("route", "skew", shown="S"),
-        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, all "
-        "are as popular]",
+        help="The same as --routing zipf:S, popularity that falls as rank^-S; 0 is chance.",
     ),
 )
 

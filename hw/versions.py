@@ -1,0 +1,191 @@
+"""Engines by version: a folder each, and in it a file for each range of versions that was measured.
+
+A file says what differs from the file of the next newer range, or from what it extends.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llmir.errors import HardwareError
+from llmir.frozen import Record
+from llmir.hw import schema
+from llmir.hw.calibration import Fitted
+from llmir.hw.document import merge, parse
+from llmir.names import suggest
+from llmir.plugins import Kind
+
+FOLDER = Path(__file__).parent / "engines"
+
+S = TypeVar("S")
+
+# What reads a section of an engine's file, by name: a function of the value and of where it stands, which
+# returns an immutable value of a class of its own. Each is defined in a module of `hw/sections` of that name.
+SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.sections")
+section = SECTIONS.register
+_NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
+_ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
+
+
+@dataclass(frozen=True, eq=False)
+class Engine(Record):
+    """An engine in a range of versions: its host, which was fitted, and other sections of its file.
+
+    `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
+    that was asked for and lies in no range, so that this is the nearest. `kernels` names whose kernels it
+    runs, where that is known.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    host: Fitted
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    kernels: str = ""
+    asked: str = ""
+
+    def section(self, kind: type[S]) -> S | None:
+        """What the file says in the section of that class; None where it says nothing."""
+        return next((found for found in self.sections.values() if isinstance(found, kind)), None)
+
+    @property
+    def range(self) -> str:
+        """`0.11–0.12`, or one version; empty of a file of the user's own."""
+        return "–".join(dict.fromkeys(self.versions))
+
+    def __str__(self) -> str:
+        """`vllm 0.18`, and which version that is the nearest to, if it was not measured."""
+        instead = f", nearest to {self.asked}" if self.asked else ""
+        return f"{self.name} {self.range}".strip() + instead
+
+
+def names() -> list[str]:
+    """The names of the bundled engines, sorted."""
+    return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())
+
+
+def known(name: str, more: tuple[str, ...] = ()) -> str:
+    """The name, if there is such an engine; HardwareError, which may mean one of `more` too."""
+    if name not in names():
+        near = suggest(name, (*names(), *more)) or f", known are {', '.join(names())}"
+        raise HardwareError(f"unknown engine {schema.show(name)}{near}")
+    return name
+
+
+@functools.cache
+def ranges(name: str) -> tuple[Engine, ...]:
+    """What is known of a bundled engine, the newest versions first."""
+    return tuple(_engine(doc, name, where, name) for where, doc in _documents(name))
+
+
+@functools.cache
+def at(name: str, version: str | None = None) -> Engine:
+    """The bundled engine at this version, by default the newest range; else that of the nearest version.
+
+    HardwareError for what is no version.
+    """
+    engine = ranges(name)[_place(name, version)]
+    return replace(engine, asked=version) if version and _distance(engine, version) else engine
+
+
+def read(path: Path) -> Engine:
+    """The engine of a user's file, which may `extend` a bundled one, such as vllm@0.12."""
+    doc, kernels = parse(path), ""
+    if any(key in doc for key in _ALONE):
+        doc = {"host": doc}
+    if "extend" in doc:
+        kernels, _ = spelled(schema.text(doc["extend"], f"{path.name}: extend", 1))
+        doc = _laid({}, {"versions": None, **doc}, path.name)
+    return _engine(doc, path.name, path.name, kernels)
+
+
+@functools.cache
+def _documents(name: str) -> tuple[tuple[str, dict[Any, Any]], ...]:
+    """The files of an engine with all that they take from others, the newest versions first."""
+    files = sorted((FOLDER / name).glob("*.yaml"), key=lambda file: number(file.stem), reverse=True)
+    found: list[tuple[str, dict[Any, Any]]] = []
+    for file in files:
+        where = f"{name}/{file.name}"
+        found.append((where, _laid(found[-1][1] if found else {}, parse(file), where)))
+    return tuple(found)
+
+
+def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, Any]:
+    """A file's keys over those of what it extends, or of the next newer versions."""
+    if "extend" in own:
+        name, version = spelled(schema.text(own["extend"], f"{where}: extend", 1))
+        newer = _documents(known(name))[_place(name, version)][1]
+    return merge(newer, {key: value for key, value in own.items() if key != "extend"})
+
+
+def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engine:
+    said = dict(doc)
+    versions = _versions(said.pop("versions", []), f"{where}: versions")
+    if "host" not in said:
+        raise HardwareError(f"{where}: missing key host")
+    host = schema.fitted(said.pop("host"), f"{where}: host")
+    for key in said:
+        if key not in SECTIONS:
+            may = ("versions", "extend", "host", *SECTIONS)
+            near = suggest(str(key), may) or f", known are {', '.join(may)}"
+            raise HardwareError(f"{where}: unknown key {schema.show(key)}{near}")
+    sections = {key: SECTIONS[key](value, f"{where}: {key}") for key, value in said.items()}
+    return Engine(name, versions, host, sections, kernels)
+
+
+def _versions(value: object, where: str) -> tuple[str, ...]:
+    """The first and the last of a range, or one, or none."""
+    found = value if isinstance(value, list) else [value]
+    if len(found) > 2 or not all(isinstance(v, str) and re.match(_NUMBERS, v) for v in found):
+        wanted = 'the first and the last, such as ["0.11", "0.12"]'
+        raise HardwareError(f"{where} must be {wanted}, got {schema.show(value)}")
+    return tuple(found)
+
+
+def _place(name: str, version: str | None) -> int:
+    """Which of an engine's ranges is nearest to a version; the newest of equally near ones."""
+    if version is None:
+        return 0
+    distances = [_distance(engine, version) for engine in ranges(name)]
+    return distances.index(min(distances))
+
+
+def spelled(engine: str) -> tuple[str, str | None]:
+    """A name and the version asked for.
+
+    >>> spelled("vllm@0.12"), spelled("vllm")
+    (('vllm', '0.12'), ('vllm', None))
+    """
+    name, at, version = engine.partition("@")
+    return name, version if at else None
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A version's numbers; ValueError where it begins with none.
+
+    >>> number("0.12.0"), number("v1.2.0rc6.post1")
+    ((0, 12, 0), (1, 2, 0))
+    """
+    found = re.match(_NUMBERS, version.strip())
+    if not found:
+        raise ValueError(version)
+    return tuple(map(int, found[1].split(".")))
+
+
+def _distance(engine: Engine, version: str) -> int:
+    """How far a version lies from the range: minor versions, of which a major one is a thousand."""
+    try:
+        asked = number(version)
+    except ValueError:
+        said = ", ".join(each.range for each in ranges(engine.name))
+        got = schema.show(version)
+        raise HardwareError(f"engine {engine.name}: {got} is no version; known are {said}") from None
+    first, last = number(engine.versions[0]), number(engine.versions[-1])
+    if first <= asked[: len(first)] and asked[: len(last)] <= last:
+        return 0
+    minor, edge = ((1000 * v[0] + (*v, 0)[1]) for v in (asked, first if asked < first else last))
+    return max(1, abs(minor - edge))

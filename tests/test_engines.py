@@ -1,0 +1,157 @@
+"""Engines by version: ranges, what lies between them, files of one's own, and what output names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import llmir
+from llmir import hw
+from llmir.errors import HardwareError
+from llmir.hw import versions
+
+from .commands import Run, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in a folder of its own."""
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+HOST = "{origin: by hand, rows: 3, error_percent: 5, step_us: 5000}"
+
+
+@pytest.mark.parametrize("name", hw.engines())
+def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None:
+    found = versions.ranges(name)
+    assert hw.engine(name) == found[0]
+    edges = [
+        versions.number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])
+    ]
+    assert edges == sorted(edges)
+    assert len({versions.number(engine.versions[0]) for engine in found}) == len(found)
+    files = {file.stem for file in (versions.FOLDER / name).iterdir()}
+    assert files == {engine.versions[0] for engine in found}
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("vllm", "vllm 0.21"),
+        ("vllm@0.21.0", "vllm 0.21"),
+        ("vllm@v0.12.0rc1", "vllm 0.11–0.12"),
+        ("vllm@0.6.3", "vllm 0.2–0.10"),
+        ("vllm@0.13", "vllm 0.11–0.12, nearest to 0.13"),
+        ("vllm@0.15", "vllm 0.18, nearest to 0.15"),  # the newer of two that are as near
+        ("vllm@2", "vllm 0.21, nearest to 2"),
+        ("trtllm@0.9", "trtllm 0.5–0.17"),
+        ("trtllm@0.20", "trtllm 0.5–0.17, nearest to 0.20"),
+        ("trtllm@1.2.0rc6.post1", "trtllm 1.0–1.2"),
+    ],
+)
+def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run) -> None:
+    assert str(hw.engine(asked)) == found
+    head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", asked).out.split())
+    assert f"kernels, host of {found}; ideal" in head
+    program = llmir.load("qwen3-0.6b")
+    job = llmir.workload(program, "h100", prompt=8, generate=2, engine=asked).to_dict()
+    name, _, span = found.partition(",")[0].partition(" ")
+    assert (job["engine"], job["engine_version"]) == (name, span)
+
+
+def test_kernels_are_those_of_the_name(run: Run) -> None:
+    steps = [llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=e) for e in ("sglang", "sglang@0.5.6")]
+    assert steps[0].time_s == steps[1].time_s
+    triton = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "sglang-triton@0.5").out
+    assert "calibrated, sglang-triton kernels, host of sglang 0.5;" in " ".join(triton.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("vllm@", "engine vllm: '' is no version; known are 0.21,"),
+        ("vllm@new", "engine vllm: 'new' is no version; known are 0.21,"),
+        ("vlm@0.12", "unknown engine 'vlm'; did you mean vllm"),
+        ("vidur@1", "engine 'vidur@1': no version of vidur is known; leave @1 out"),
+    ],
+)
+def test_what_is_no_version(asked: str, says: str) -> None:
+    with pytest.raises(HardwareError, match=re.escape(says)):
+        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=asked)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A section for tests."""
+
+    tokens: int
+
+
+@pytest.fixture
+def pages() -> Iterator[None]:
+    def read(value: object, where: str) -> Pages:
+        if not isinstance(value, int):
+            raise HardwareError(f"{where} must be a number, got {value!r}")
+        return Pages(value)
+
+    versions.SECTIONS["pages"] = read
+    yield
+    del versions.SECTIONS["pages"]
+
+
+@pytest.mark.usefixtures("pages")
+def test_older_versions_say_only_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files: dict[str, dict[str, Any]] = {
+        "e/2.yaml": {"versions": ["2.0", "2.3"], "host": yaml.safe_load(HOST), "pages": 16},
+        "e/1.yaml": {"versions": ["1.4"], "host": {"step_us": 9000}},
+        "e/0.yaml": {"versions": ["0.9"], "pages": 32},
+        "f/1.yaml": {"versions": ["1"], "extend": "e@1.4", "pages": None},
+    }
+    for name, doc in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(yaml.safe_dump(doc))
+    monkeypatch.setattr(versions, "FOLDER", tmp_path)
+    for cached in (versions.ranges, versions.at, versions._documents):
+        cached.cache_clear()
+    found = [hw.engine(e) for e in ("e", "e@1.4", "e@0.9", "f")]
+    assert [e.host.parameters["step_us"] for e in found] == [5000, 9000, 9000, 9000]
+    assert [e.section(Pages) for e in found] == [Pages(16), Pages(16), Pages(32), None]
+    for cached in (versions.ranges, versions.at, versions._documents):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("extend: vllm@0.12\nhosts: {}\n", "ours.yaml: unknown key 'hosts'; did you mean"),
+        ("extend: vlm\n", "unknown engine 'vlm'; did you mean vllm"),
+        ("extend: vllm\nhost: null\n", "ours.yaml: missing key host"),
+        (
+            "extend: vllm\nversions: 0.12\n",
+            'ours.yaml: versions must be the first and the last, such as ["0.11"',
+        ),
+        ("extend: vllm\npages: many\n", "ours.yaml: pages must be a number, got 'many'"),
+        ("step_us: 3\norigin: x\n", "ours.yaml: host.rows must be"),
+    ],
+)
+def test_what_a_file_may_not_say(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text(text)
+    with pytest.raises(HardwareError, match=re.escape(says)):
+        hw.engine(str(tmp_path / "ours.yaml"))
+
+
+def test_a_file_may_be_of_a_host_alone_or_extend_a_version(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text("origin: by hand\nrows: 3\nerror_percent: 5\nstep_us: 5000\n")
+    assert (hw.engine(str(path)).host.parameters, hw.engine(str(path)).kernels) == ({"step_us": 5000}, "")
+    path.write_text(f"extend: trtllm@0.9\nhost: {HOST}\n")
+    head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", str(path)).out.split())
+    assert "calibrated, trtllm kernels, host of ours.yaml;" in head
