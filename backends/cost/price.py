@@ -35,7 +35,7 @@ class Price(Protocol):
 
     @property
     def lent(self) -> float:
-        """How much of the error is of what was borrowed: with that at home, the root of the sum of squares."""
+        """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
         return 0.0
 
     def of(self, at: Binding) -> Price:
