@@ -52,7 +52,7 @@ class Measured(Price):
     @cached_property
     def error(self) -> float | None:
         """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
-        return transfer.together(self.fit.fitted.error + self.call.strange, self.lent)
+        return transfer.together(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
 
     @cached_property
     def lent(self) -> float:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from llmir.errors import HardwareError
 from llmir.hw import Device, Fitted
+from llmir.hw.calibration import DATED
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
@@ -31,12 +32,13 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
-    lacks it borrows from the others, in the order of the file.
+    lacks it borrows from the others, in the order of the file; from those of years ago last of all.
     """
-    if own := _of(device, family, engine):
-        return own
-    lent = next((b for d in relatives(device) if (b := _of(d, family, engine))), None)
-    return replace(lent, kernel=carried(lent.kernel, device, lent.device)) if lent else None
+    known = [d for d in (device, *relatives(device)) if d.calibration]
+    found = next((b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last))), None)
+    if found is None or found.device == device:
+        return found
+    return replace(found, kernel=carried(found.kernel, device, found.device))
 
 
 def first(device: Device) -> str | None:
@@ -67,12 +69,14 @@ def nearest(device: Device, families: Sequence[str], engine: str | None = None) 
     return next(own, None) or next(iter(found), None)
 
 
-def _of(device: Device, family: str, engine: str | None) -> Fit | None:
+def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED) -> Fit | None:
+    """The engine's own, else of the device's others; of those of years ago these `dated` ones alone."""
     if device.calibration is None:
         return None
     engines, family = device.calibration.engines, own(family, device)
     asked = (engine, owner(engine)) if engine else ()
-    for name in (*asked, device.calibration.engine, *engines):
+    others = (name for name in engines if name not in DATED or name in dated)
+    for name in (*asked, device.calibration.engine, *others):
         if fitted := engines.get(name, {}).get(family):
             where = f"{device.name}: calibration.{name}.{family}"
             return Fit(family, _kernel(family, fitted, where), device, name, fitted)

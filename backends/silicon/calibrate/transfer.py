@@ -13,7 +13,7 @@ from llmir.backends.cost.relatives import relation
 from llmir.backends.cost.transfer import carried
 from llmir.backends.silicon.rows import Array
 from llmir.hw import Device
-from llmir.hw.calibration import LIBRARIES
+from llmir.hw.calibration import DATED, LIBRARIES
 from llmir.hw.transfer import ENGINE, RELATIONS
 
 from .cases import Case
@@ -62,7 +62,7 @@ def loans(cases: Iterable[Case], devices: Sequence[Device]) -> Iterator[Loan]:
             if device != case.device and (loan := _loan(case, device, case.engine, "")):
                 yield loan
         calibration = case.device.calibration
-        engines = {*calibration.engines} - {*LIBRARIES} if calibration else set()
+        engines = {*calibration.engines} - {*LIBRARIES, *DATED} if calibration else set()
         main = sorted(engine for engine in engines if engine == owner(engine))
         for engine in main if case.engine in main else ():
             if engine != case.engine and (loan := _loan(case, case.device, engine, ENGINE)):
