@@ -14,7 +14,7 @@ from llmir.backends import cost
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, idle, other, running
 from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
+from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
@@ -148,24 +148,9 @@ class Report(Immutable, Result):
 
     @figure
     def error(self) -> Number | None:
-        """The mean relative error of such times, by the ops that it is known of; None of a bound.
-
-        Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole
-        runs of an engine are as far off at least as they were found to be. What borrowing adds knows nothing
-        of that.
-        """
-        priced = zip(self.work, self.plan.prices, strict=True)
-        known = [
-            (op.share, op.error, min(getattr(price.of(self.at), "lent", 0.0), op.error))
-            for op, price in priced
-            if op.error is not None
-        ]
-        if not known:
-            return None
-        whole = sum(share for share, *_ in known)
-        own = over(sum(share * (error**2 - lent**2) ** 0.5 for share, error, lent in known), whole)
-        lent = over(sum(share * lent for share, _, lent in known), whole)
-        return np.hypot(np.maximum(own, self.plan.model.host_error or 0.0), lent)
+        """The mean relative error of such times, by the ops that it is known of; None of a bound."""
+        prices = [price.of(self.at) for price in self.plan.prices]
+        return costs.error(self.work, prices, self.plan.model.host_error or 0.0)
 
     @figure
     def period_s(self) -> Number:

@@ -130,13 +130,13 @@ class Validation(Figures, Shown):
         return tuple(r for r in self.measured if r.exceeds)
 
     @property
-    def coverage(self) -> list[Coverage]:
+    def coverage(self) -> tuple[Coverage, ...]:
         """Of kernels and of whole models, by how near the kernels of most of a row's time were measured."""
         known: dict[tuple[str, str], list[Judged]] = {}
         for row in self.measured:
             if not math.isnan(row.band):
                 known.setdefault((row.of, row.relation), []).append(row)
-        return [_coverage(*key, known[key]) for key in sorted(known, key=_near)]
+        return tuple(_coverage(*key, known[key]) for key in sorted(known, key=_near))
 
     def groups(self, by: Sequence[str] = BY) -> list[Group]:
         """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""
