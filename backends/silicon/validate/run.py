@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.cost import Model
 from llmir.backends.serving import loop
+from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, engine, named
 from llmir.backends.silicon.rows import Table
@@ -174,16 +176,16 @@ def _figure(
     def job(by: Pricing) -> Callable[[int], Any]:
         return lambda batch: by.workload(program, device, engine, batch, prompt, generate)
 
-    def step(by: Pricing) -> Callable[[int, int, int], Any]:
-        return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
-
     if metric == "token" or (metric == "tpot" and asked.serving):
-        within, most = loop.in_flight(program, device, asked.batch, prompt, generate)
-        expected = loop.steady_step(step(pricing), within, prompt, generate)
-        least = loop.steady_step(step(IDEAL), most, prompt, generate)
-        share = (within, most) if metric == "token" else (1, 1)
-        sure = of_step(step(pricing)(within, 1, prompt + generate // 2))
-        return expected.expected / share[0], least.bound / share[1], sure
+        expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))
+        sure = of_step(expected.step(expected.in_flight))
+        if metric == "token":
+            whole = replace(least.job, memory_utilization=1.0)  # more than engines use
+            most = replace(least, job=whole).in_flight
+            prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
+            bound = max(least.bound_s(most) / most, prompts)
+            return 1 / expected.output_tokens_per_s, bound, sure
+        return expected.tpot_s or 0.0, least.bound_s(expected.decoding), sure
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
