@@ -17,6 +17,8 @@ from llmir.hw.transfer import ENGINE, RELATIONS
 from llmir.names import suggest
 from llmir.views import Shown
 
+from .memory import Amount
+
 LATENCY = "latency"  # what is judged of a kernel
 
 
@@ -110,7 +112,7 @@ KEYS = (*BY, "engine", "model", "dtype", "size", "file")
 class Validation(Figures, Shown):
     """What was judged and what was not; `problems` are rows whose cells make no sense.
 
-    `questions` are of files whose times no machine can have.
+    `questions` are of files whose times no machine can have. `amounts` are those of memory.
     """
 
     cost_model: str
@@ -118,6 +120,7 @@ class Validation(Figures, Shown):
     refused: Sequence[Judged] = ()
     problems: Sequence[str] = ()
     questions: Sequence[str] = ()
+    amounts: Sequence[Amount] = ()
 
     @property
     def measured(self) -> tuple[Judged, ...]:
