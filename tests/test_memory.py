@@ -167,8 +167,8 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):
         assert term in out
-    nominal = run("explain", "llama3.1-8b", "memory", "--hw", "h20", "--cost", "ideal").out
-    assert "96.00  nominal, what the driver gives is not known" in nominal
+    nominal = run("explain", "llama3.1-8b", "memory", "--hw", "a6000", "--cost", "ideal").out
+    assert "48.00  nominal, what the driver gives is not known" in nominal
 
 
 @pytest.mark.parametrize(
