@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmir.pipeline import Step
 
 PRICING = ("cost", "engine", "efficiency")
+LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens")
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
@@ -185,7 +186,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         program,
         hardware(given, program),
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
-        memory_utilization=given.get("memory_utilization", 0.9),
         reserve_bytes=given.get("reserve", 0),
         cache_policy=given.get("cache_policy", "exact"),
+        **{name: given[name] for name in LIMITS if name in given},
     )
