@@ -154,7 +154,8 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
 
 def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:
     # By hand: 2·16384³ FLOPs at nine tenths of the peak, and 2·16384² bytes at eight tenths of the bandwidth.
-    device, kernel = hw.load("h100-sxm"), Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
+    device = hw.load("h100-sxm")
+    kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     full = kernel.seconds(device, GemmShape(16384, 16384, 16384))
     assert full == pytest.approx(2 * 16384**3 / (0.9 * 989.4e12), rel=0.05)
     thin = kernel.seconds(device, GemmShape(1, 16384, 16384))

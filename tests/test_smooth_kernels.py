@@ -57,7 +57,7 @@ def fits(name: str, families: tuple[str, ...]) -> tuple[Fit, ...]:
 
 def products(name: str) -> Iterator[tuple[Fit, GemmShape]]:
     for fit in fits(name, tuple(PRODUCTS)):
-        x, w, dtype = PRODUCTS[fit.family]
+        x, w, dtype = PRODUCTS[fit.family.removeprefix("cdna_")]
         batch = 128 if fit.family.startswith("bmm") else 1
         for n, k in WEIGHTS:
             yield fit, GemmShape(COUNTS, n, k, batch=batch, x_bits=x, w_bits=w, dtype=dtype)
@@ -80,10 +80,10 @@ def seconds(fit: Fit, device: Device, shape: Any) -> Any:
 
 
 def wave(device: Device, kernel: Gemm, shape: GemmShape) -> float:
-    """Seconds of one tile on each multiprocessor, of the largest."""
+    """Seconds of one tile on each multiprocessor, of the largest, at the clock that lasts."""
     tall, wide = kernel.tiles[-1]
     one = replace(shape, m=float(tall), n=float(wide * (device.multiprocessors or 1)), batch=1)
-    return float(kernel.seconds(device, one))
+    return float(kernel.seconds(device, one)) / kernel.sustained
 
 
 @pytest.mark.parametrize("name", GPUS)

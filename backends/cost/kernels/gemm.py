@@ -2,9 +2,9 @@
 
 A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
 takes the longer of two times, of multiplying and of fetching its rows and columns by way of the L2, and a bit
-more for each step along k. Beside them all the memory delivers what the L2 does not hold. The fastest choice of
-tile and split is taken, as libraries choose well, if not always; being the least of times that rise with m, n
-and k, so does it.
+more for each step along k. Beside them all the memory delivers what the L2 does not hold. The fastest choice
+of tile and split is taken, as libraries choose well, if not always; being the least of times that rise with
+m, n and k, so does it.
 
 Tiles that m does not fill count by their rows, beyond the first: a library has lower tiles for the rest, and
 one more row may cost a wave of tiles at most. Silicon is rougher.
