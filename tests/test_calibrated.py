@@ -14,7 +14,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost import Basis, model
 from llmir.backends.cost.calibration import nearest
-from llmir.backends.cost.relatives import OTHER_VENDOR, SAME_ISA
+from llmir.backends.cost.transfer import of_device, together
 from llmir.errors import HardwareError, InputError
 
 from .commands import Run, runner
@@ -107,12 +107,22 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     moved = llmir.analyze(program, "h200", batch=4, new=1, context=99).ops
     (product,) = (op for op in moved if op.name == "layer.qkv_proj")
     assert product.basis == Basis("calibrated", "H100-SXM")
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + SAME_ISA)
+    assert product.error == pytest.approx(
+        together(
+            own["layer.qkv_proj"].error or 0,
+            of_device(llmir.hw.load("h200"), llmir.hw.load("h100"), "gemm_bf16"),
+        )
+    )
     abroad = {op.name: op for op in llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops}
     assert abroad["layer.qkv_proj"].basis == Basis("calibrated", "MI355X", "aiter")
     attention = abroad["layer.flash_attention"]
     assert attention.basis == Basis("calibrated", "H100-SXM")
-    assert attention.error == pytest.approx((own["layer.flash_attention"].error or 0) + OTHER_VENDOR)
+    assert attention.error == pytest.approx(
+        together(
+            own["layer.flash_attention"].error or 0,
+            of_device(llmir.hw.load("mi300x"), llmir.hw.load("h100"), "attention_decode"),
+        )
+    )
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
     crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
     assert {str(op.basis) for op in crossing if op.kind == "collective"} == {"roofline between nodes"}
@@ -196,16 +206,16 @@ def test_what_contradicts_itself(options: dict[str, Any], says: str) -> None:
 
 def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     text = 'origin: "by hand"\nrows: 3\nerror_percent: 5\nhidden: 0.5\nstep_us: 5000\nsequence_us: 1\n'
-    (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\ninterference: 1\n")
+    (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\n")
     shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
     assert shown.code == 0
     host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).overhead[
         "host_s"
     ]
     assert host == pytest.approx(5001e-6)
-    (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\ninterference: 9\n")
+    (tmp_path / "bad.yaml").write_text(text + "kernel_us: 900\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
-    assert (said.code, said.err) == (2, "error: engine bad.yaml.interference must be 0.1 to 2, got 9\n")
+    assert (said.code, said.err) == (2, "error: engine bad.yaml.kernel_us must be 0.1 to 300, got 900\n")
 
 
 def test_whole_runs_are_predicted() -> None:

@@ -76,6 +76,7 @@ class GemmShape(Shape):
 class Gemm(Kernel):
     """A matrix product on a GPU."""
 
+    group: ClassVar[str] = "products"
     prior: ClassVar[float] = 0.03
 
     rate: float = parameter(0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a while")

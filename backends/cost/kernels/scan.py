@@ -8,7 +8,7 @@ multiprocessors are idle. A step of decoding reads each state and writes it back
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .stream import Stream, StreamShape
 CONVS = ("causal_conv", "causal_conv_silu")
 KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
 PART = 0.2  # of a full chunk's time, what one of a token takes: of delta nets' on H100 and B200 0.1 to 0.3
+STATE_FLOPS = 7  # vector FLOPs an element of a state and token, as the IR counts those of delta rules
+FEW = 8  # new tokens that a step's kernels take, as they verify drafts
 TAIL = 0.5  # of a last wave's empty places, those that are lost
 
 
@@ -47,6 +49,8 @@ class ScanShape(Shape):
 @dataclass(frozen=True)
 class Chunks(Kernel):
     """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
+
+    group: ClassVar[str] = "scans"
 
     matrix: float = parameter(0.2, 0.005, 1, "", "share of the matrix peak that products within chunks reach")
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that is reached")
@@ -86,12 +90,14 @@ class UpdateShape(StreamShape):
 @families("conv_update")
 @dataclass(frozen=True)
 class Step(Stream):
-    """What a step of decoding does: states are read and written back."""
+    """What a step of decoding does: states are read once and written back."""
+
+    group: ClassVar[str] = "scans"
 
     @staticmethod
     def takes(shape: UpdateShape) -> Any:
-        """One new token of each sequence."""
-        return np.asarray(shape.new) <= 1
+        """One new token of each sequence, or a few, one after another."""
+        return shape.new <= FEW
 
 
 @families(*(f"{kind}_update" for kind in KINDS))
@@ -107,7 +113,12 @@ class Update(Step):
         return np.maximum(super().seconds(device, shape), self.launch_us * 1e-6 + sums)
 
 
-families("conv")(Stream)
+@families("conv")
+@dataclass(frozen=True)
+class Convolution(Stream):
+    """The short convolution of a prompt, a stream."""
+
+    group: ClassVar[str] = "scans"
 
 
 def _families(row: Row, how: str) -> tuple[str, ...]:
@@ -133,7 +144,8 @@ def update(row: Row) -> Call:
     chunk, new, state = _parts(row)
     left = (new - 1) * state.bytes if chunk == 1 else 0
     moved, one = row.read + row.write + left, new if chunk > 1 else 1
-    shape = UpdateShape(product(state.shape[:-2]), moved, new=one, flops=row.work.vector)
+    flops = STATE_FLOPS * new * state.elements if chunk > 1 else row.work.vector
+    shape = UpdateShape(product(state.shape[:-2]), moved, new=one, flops=flops)
     return Call((*_families(row, "update"), "stream"), shape)
 
 
