@@ -246,7 +246,7 @@ def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> Non
 
 def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text('extend: vllm\nmemory: {"0.17": {utilization: 0.5}}\n')
+    path.write_text('extend: vllm\nmemory: {"0.21": {utilization: 0.5}}\n')
     found = memory(built(), engine=str(path))
     assert found.usable_bytes == pytest.approx(0.5 * found.physical_bytes, abs=1)
 
