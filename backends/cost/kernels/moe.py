@@ -79,6 +79,8 @@ class RoutedShape(Shape):
 class Moe(Kernel):
     """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
 
+    group: ClassVar[str] = "experts"
+
     # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
     starts: ClassVar[int] = 5
     loss: ClassVar[str] = "cauchy"
@@ -187,9 +189,9 @@ def activation(row: Row) -> Call:
     return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
 
 
-@prices("quantize", "elementwise", block="routed_experts")
+@prices("quantize", "silu", "mul", block="routed_experts")
 def narrow(row: Row) -> Call:
-    """What narrows rows of experts is often fused with what comes before; all else that is done to them."""
+    """What narrows rows of experts is often fused with what comes before; an activation in two kernels."""
     return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
 
 
