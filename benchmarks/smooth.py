@@ -5,8 +5,8 @@
 Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, but for
 what is bound by arithmetic or links, and experts that one does not touch. Curves that break a law are counted
-by the op that does most of it. What rises by more than a quarter from the fourth on is counted as well, however large
-a wave is.
+by the op that does most of it. What rises by more than a quarter from the fourth on is counted as well,
+however large a wave is.
 """
 
 from __future__ import annotations
