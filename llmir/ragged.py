@@ -2,8 +2,8 @@
 
 Where experts lie on several ranks and a law of `routing` gives some of them more, the ranks' shares are
 uneven. The size of such a dimension is the atom `routed(n, k, E, law)`, whose value is n·k; what the busiest
-rank has of it is `busiest(ranks, k, n, E, law)`. Tokens that go once to each rank with an expert of theirs are
-`sent(n, k, E, law)`, of which the busiest rank has `reached(ranks, k, n, E, law)`.
+rank has of it is `busiest(ranks, k, n, E, law)`. Tokens that go once to each rank with an expert of theirs
+are `sent(n, k, E, law)`, of which the busiest rank has `reached(ranks, k, n, E, law)`.
 """
 
 from __future__ import annotations

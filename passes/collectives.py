@@ -71,7 +71,7 @@ class _Walk:
     def node(self, node: Node, to: DType | None) -> None:
         operands = tuple(self.new.get(v, v) for v in node.operands)
         if to is not None:
-            value, type = operands[0], self.b.type(operands[0])
+            type = self.b.type(operands[0])
             before, form = _compress(self.graph, node), formats.wire_format(to, len(type.shape))
             if before and type.dtype != form:
                 carried = f"{type.dtype.scheme} already, so not {form.scheme}"

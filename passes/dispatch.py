@@ -23,8 +23,8 @@ from llmir.pipeline import Pass, option
 class DispatchBy(Pass):
     """How tokens come to experts of other ranks.
 
-    Options: by, one of rows (as `shard` leaves it), ranks, gather. Runs after `shard`, on programs whose ranks
-    have tokens of their own.
+    Options: by, one of rows (as `shard` leaves it), ranks, gather. Runs after `shard`, on programs whose
+    ranks have tokens of their own.
     """
 
     name: ClassVar[str] = "dispatch"
@@ -149,11 +149,10 @@ class _Ranks(_Walk):
     """A token goes once to each rank."""
 
     def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        sent = layer.exchange
-        how = {"over": sent.over, "top_k": sent.top_k, "experts": sent.experts, "routing": sent.routing}
-        there: tuple[Value, ...] = self.b.send_tokens(
-            *values, **how, **self._named("send_tokens", layer.dispatch)
-        )
+        sent, (x, *beside) = layer.exchange, values
+        of: dict[str, Any] = {"top_k": sent.top_k, "experts": sent.experts, "routing": sent.routing}
+        how = self._named("send_tokens", layer.dispatch)
+        there: tuple[Value, ...] = self.b.send_tokens(x, *beside, over=sent.over, **of, **how)
         return there
 
     def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,24 @@ from llmir import routing
 from llmir.backends.analysis.conserve import conservation
 from llmir.backends.interpret import interpret
 from llmir.dim import B, Binding
-from llmir.errors import PassError
+from llmir.errors import HardwareError, PassError
+from llmir.hw.versions import SECTIONS
 from llmir.ragged import everyone, most, sent, to_ports
 from llmir.routing import CHANCE, Chance, Even, Zipf
 from llmir.text import print_program
 
+from .commands import Run, runner
 from .strategies import configs
 
 MOE = configs(("Qwen3MoeForCausalLM",))
 MODEL = "qwen3-30b-a3b"
 SPLITS = ("dp=2, ep=2", "dp=4, ep=2", "dp=2, tp=2, ep=4", "tp=2, ep=2, sp=1", "dp=2, tp=2, ep=4, sp=1")
 FORMS = ("rows", "ranks", "gather")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
 
 
 def weights(name: str, type: llmir.Tensor) -> Any:
@@ -181,3 +189,24 @@ def test_ranks_send_less_than_rows_and_than_gather(cost: str | None, new: int) -
 def test_where_no_rows_are_exchanged_it_is_refused(pipeline: str) -> None:
     with pytest.raises(PassError, match="sends no rows to experts"):
         llmir.run(llmir.load(MODEL), pipeline)
+
+
+def test_the_default_is_the_engines(run: Run) -> None:
+    """vLLM, SGLang and TensorRT-LLM gather; the roofline and an engine that says nothing leave rows."""
+    model = ["analyze", MODEL, "--hw", "h100-sxm", "--dp", "4", "--ep", "4", "--generate", "2"]
+    for more, ops in (
+        ([], ("all_gather_dispatch", "reduce_scatter_")),
+        (["--engine", "sglang"], ("all_gather_dispatch", "reduce_scatter_")),
+        (["--cost", "ideal"], ("all_to_all_dispatch", "all_to_all_combine")),
+        (["--dispatch", "ranks"], ("send_tokens_dispatch", "return_tokens_")),
+    ):
+        ran = run(*model, *more)
+        assert ran.code == 0, ran.err
+        assert all(op in ran.out for op in ops), more
+    ran = run("analyze", MODEL, "--dispatch", "gather")
+    assert ran.code == 2 and "sends no rows to experts" in ran.err
+
+
+def test_a_dispatch_that_no_engine_has_is_refused() -> None:
+    with pytest.raises(HardwareError, match=r"mine: dispatch must be one of rows, ranks, gather, got 'all'"):
+        SECTIONS["dispatch"]("all", "mine: dispatch")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dim import Size, product
+from ..dim import product
 from ..errors import VerifyError
 from ..op import Array, Meeting, Op
 from ..ragged import everyone, sent
