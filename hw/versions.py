@@ -37,7 +37,8 @@ class Engine(Record):
     """An engine in a range of versions: its host, which was fitted, and other sections of its file.
 
     `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
-    that was asked for and lies in no range, so that this is the nearest. `kernels` names whose kernels it
+    that was asked for and lies in no range, so that this is the nearest, and `release` the one that was asked
+    for wherever it lies. `kernels` names whose kernels it
     runs, where that is known.
     """
 
@@ -47,6 +48,7 @@ class Engine(Record):
     sections: Mapping[str, Any] = field(default_factory=dict)
     kernels: str = ""
     asked: str = ""
+    release: str = ""
 
     def section(self, kind: type[S]) -> S | None:
         """What the file says in the section of that class; None where it says nothing."""
@@ -89,7 +91,9 @@ def at(name: str, version: str | None = None) -> Engine:
     HardwareError for what is no version.
     """
     engine = ranges(name)[_place(name, version)]
-    return replace(engine, asked=version) if version and _distance(engine, version) else engine
+    if version is None:
+        return engine
+    return replace(engine, release=version, asked=version if _distance(engine, version) else "")
 
 
 def read(path: Path) -> Engine:

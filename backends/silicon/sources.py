@@ -20,6 +20,7 @@ FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored"), ""),
     "turns": nan,
     "lengths": 1.0,
+    "harness_us": 0.0,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Count, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -180,13 +180,53 @@ workload = _stack(
     ),
 )
 
+serving = _stack(
+    click.option(
+        "--concurrency",
+        type=Count(),
+        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
+    ),
+    click.option(
+        "--chunk",
+        type=of_workload("chunk"),
+        help="Tokens of a step that reads prompts, at most, on each data-parallel rank.  [default: all of a "
+        "batch; in a closed loop those of the engine]",
+    ),
+    click.option(
+        "--cached",
+        type=of_workload("cached"),
+        default=0,
+        help="Tokens of each prompt that are in the cache already.  [default: 0]",
+    ),
+)
+
+MEMORY = (
+    *("memory_utilization", "reserve", "cache_policy"),
+    *("max_model_len", "max_num_seqs", "max_batched_tokens"),
+)
+
 memory = _stack(
     click.option(
         "--memory-utilization",
         type=of_workload("memory_utilization", shown="SHARE"),
-        default=0.9,
-        show_default=True,
-        help="Share of the device's memory that may be used.",
+        help="Share of the device's memory that may be used, by the engine's rule.  [default: the engine's; "
+        "0.9 without one]",
+    ),
+    click.option(
+        "--max-model-len",
+        type=of_workload("max_model_len"),
+        help="Tokens of the longest request that memory is counted for.  [default: prompt and answer]",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=of_workload("max_num_seqs"),
+        help="Sequences that the engine runs at once, of each data-parallel rank.  [default: the engine's, "
+        "or as many as there are]",
+    ),
+    click.option(
+        "--max-batched-tokens",
+        type=of_workload("max_batched_tokens"),
+        help="Tokens in a step of the engine, which its activations are those of.  [default: the engine's]",
     ),
     click.option(
         "--reserve",

@@ -1,17 +1,14 @@
-"""What an engine adds to its kernels: its host, which prepares each step, and how it mixes requests.
+"""What an engine adds to its kernels: its host, which prepares each step.
 
 A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
 it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
-the time that each waits to begin. In a closed loop of requests, a step decodes all, and reads as many prompts
-as end in one step; the tokens of a request wait for a share of that.
+the time that each waits to begin.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
 
 from llmir.dim import Number, maximum
 from llmir.hw import Device
@@ -34,19 +31,12 @@ class StepShape(Shape):
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A whole run, by its decode and prefill steps.
-
-    `serving` is a closed loop in which each step reads `prompts` prompts, and the time from token to token is
-    measured. Else a batch runs in `waves` of so many `prefills` and decode steps (`tokens`), either maybe 0.
-    """
+    """A figure of a whole run, by the steps that it is made of: some that decode, some that read prompts."""
 
     decode: StepShape
     prefill: StepShape
-    serving: Number
-    prompts: Number
-    waves: Number
+    decodes: Number
     prefills: Number
-    tokens: Number
 
 
 @families("host")
@@ -66,9 +56,6 @@ class Host(Kernel):
     kernel_us: float = parameter(
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
-    interference: float = parameter(
-        0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for"
-    )
 
     def launched(self, busy: Number, kernels: Number) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
@@ -83,13 +70,6 @@ class Host(Kernel):
         busy = shape.busy - self.hidden * shape.waiting
         return self.launched(busy, shape.kernels) + self.beside(shape.sequences)
 
-    def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
-        """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""
-        return decode + self.interference * prompts * prefill
-
     def seconds(self, device: Device, shape: RunShape) -> Number:
         """What is measured of a run."""
-        decode, prefill = self.step(shape.decode), self.step(shape.prefill)
-        served = self.served(decode, prefill, shape.prompts)
-        static = shape.waves * (shape.prefills * prefill + shape.tokens * decode)
-        return np.where(shape.serving, served, static)
+        return shape.decodes * self.step(shape.decode) + shape.prefills * self.step(shape.prefill)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,17 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.analysis.plan import plan
+from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.together import Together, together
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
+from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.machines import engine as engine_of
 from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL
+from llmir.backends.silicon.validate.pricing import IDEAL, Pricing
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.dim import Binding
+from llmir.dim import Binding, Dim
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -31,6 +34,7 @@ from .cases import Case
 from .clock import Clock, Term
 
 TABLE = "e2e.csv"  # the table of whole models in a folder
+PRICED = Pricing("calibrated")
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
 
 
@@ -139,39 +143,54 @@ def _calibrated(device: Device) -> bool:
 
 
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
-    """A run as its steps."""
+    """A run as its steps; a closed loop by what it settles at with the host that is known."""
     prompt, generate = asked.prompt, asked.generate
-    if asked.serving:
-        together = loop.replicas(program)
-        within, _ = loop.in_flight(program, device, asked.batch, prompt, generate)
-    else:
-        one = IDEAL.workload(program, device, engine, 1, prompt, generate)
-        together = within = loop.fitting(one, asked.batch)[0]
-
+    one = PRICED.workload(program, device, engine, 1, prompt, generate)
     model = _model(device, engine)
+    if asked.serving:
+        return _loop(ClosedLoop(one, asked.batch), model)
+    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)[0]
+    waves = asked.batch / within if metric == "e2e" else 1
 
-    def step(batch: int, new: int, cached: int) -> StepShape:
-        return step_shape(program, model, Binding(B=batch, T=new, C=cached))
+    def step(new: int, cached: int) -> StepShape:
+        return step_shape(plan(program, model), Binding(B=within, T=new, C=cached))
 
     return RunShape(
-        decode=step(within, 1, prompt + generate // 2),
-        prefill=step(together, prompt, 0),
-        serving=asked.serving,
-        prompts=within / generate / together,
-        waves=asked.batch / within if metric == "e2e" else 1,
-        prefills=metric in ("e2e", "ttft"),
-        tokens={"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric],
+        decode=step(1, prompt + generate // 2),
+        prefill=step(prompt, 0),
+        decodes=waves * {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric],
+        prefills=waves * (metric in ("e2e", "ttft")),
     )
 
 
-def step_shape(program: Program, model: Model, at: Binding) -> StepShape:
+def _loop(loop: ClosedLoop, model: Model) -> RunShape:
+    """From token to token in a closed loop."""
+    decode, *reads = loop.state.turns
+    first = _of(loop.step(decode.decoding), model)
+    steps = [
+        (chunk.steps, _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model))
+        for turn in reads
+        for chunk in turn.chunks
+    ]
+    whole = sum(count for count, _ in steps)
+    read = {f.name: sum(n * getattr(shape, f.name) for n, shape in steps) / whole for f in fields(StepShape)}
+    prefills = sum(turn.share for turn in reads)
+    return RunShape(first, StepShape(**read) if steps else first, decode.share, prefills)
+
+
+def _of(report: Report, model: Model) -> StepShape:
+    """A step by the kernels of a model."""
+    both = isinstance(report.plan, Together)
+    return step_shape((together if both else plan)(report.program, model), report.at)
+
+
+def step_shape(made: Plan, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin."""
-    made = plan(program, model)
     waits = flows = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
         alone, together = price.in_graph(at, 1.0)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
-    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"])
+    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at(Dim.symbol("B")))
 
 
 @cache
