@@ -73,6 +73,8 @@ class GemmShape(Shape):
 class Gemm(Kernel):
     """A matrix product on a GPU."""
 
+    group: ClassVar[str] = "products"
+
     rate: float = parameter(0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a while")
     sustained: float = parameter(0.87, 0.5, 1, "", "share of that rate which the power limit allows for long")
     bandwidth: float = parameter(0.8, 0.3, 1, "", "share of the memory bandwidth that is reached")

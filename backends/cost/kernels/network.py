@@ -8,6 +8,7 @@ which is the latency of the network's datasheet, and half of the port's rate for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class HopsShape(Shape):
 @dataclass(frozen=True)
 class Network(Kernel):
     """What goes through the port of one rank."""
+
+    group: ClassVar[str] = "collectives"
 
     separate = True
 

@@ -25,13 +25,12 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 from .chat import Chat, chat
-from .judged import Judged, Validation
+from .judged import LATENCY, Judged, Validation
 from .memory import Amount, compared
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
 
 Build = Callable[[Layout], Program]
-LATENCY = "latency"  # what is judged of a kernel
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
 
 
@@ -141,13 +140,15 @@ def _points(
         return
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
-    basis, band = trust(times, [price.basis for price in held], [price.error for price in held])
+    basis, band, relation = trust(
+        device, times, [price.basis for price in held], [price.error for price in held]
+    )
     measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
     will, band = np.sum(times, axis=0) + points.harness, np.broadcast_to(band, len(at))
     columns = measured, will, least.seconds, band, rules
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
-        figures = float(was), float(will), float(bound), basis, float(sure), rule
+        figures = float(was), float(will), float(bound), basis, float(sure), relation, rule
         yield file.judged(i, points.kind, LATENCY, *figures)
 
 
