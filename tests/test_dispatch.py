@@ -56,7 +56,7 @@ def test_each_form_is_the_plain_program(config: dict[str, object], over: str, pi
             (found,), _ = interpret(program, {"tokens": tokens}, weights)
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
             assert llmir.parse_program(print_program(program)) == program
-            one = llmir.run(plain, pipeline)
+            one = llmir.run(plain, pipeline.rstrip(","))
             assert conservation(one, program, batch=8, new=4).problems == ()
 
 
