@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from llmir.build import Builder
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
-from llmir.ops.collective import TOKENS, AllToAll
-from llmir.ops.moe import Combine
+from llmir.ops.collective import TOKENS
 from llmir.pipeline import Pass, option
 
 
@@ -33,18 +32,14 @@ class DispatchBy(Pass):
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each layer of experts whose rows are exchanged."""
-        if not any(_sends(node) for graph in program.graphs.values() for node in graph.nodes):
+        walk = _Ranks if self.by == "ranks" else _Gather
+        walks = {name: walk(graph) for name, graph in program.graphs.items()}
+        if not any(each.layers for each in walks.values()):
             rule = "that takes ep, and dp or sp, by which ranks have tokens of their own"
             raise PassError(f"dispatch: by={self.by}, but {program.name!r} sends no rows to experts; {rule}")
         if self.by == "rows":
             return program
-        walk = _Ranks if self.by == "ranks" else _Gather
-        return program.replace(graphs={name: walk(g).run() for name, g in program.graphs.items()})
-
-
-def _sends(node: Node) -> bool:
-    """Whether it sends rows to experts."""
-    return isinstance(node.op, AllToAll) and node.op.experts > 0
+        return program.replace(graphs={name: each.run() for name, each in walks.items()})
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class _Layer:
 
     combine: Node
     dispatch: Node
-    exchange: AllToAll
+    exchange: Any
 
 
 class _Walk:
@@ -68,7 +63,7 @@ class _Walk:
 
     def _layer(self, combine: Node) -> _Layer | None:
         """The layer that ends with an op, if its rows are exchanged."""
-        if not isinstance(combine.op, Combine):
+        if not combine.op.combines:
             return None
         before, names = [combine.name], {combine.name}
         exchanges: dict[str, Any] = {}
@@ -78,7 +73,7 @@ class _Walk:
             if node.op.copies:
                 dispatch = node
                 continue
-            if isinstance(node.op, AllToAll):
+            if node.op.exchanges and node.op.routing:
                 exchanges[name] = node.op
             slots = node.operands[:1] if node is combine else node.operands
             before += [v.node for v in slots if v.node not in names]

@@ -8,7 +8,6 @@ from llmir.dim import Size
 from llmir.dtype import DType
 from llmir.graph import Graph, Node
 from llmir.mesh import Mesh
-from llmir.ops.moe import Combine
 from llmir.ragged import most
 
 _BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go through
@@ -57,7 +56,7 @@ def _before(graph: Graph, node: Node) -> list[Node]:
     found = [node]
     while not found[-1].op.copies and found[-1].operands:
         earlier = graph[found[-1].operands[0].node]
-        if earlier.op.kind not in _BETWEEN or isinstance(earlier.op, Combine):
+        if earlier.op.kind not in _BETWEEN or earlier.op.combines:
             break
         found.append(earlier)
     return found

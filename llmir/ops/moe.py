@@ -231,6 +231,7 @@ class Combine(Op):
     rule = "(b t k) h, b t k -> b t h"
     takes = ("rows", "weights")
     linear = frozenset({0})
+    combines = True
 
     over: tuple[str, ...] = ()
 
