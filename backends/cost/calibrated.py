@@ -12,14 +12,15 @@ import numpy as np
 from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
+from llmir.hw.calibration import LIBRARIES
 
+from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, Kernel, Network, across, calls
 from .nodes import boxed, split
 from .price import Model, Price, Roofline
-from .relatives import borrowing
 from .rows import Row
 from .stand_in import stand_in, within
 
@@ -50,10 +51,16 @@ class Measured(Price):
 
     @cached_property
     def error(self) -> float | None:
-        """The mean relative error on unseen shapes, wider for a relative's parameters or strange shapes."""
-        own = self.fit.device == self.device
-        relative = 0.0 if own else borrowing(self.device, self.fit.device)
-        return self.fit.fitted.error + self.call.strange + self.call.doubt + relative
+        """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
+        return transfer.together(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
+
+    @cached_property
+    def lent(self) -> float:
+        """By another device's kernels, and another engine's."""
+        family, engine = self.fit.family, self.basis.engine
+        device = transfer.of_device(self.device, self.fit.device, family)
+        other = transfer.of_engine(family) if engine and engine not in LIBRARIES else 0.0
+        return transfer.together(device, other)
 
     @cached_property
     def launch_s(self) -> float:
@@ -162,6 +169,11 @@ class Fastest(Price):
     def error(self) -> float | None:
         """The largest."""
         return max((price.error for price in self.prices if price.error is not None), default=None)
+
+    @property
+    def lent(self) -> float:
+        """The largest."""
+        return max(price.lent for price in self.prices)
 
     def of(self, at: Binding) -> Price:
         """The one that is fastest; all where it is now one and now another."""

@@ -12,7 +12,7 @@ XQA: 32) have a second one, on the vector units, for a head alone and for larger
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number, maximum, minimum
@@ -37,6 +37,8 @@ PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay
 @dataclass(frozen=True)
 class Decode(Kernel):
     """Attention of a new token, or a few, over a cache."""
+
+    group: ClassVar[str] = "decode"
 
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that keys and values reach")
     alone: float = parameter(0.3, 0.01, 4, "", "time of a block alone, to that of its share of the traffic")

@@ -9,7 +9,7 @@ a second kernel combines.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -103,6 +103,8 @@ class SharedShape(AttentionShape):
 @dataclass(frozen=True)
 class Absorbed(Kernel):
     """Causal attention whose keys and values are the latents."""
+
+    group: ClassVar[str] = "latents"
 
     matrix: float = parameter(
         0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 where q is narrowed too"
