@@ -2,7 +2,9 @@
 
 A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
 it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
-the time that each waits to begin. In a closed loop of requests, a step decodes all, and reads as many prompts
+the time that each waits to begin. Ranks of a collective come to it at different times, and all wait for the
+last: of n that are late by exponentially distributed times, the last is by the n-th harmonic number of mean
+times (Rényi 1953). In a closed loop of requests, a step decodes all, and reads as many prompts
 as end in one step; the tokens of a request wait for a share of that.
 """
 
@@ -23,13 +25,24 @@ from .base import Kernel, Shape, families, parameter
 class StepShape(Shape):
     """A step of `kernels` calls on one rank, and so many `sequences`.
 
-    They take `busy` seconds if each waits to begin, less `waiting` if none does.
+    They take `busy` seconds if each waits to begin, less `waiting` if none does. `late` is what a rank waits
+    for others in all its collectives, in mean times that one is late (`lateness` of each).
     """
 
     busy: Number
     waiting: Number
     kernels: Number
     sequences: Number
+    late: Number = 0.0
+
+
+def lateness(ranks: int) -> float:
+    """How long a rank waits for the last of so many, on average, in mean times that one is late: H(n) − 1.
+
+    >>> lateness(1), lateness(2), round(lateness(8), 3)
+    (0.0, 0.5, 1.718)
+    """
+    return sum(1 / n for n in range(2, ranks + 1))
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class Host(Kernel):
     kernel_us: float = parameter(
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
+    skew_us: float = parameter(0, 0, 60, "µs", "by which a rank is late to a collective, on average")
     interference: float = parameter(
         0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for"
     )
@@ -74,6 +88,10 @@ class Host(Kernel):
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
         return maximum(busy, kernels * self.kernel_us * 1e-6)
 
+    def waited(self, late: Number) -> Number:
+        """Seconds of a rank's waiting for others in collectives of so much lateness."""
+        return self.skew_us * 1e-6 * late
+
     def beside(self, sequences: Number) -> Number:
         """Seconds in which the host does what is not launching."""
         return (self.step_us + self.sequence_us * sequences) * 1e-6
@@ -81,7 +99,7 @@ class Host(Kernel):
     def step(self, shape: StepShape) -> Number:
         """Seconds of a step."""
         busy = shape.busy - self.hidden * shape.waiting
-        return self.launched(busy, shape.kernels) + self.beside(shape.sequences)
+        return self.launched(busy, shape.kernels) + self.waited(shape.late) + self.beside(shape.sequences)
 
     def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
         """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir import hw
-from llmir.backends.analysis.plan import plan
+from llmir.backends.analysis.plan import late, plan
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
 from llmir.backends.cost.relatives import kernels_of
@@ -167,11 +167,12 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
 def step_shape(program: Program, model: Model, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin."""
     made = plan(program, model)
-    waits = flows = 0.0
+    waits = flows = lateness = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
         alone, together = price.in_graph(at, 1.0)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
-    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"])
+        lateness += row.repeat * late(row)
+    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"], lateness)
 
 
 @cache
