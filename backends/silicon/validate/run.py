@@ -14,7 +14,7 @@ import numpy as np
 from llmir.backends.cost import Model
 from llmir.backends.serving import loop
 from llmir.backends.silicon import bounds
-from llmir.backends.silicon.machines import Machines, engine, named
+from llmir.backends.silicon.machines import Machines, at_version, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.errors import InputError, LlmirError
@@ -152,7 +152,9 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            program, by = build(asked.layout), engine(t["framework"][i])
+            program, by = build(asked.layout), at_version(t["framework"][i], t["version"][i])
+            runs = pricing.model(device, by).runs
+            about = {"version": runs.range if runs else "", "tp": str(asked.layout.tp)}
             priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
         except LlmirError as error:
             yield file.judged(i, kind, metric, reason=_reason(error))
@@ -160,7 +162,8 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
         for metric, measured in asked.figures.items():
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
-            yield file.judged(i, kind, metric, measured, predicted, least, *sure, rule)
+            figures = measured, predicted, least, *sure, rule
+            yield file.judged(i, kind, metric, *figures)._replace(**about)
 
 
 def _figure(
