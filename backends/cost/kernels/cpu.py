@@ -104,4 +104,4 @@ class CpuHost(Host):
     def step(self, shape: StepShape) -> Number:
         """Seconds of a step."""
         busy = self.launched(shape.busy, shape.kernels)
-        return busy + self.waited(shape.late) + self.beside(shape.sequences)
+        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)

@@ -23,7 +23,7 @@ from .base import Kernel, Shape, families, parameter
 
 @dataclass(frozen=True)
 class StepShape(Shape):
-    """A step of `kernels` calls on one rank, and so many `sequences`.
+    """A step of `kernels` calls on one rank, and so many `sequences`; or the sum of so many `steps`.
 
     They take `busy` seconds if each waits to begin, less `waiting` if none does. `late` is what a rank waits
     for others in all its collectives, in mean times that one is late (`lateness` of each).
@@ -34,6 +34,11 @@ class StepShape(Shape):
     kernels: Number
     sequences: Number
     late: Number = 0.0
+    steps: Number = 1.0
+
+    def times(self, count: Number) -> StepShape:
+        """So many of them, or a share of one."""
+        return StepShape(*(value * count for value in vars(self).values()))
 
 
 def lateness(ranks: int) -> float:
@@ -47,19 +52,14 @@ def lateness(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A whole run, by its decode and prefill steps.
+    """A measured time as the steps that it is of: those that decode, and those that read prompts.
 
-    `serving` is a closed loop in which each step reads `prompts` prompts, and the time from token to token is
-    measured. Else a batch runs in `waves` of so many `prefills` and decode steps (`tokens`), either maybe 0.
+    `serving` is a closed loop, whose prompts are others'.
     """
 
     decode: StepShape
-    prefill: StepShape
+    reads: StepShape
     serving: Number
-    prompts: Number
-    waves: Number
-    prefills: Number
-    tokens: Number
 
 
 @families("host")
@@ -79,7 +79,7 @@ class Host(Kernel):
     kernel_us: float = parameter(
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
-    skew_us: float = parameter(0, 0, 60, "µs", "by which a rank is late to a collective, on average")
+    skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
     interference: float = parameter(
         0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for"
     )
@@ -92,14 +92,14 @@ class Host(Kernel):
         """Seconds of a rank's waiting for others in collectives of so much lateness."""
         return self.skew_us * 1e-6 * late
 
-    def beside(self, sequences: Number) -> Number:
+    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
         """Seconds in which the host does what is not launching."""
-        return (self.step_us + self.sequence_us * sequences) * 1e-6
+        return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
     def step(self, shape: StepShape) -> Number:
-        """Seconds of a step."""
-        busy = shape.busy - self.hidden * shape.waiting
-        return self.launched(busy, shape.kernels) + self.waited(shape.late) + self.beside(shape.sequences)
+        """Seconds of a step, or of some that are alike."""
+        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels)
+        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
 
     def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
         """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""
@@ -107,7 +107,5 @@ class Host(Kernel):
 
     def seconds(self, device: Device, shape: RunShape) -> Number:
         """What is measured of a run."""
-        decode, prefill = self.step(shape.decode), self.step(shape.prefill)
-        served = self.served(decode, prefill, shape.prompts)
-        static = shape.waves * (shape.prefills * prefill + shape.tokens * decode)
-        return np.where(shape.serving, served, static)
+        share = np.where(shape.serving, self.interference, 1)
+        return self.step(shape.decode) + share * self.step(shape.reads)

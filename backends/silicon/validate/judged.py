@@ -25,8 +25,9 @@ class Judged(NamedTuple):
     The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
     `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `band` its mean
     relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above
-    the measurement. `version` is the range of the engine's versions that it was priced by, and `tp` how many ways
-    a whole model was split. Where there is a reason, `metric` is what would have been judged first, if that is known.
+    the measurement. `version` is the range of the engine's versions that it was priced by, and `tp` how many
+    ways a whole model was split. Where there is a reason, `metric` is what would have been judged first, if
+    that is known.
     """
 
     file: str

@@ -84,7 +84,8 @@ def _figures(
     if kind == "serving_closed_loop":
         found = {"tpot": tpot}
     elif kind == "serving_max_throughput":
-        found = {"token": 1 / rate}
+        each = (prompt + generate) / generate if "input+output" in said and generate else 1
+        found = {"token": each / rate}
     elif kind in ("single_stream", "static_batch_throughput"):
         tokens = batch * (prompt + generate if "input+output" in said else generate)
         found = {"e2e": tokens / rate if generate else math.nan}

@@ -154,7 +154,7 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
                 raise InputError(device)
             program, by = build(asked.layout), at_version(t["framework"][i], t["version"][i])
             runs = pricing.model(device, by).runs
-            about = {"version": runs.range if runs else "", "tp": str(asked.layout.tp)}
+            version, tp = runs.range if runs else "", str(asked.layout.tp)
             priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
         except LlmirError as error:
             yield file.judged(i, kind, metric, reason=_reason(error))
@@ -163,7 +163,7 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
             figures = measured, predicted, least, *sure, rule
-            yield file.judged(i, kind, metric, *figures)._replace(**about)
+            yield file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
 
 
 def _figure(
