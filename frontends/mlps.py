@@ -191,9 +191,9 @@ class Moe:
         x = at.norm(x, "experts_norm", self.norm) if self.norm else x
         with b.block(self.block):
             if self.scaled_inputs:
-                rows, chosen = b.scaled_dispatch(x, chosen, weights)
+                rows, chosen = b.scaled_dispatch(x, chosen, weights, experts=self.count)
             else:
-                rows, chosen = b.dispatch(x, chosen)
+                rows, chosen = b.dispatch(x, chosen, experts=self.count)
             down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
             return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
 

@@ -197,6 +197,8 @@ def _read(path: Path, source: str) -> Device:
     fields = schema.read(doc, path.name, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
         raise HardwareError(f"{path.name}: vector_tflops must give fp32, which all else can fall back on")
+    if fields.get("physical_bytes", 0) > fields["memory_bytes"]:
+        raise HardwareError(f"{path.name}: physical_GiB is more than the memory that there is")
     return Device(**fields, measured_as=calibrated, sources=sources)
 
 
@@ -223,6 +225,8 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
         named = file.name if in_box else f"user file {file.name}"
         below, sources, calibrated = _resolve(file, named, (*above, here))
         below.pop("aliases", None)
+        if {"memory_GiB", "memory_GB"} & own.keys():
+            below.pop("physical_GiB", None)  # of another size of memory
     if "calibration" in own and calibrated:
         below["calibration"] = calibrations.document(calibrated)
         calibrated = ""

@@ -17,6 +17,8 @@ ENGINES = ("vllm", "sglang", "trtllm", "vidur", "pytorch", "nccl", "torch.distri
 # Kernels that engines call, which are no engine: of a device that was measured with these alone, all else is
 # borrowed. AITER is what vLLM and SGLang use on AMD's GPUs (github.com/ROCm/aiter).
 LIBRARIES = ("nccl", "torch.distributed nccl", "aiter")
+# Kernels as they were in 2023 and before: other engines take a relative's of today before these.
+DATED = ("vidur", "pytorch")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ class Device(Record):
     """One rank's hardware in SI units. Peaks are dense, by dtype, in FLOP/s; sources are by dotted field.
 
     `isa` is what its kernels are compiled for, such as sm_90 or gfx942, and `memory_kind` such as HBM3.
+    `memory_bytes` is what its maker says, `physical_bytes` what the driver gives out of it.
     `runs_as` names the dtype that does the work of one the device has no unit for, and `node` the box that
     it is in, which makes it a cluster. A CPU has `cores` in place of multiprocessors. Its calibration is its
     file's own, or that of the bundled device `measured_as`. Equal by content and hashed once, so a device can
@@ -35,6 +36,7 @@ class Device(Record):
     architecture: str = ""
     isa: str = ""
     memory_kind: str = ""
+    physical_bytes: int | None = None
     matrix_flops: Mapping[str, float] = field(default_factory=dict)
     multiprocessors: int | None = None
     cores: int | None = None
@@ -52,6 +54,11 @@ class Device(Record):
     def calibration(self) -> Calibration | None:
         """What its kernels were measured to take, read when first asked for; None if they were not."""
         return self.own_calibration or calibrations.of(self.measured_as)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The memory that programs can have: the physical where that is known, else the nominal."""
+        return self.physical_bytes or self.memory_bytes
 
     def matrix_peak(self, dtype: str) -> tuple[float, str]:
         """Peak FLOP/s of matrix products in `dtype`, and the dtype whose unit does them.

@@ -142,6 +142,7 @@ DEVICE = {
     "vector_tflops": Key("vector_flops", peaks, 1e12, required=True),
     "memory_GiB": Key("memory_bytes", size, 2**30, required=True),
     "memory_GB": Key("memory_bytes", size, 1e9, required=True),
+    "physical_GiB": Key("physical_bytes", size, 2**30),
     "memory_GBps": Key("memory_Bps", number, 1e9, required=True),
     "memory_kind": Key("memory_kind", label),
     "multiprocessors": Key("multiprocessors", count),

@@ -38,8 +38,9 @@ class Engine(Record):
     """An engine in a range of versions: its host, which was fitted, and other sections of its file.
 
     `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
-    that was asked for and lies in no range, so that this is the nearest. `kernels` names whose kernels it
-    runs, where that is known; `elsewhere` is the mean error of the host on runs of other versions.
+    that was asked for and lies in no range, so that this is the nearest, and `release` the one that was asked
+    for wherever it lies. `kernels` names whose kernels it runs, where that is known; `elsewhere` is the mean
+    error of the host on runs of other versions.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Engine(Record):
     kernels: str = ""
     asked: str = ""
     elsewhere: float = 0.0
+    release: str = ""
 
     @property
     def error(self) -> float:
@@ -96,7 +98,9 @@ def at(name: str, version: str | None = None) -> Engine:
     HardwareError for what is no version.
     """
     engine = ranges(name)[_place(name, version)]
-    return replace(engine, asked=version) if version and _distance(engine, version) else engine
+    if version is None:
+        return engine
+    return replace(engine, release=version, asked=version if _distance(engine, version) else "")
 
 
 def read(path: Path) -> Engine:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from . import convert
 from .errors import InputError, PassError
 from .graph import PHASES, Program
 from .pipeline import Pass, Step, parse_pipeline, run_passes
-from .verify import verify
+from .verify import checked_program
 
 if TYPE_CHECKING:
     from .backends.analysis.conserve import Conservation
@@ -142,9 +141,12 @@ def workload(
     batch: int = 1,
     prompt: int | None = None,
     generate: int | None = None,
-    memory_utilization: float = 0.9,
+    memory_utilization: float | None = None,
     reserve_bytes: int = 0,
     cache_policy: str = "exact",
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_batched_tokens: int | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
@@ -152,13 +154,17 @@ def workload(
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither.
-    `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`.
+    `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`. Memory is that of the engine:
+    `memory_utilization`, less `reserve_bytes`, is the share that it may use, `max_num_seqs` sequences and
+    `max_batched_tokens` tokens are its step, `max_model_len` the longest request; its own where they are not
+    stated.
     """
     from .backends.analysis.workload import Workload
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
-    return Workload(program, model.device, *asked, model, cache_policy)
+    limits = max_model_len, max_num_seqs, max_batched_tokens
+    return Workload(program, model.device, *asked, model, cache_policy, *limits)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
@@ -382,19 +388,3 @@ def _options(
         shares = convert.mapping("efficiency", efficiency, "shares by name")
         efficiency = {name: convert.number(f"efficiency: {name}", share) for name, share in shares.items()}
     return None if engine is None else convert.text("engine", engine), efficiency
-
-
-def checked_program(program: object) -> Program:
-    """What was given, or the first that is equal to it, if it is a program; else `InputError`."""
-    if not isinstance(program, Program):
-        convert.refuse("program", program, "a Program, such as llmir.load gives")
-    return _verified(program)
-
-
-@lru_cache(maxsize=256)
-def _verified(program: Program) -> Program:
-    """A program may be of a caller's own making; once is enough, for it does not change.
-
-    Of equal programs the first goes on, with all that was computed of it.
-    """
-    return verify(program)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import convert
-from .api import checked_program, load, run
+from .api import load, run
 from .errors import HardwareError, InputError, OutputError
 from .graph import Program
 from .names import plain, suggest
+from .verify import checked_program
 
 if TYPE_CHECKING:
     from .backends.silicon.calibrate import Case, Refit

@@ -216,8 +216,8 @@ class Op:
         """The law by which tokens choose experts (`routing`); "" for what has no routed rows."""
         return ""
 
-    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
-        """The op where tokens choose `top_k` of so many experts by another law."""
+    def routed_by(self, law: str) -> Op:
+        """The op where tokens choose experts by another law."""
         return self
 
     def scale_roles(self, slot: int) -> str:

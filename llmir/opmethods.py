@@ -69,7 +69,7 @@ class OpMethods:
         """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
 
         Rows are split over the same axes before and after: evenly by token, and by expert as the law
-        `routing` says where tokens choose among `experts`, `top_k` each.
+        `routing` says of tokens that choose among `experts`, `top_k` each.
         """
         return self._op(
             "all_to_all", (x,), name, block, over=over, to=to, top_k=top_k, experts=experts, routing=routing
@@ -310,8 +310,8 @@ class OpMethods:
         chosen: Value,
         /,
         *,
+        experts: int,
         over: tuple[str, ...] = (),
-        experts: int = 0,
         routing: str = "chance",
         name: str = "",
         block: str | None = None,
@@ -323,7 +323,7 @@ class OpMethods:
 
         `b t h, b t k -> (b t k) h, (b t k)`
         """
-        return self._op("dispatch", (x, chosen), name, block, over=over, experts=experts, routing=routing)
+        return self._op("dispatch", (x, chosen), name, block, experts=experts, over=over, routing=routing)
 
     def embedding(
         self, table: Value, ids: Value, /, *, to: str = "", name: str = "", block: str | None = None
@@ -495,8 +495,8 @@ class OpMethods:
 
         Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result.
         `top_k` is how many rows a token has, `to` the type of the results if not that of the rows. Reads
-        the weights of the experts that are touched: by chance E·(1−(1−k/E)^tokens) are expected, by
-        another law of `routing` as many as that says.
+        the weights of the experts that are touched: of all of them E·(1−(1−k/E)^tokens) are expected by
+        chance, of a rank's or by another law of `routing` as many as that says.
         """
         return self._op(
             "grouped_linear",
@@ -992,8 +992,8 @@ class OpMethods:
         weights: Value,
         /,
         *,
+        experts: int,
         over: tuple[str, ...] = (),
-        experts: int = 0,
         routing: str = "chance",
         name: str = "",
         block: str | None = None,
@@ -1003,7 +1003,7 @@ class OpMethods:
         `b t h, b t k, b t k -> (b t k) h, (b t k)`
         """
         return self._op(
-            "scaled_dispatch", (x, chosen, weights), name, block, over=over, experts=experts, routing=routing
+            "scaled_dispatch", (x, chosen, weights), name, block, experts=experts, over=over, routing=routing
         )
 
     def select_blocks(

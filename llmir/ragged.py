@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from .dim import Busiest, Dim, Routed, Size, ceildiv
 from .errors import VerifyError
-from .routing import CHANCE, Law
+from .routing import Law
 
 
 def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
-    """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert: evenly if by chance.
+    """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert: unevenly.
 
     >>> from .dim import B
     >>> from .routing import Zipf
@@ -23,7 +23,7 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
     """
     if by.alone:
         raise VerifyError(f"routing {by}: is of one rank, whose experts cannot be laid over several")
-    return tokens * chosen if by == CHANCE else Routed.of(tokens, chosen, experts, by)
+    return Routed.of(tokens, chosen, experts, by)
 
 
 def even(rows: Size) -> Size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
+from . import convert
 from .dim import put
 from .errors import LlmirError, VerifyError
 from .graph import Graph, Program
@@ -175,3 +176,19 @@ def _verify_nesting(program: Program) -> None:
 
 def _list(types: tuple[Tensor, ...]) -> str:
     return "(" + ", ".join(map(str, types)) + ")"
+
+
+def checked_program(program: object) -> Program:
+    """What was given, or the first that is equal to it, if it is a program; else `InputError`."""
+    if not isinstance(program, Program):
+        convert.refuse("program", program, "a Program, such as llmir.load gives")
+    return _verified(program)
+
+
+@lru_cache(maxsize=256)
+def _verified(program: Program) -> Program:
+    """A program may be of a caller's own making; once is enough, for it does not change.
+
+    Of equal programs the first goes on, with all that was computed of it.
+    """
+    return verify(program)

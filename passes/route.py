@@ -1,9 +1,9 @@
-"""route: another law of how tokens choose experts, and thus ranks that are not equally busy."""
+"""route: another law of how tokens choose experts, and thus of how busy their ranks are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llmir.build import Builder
 from llmir.errors import PassError, VerifyError
@@ -21,7 +21,7 @@ class Route(Pass):
     """How tokens choose experts; work and memory are those of the busiest rank.
 
     Options: skew, by which the popularity of experts falls as rank^-skew, or routing, any law in its text:
-    chance (of a program that says nothing), even, zipf(skew), power_law(exponent), groups.
+    chance (of a program that says nothing), even, zipf(skew) or zipf:skew, power_law(exponent), groups.
     """
 
     name: ClassVar[str] = "route"
@@ -75,16 +75,14 @@ class Route(Pass):
 
 def _told(graph: Graph, node: Node, by: Law) -> list[tuple[str, Op]]:
     """A grouped product, and the ops that bring its rows, as they are under the law."""
-    op: Any = node.op
-    if not (op.routing and op.matrices):
+    if not (node.op.routing and node.op.matrices):
         return []
-    sizes = (op.experts, op.top_k) if by != CHANCE else (0, 0)
     found: list[tuple[str, Op]] = []
     before = [node.name]
     while before:
         earlier = graph[before.pop()]
         if earlier.op.routing:
-            found.append((earlier.name, earlier.op.routed_by(str(by), *sizes)))
+            found.append((earlier.name, earlier.op.routed_by(str(by))))
         if not earlier.op.copies:  # rows begin there
             before += [v.node for v in earlier.operands]
     return found

@@ -21,7 +21,6 @@ from llmir.op import Op
 from llmir.ops.collective import TOKENS
 from llmir.ops.moe import Combine, Dispatch
 from llmir.pipeline import Pass, option
-from llmir.routing import CHANCE
 from llmir.tensor import Placement, Tensor
 
 from .plan import Plan, padded, plan
@@ -260,9 +259,8 @@ class _Walk:
         rows = self.b.apply(replace(op, over=sliced), *placed, name=name)
         if exchanged := tuple(a for a in experts if a in split):
             how: dict[str, Any] = {"over": exchanged, "to": "experts", "block": op.block}
-            if op.routing != str(CHANCE):
-                top_k = self.b.type(placed[1]).shape[-1]
-                how |= {"top_k": top_k, "experts": op.experts, "routing": op.routing}
+            top_k = self.b.type(placed[1]).shape[-1]
+            how |= {"top_k": top_k, "experts": op.experts, "routing": op.routing}
             rows = tuple(self.b.all_to_all(r, name=f"all_to_all_{name}", **how) for r in rows)
         return rows
 

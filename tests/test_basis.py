@@ -137,7 +137,7 @@ def test_an_op_that_nothing_was_measured_of_says_what_stands_in() -> None:
     staged = llmir.run(llmir.load(TINY), f"stages{{pp=2}},{llmir.DEFAULT_PIPELINE}")
     try:
         for program, kind, basis in (
-            (own, "attention", "borrowed from A100-80-SXM (vidur), by add"),
+            (own, "attention", "calibrated, by stream"),
             (staged, "collective", "borrowed from A100-80-SXM (torch.distributed nccl)"),
         ):
             step = llmir.analyze(program, "h100", batch=8, new=64)

@@ -130,7 +130,7 @@ def test_a_policy_is_named_where_it_acts(run: Run) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_peak_is_that_of_the_fullest_step_though_chunks_are_let_go(name: str) -> None:
     program = llmir.run(llmir.load("llama-4-scout"), "fuse-attention")
-    job = llmir.workload(program, "h200", prompt=8000, generate=400, cache_policy=name)
+    job = llmir.workload(program, "h200", prompt=8000, generate=400, cache_policy=name, cost="ideal")
     steps = llmir.analyze(program, "h200", context=np.arange(8000, 8399), cache_policy=name)
     highest = max(job.prefill.peak_memory_bytes, float(np.max(steps.peak_memory_bytes)))
     assert job.peak_bytes(1) == highest

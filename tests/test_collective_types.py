@@ -182,7 +182,7 @@ def test_bytes_on_the_wire_by_closed_form(
 
 def test_rows_go_to_their_experts_narrow_and_are_narrowed_once_a_token() -> None:
     base = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
-    program = llmir.run(base, "shard{dp=8, ep=8},quantize{collectives=fp8}")
+    program = llmir.run(base, "route{routing=even},shard{dp=8, ep=8},quantize{collectives=fp8}")
     types = {n.name: str(n.results[0]) for n in program["layer"].nodes}
     assert types["compress_add_post_norm"] == "fp8_e4m3_b1x128.mmk[B@dp0.dp1.dp2, T, 2048]"
     assert types["dispatch"].startswith("fp8_e4m3_b1x128.mk[8*B*T@")

@@ -261,13 +261,15 @@ def test_all_rows_are_those_of_one_rank(experts: int, chosen: int, tokens: int, 
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 12), st.integers(0, 50))
-def test_experts_held_are_their_share_of_those_touched(
+def test_experts_held_are_at_least_their_share_of_those_touched(
     held: int, ranks: int, chosen: int, tokens: int
 ) -> None:
     experts = held * ranks
     chosen = min(chosen, experts)
     touched = Binding(n=tokens)(distinct(held, chosen, Dim.symbol("n"), experts))
-    assert touched == pytest.approx(held * (1 - (1 - chosen / experts) ** tokens), rel=1e-9)
+    share = held * (1 - (1 - chosen / experts) ** tokens)
+    assert touched >= share * (1 - 1e-9)
+    assert ranks > 1 or touched == pytest.approx(share, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from llmir.backends.cost.kernels import (
     AllReduce,
     Call,
     CollectiveShape,
+    Elementwise,
     Gemm,
     GemmShape,
     Kernel,
@@ -81,6 +82,31 @@ def test_a_stream_takes_more_for_more(
     kernel = data.draw(kernels(Stream))
     time = kernel.seconds(device, StreamShape(rows, rows * width))
     assert kernel.seconds(device, StreamShape(rows + more, (rows + more) * (width + wider))) >= time
+
+
+# What two kernels move, in tensors, and what one does in place of both: add and norm, norm and narrowing, all
+# three, an activation and its product. The second number is of what is written where it was read.
+PARTS = st.sampled_from(
+    [
+        ((3, 0), (2, 0), (4, 1)),
+        ((2, 0), (1.5, 0), (1.5, 0)),
+        ((4, 1), (1.5, 0), (3.5, 1)),
+        ((2, 0), (3, 0), (3, 0)),
+    ]
+)
+
+
+@given(st.data(), st.sampled_from(GPUS), SIZES, SIZES, PARTS)
+def test_two_streams_take_no_less_than_one_that_does_both(
+    data: Any, device: hw.Device, rows: int, width: int, parts: tuple[tuple[float, float], ...]
+) -> None:
+    kernel, unit = data.draw(kernels(Elementwise)), 2.0 * rows * width
+    flops = (2 * rows * width, 3 * rows * width, 5 * rows * width)
+    first, second, both = (
+        kernel.seconds(device, StreamShape(rows, moved * unit, again=again * unit, flops=sums))
+        for (moved, again), sums in zip(parts, flops, strict=True)
+    )
+    assert both <= (first + second) * (1 + 1e-9)
 
 
 @given(st.data(), products())

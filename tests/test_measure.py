@@ -157,7 +157,7 @@ def test_rows_are_written_in_order_with_all_that_a_fit_asks_for(tmp_path: Path) 
     reasons = {problem.rpartition(": rows ")[0] for _, problems in found for problem in problems}
     assert reasons <= {"elementwise.csv: shows what the memory can do, and is no op of a model"}
     names = {case.name for some, _ in found for case in some}
-    assert names >= {"cpu_gemm_fp32", "cpu_gemm_bf16", "cpu_attention_decode_fp32", "rms_norm", "rope"}
+    assert names >= {"cpu_gemm_fp32", "cpu_gemm_bf16", "cpu_attention_decode_fp32", "stream"}
     [gemm] = [p for p in paths if p.stem == "gemm"]
     rows = list(csv.DictReader(gemm.open()))
     sizes = [(r["dtype"], *(int(r[c]) for c in "mnk")) for r in rows]
@@ -216,7 +216,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
     ran = run("calibrate", "--run", "-o", "here", "--seconds", "300")
     assert ran.code == 0, ran.err
     device = hw.load(tmp_path / "here" / "local-cpu.yaml")
-    gemm, decode, act = (basis(device, name) for name in ("gemm_fp32", "attention_decode_fp32", "activation"))
+    gemm, decode, act = (basis(device, name) for name in ("gemm_fp32", "attention_decode_fp32", "stream"))
     assert gemm and decode and act
     assert (gemm.family, decode.engine) == ("cpu_gemm_fp32", "eager")
     # Peaks were measured too, so that shares are of the best rate that was seen.
@@ -246,7 +246,7 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
     made = CpuHost(hidden=0, step_us=300, sequence_us=7, kernel_us=15)
     text = device_text("mine", FACTS, 2, [(product("float32", 512, 512, 512, 8), 1e-3)], gpu=False)
     about = '{origin: "a", rows: 3, error_percent: 5, '
-    kernels = f"gemm_bf16: {about}launch_us: 3}}, rms_norm: {about}launch_us: 8}}"
+    kernels = f"gemm_bf16: {about}launch_us: 3}}, stream: {about}launch_us: 8}}"
     (tmp_path / "mine.yaml").write_text(
         text.replace("memory_GBps: 0", "memory_GBps: 50")
         + f"calibration: {{engine: eager, eager: {{{kernels}}}}}\n"

@@ -194,7 +194,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
         8 * TOKENS * 2,
     ),
     "dispatch": (
-        {},
+        {"experts": 6},
         ("bf16[B, T, 8]", "int32[B, T, 2]"),
         0,
         0,
@@ -219,7 +219,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     ),
     "sparse_mixer": ({"jitter": 0.1}, ("fp32[B, T, 8]",), 0, 22 * TOKENS * 8, 4 * TOKENS * 8, 8 * TOKENS * 2),
     "scaled_dispatch": (
-        {},
+        {"experts": 6},
         ("bf16[B, T, 8]", "int32[B, T, 2]", "fp32[B, T, 2]"),
         0,
         2 * TOKENS * 8,

@@ -9,10 +9,12 @@ import pytest
 import llmir
 from llmir import hw
 from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import model
 from llmir.backends.serving.loop import Loop, steady_step
 from llmir.graph import Program
 
 H100 = hw.load("h100-sxm")
+IDEAL = model(H100, "ideal")
 HEADER = "model,gpu,num_gpus,tp,pp,dp,batch_or_concurrency,isl,osl,tpot_ms,kind,framework\n"
 
 
@@ -23,7 +25,7 @@ def built(*more: str) -> Program:
 def test_a_loop_reads_its_prompts_one_by_one() -> None:
     """Long prompts of many requests need no more memory beside the caches than that of one."""
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    loop, together = Loop(program, H100, 1, 30000, 100), Workload(program, H100, 1, 30000, 100)
+    loop, together = Loop(program, H100, 1, 30000, 100), Workload(program, H100, 1, 30000, 100, model=IDEAL)
     assert loop.peak_bytes(1) == together.peak_bytes(1)
     assert loop.max_batch > together.max_batch
     cache = 2 * 32 * 8 * 128 * 2  # bytes a token: keys and values, layers, heads, head size, bf16
@@ -33,7 +35,7 @@ def test_a_loop_reads_its_prompts_one_by_one() -> None:
 
 def test_a_loop_counts_what_all_micro_batches_hold() -> None:
     program = built("stages{pp=2, micro_batches=4}")
-    loop, together = Loop(program, H100, 4, 1000, 300), Workload(program, H100, 4, 1000, 300)
+    loop, together = Loop(program, H100, 4, 1000, 300), Workload(program, H100, 4, 1000, 300, model=IDEAL)
     assert loop.peak_bytes(4) <= together.peak_bytes(4)
     assert loop.max_batch >= together.max_batch
 

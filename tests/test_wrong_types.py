@@ -106,6 +106,7 @@ COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
 JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0}
+LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
 CACHES = {"cache_policy": "exact"}
 
 
@@ -155,7 +156,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (
         llmir.workload,
-        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **PRICING},
+        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **LIMITS, **PRICING},
     ),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),

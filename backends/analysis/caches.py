@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import ClassVar, NamedTuple
@@ -83,9 +83,10 @@ class State:
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """Bytes of the caches' own types, as arithmetic says: `exact`."""
+    """Bytes of the caches' own types, as arithmetic says: `exact`; a page has so many tokens."""
 
     name: ClassVar[str] = "exact"
+    page: int = PAGE
 
     def __init_subclass__(cls) -> None:
         POLICIES[cls.name] = cls()
@@ -122,8 +123,9 @@ class Paged(CachePolicy):
             return state.most
         match state.rows:
             case Dim(terms=(((Min(a=a, b=int(most)),), 1),)):
-                return PAGE * Min.of(ceildiv(state.after(a), PAGE), ceil((most + 1) / PAGE) + 1)
-        return PAGE * ceildiv(state.after(state.rows), PAGE)
+                widest = ceil((most + 1) / self.page) + 1
+                return self.page * Min.of(ceildiv(state.after(a), self.page), widest)
+        return self.page * ceildiv(state.after(state.rows), self.page)
 
 
 class Layer(NamedTuple):
@@ -169,7 +171,7 @@ class Unified(CachePolicy):
         if not kinds:
             return 0
         widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
-        least = PAGE * widest
+        least = self.page * widest
         page = max(1, ceil(largest / least)) * least if widest else largest
         group = _group(kinds.values())
         total: Size = 0
@@ -189,10 +191,10 @@ def _group(counts: Collection[int]) -> int:
     return most if most < 1.25 * least else least
 
 
-def policy(name: str) -> CachePolicy:
-    """The policy of that name; `InputError` for none.
+def policy(name: str, page: int = PAGE) -> CachePolicy:
+    """The policy of that name, with pages of so many tokens; `InputError` for none.
 
     >>> policy("paged").name, list(POLICIES)
     ('paged', ['exact', 'paged', 'unified'])
     """
-    return POLICIES[choice("cache_policy", name, tuple(POLICIES))]
+    return replace(POLICIES[choice("cache_policy", name, tuple(POLICIES))], page=page)

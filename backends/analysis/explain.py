@@ -101,7 +101,7 @@ class Kernel(Figures):
     origin: str
     rows: int
     error: float
-    strange: float  # what heads that it was not fitted to add to `error`
+    strange: float  # what heads, or ops, that it was not fitted to add to `error`
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
 
@@ -354,7 +354,7 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
         origin=fit.fitted.origin,
         rows=fit.fitted.rows,
         error=fit.fitted.error,
-        strange=price.call.strange,
+        strange=price.call.strange + price.call.doubt,
         given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
         parameters=tuple(constants),
     )

@@ -108,17 +108,22 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
     """
     by = policy(cache_policy)
     weights: list[Size] = [0] * len(program.entries)
-    states: list[list[State]] = [[] for _ in program.entries]
-    others = tuple(beside(program))
-    for at in (*program.held(), *(at for at in others if at.node.op.role == "weight")):
+    for at in (*program.held(), *(at for at in beside(program) if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-    for at in (*program.instances(), *others):
+    return tuple(
+        Memory(held, caches, _moments(program, entry, by))
+        for held, caches, entry in zip(weights, reserved(program, by), program.entries, strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def reserved(program: Program, by: CachePolicy) -> tuple[Size, ...]:
+    """Bytes that a policy reserves for the caches of one rank of each stage, of all micro-batches."""
+    states: list[list[State]] = [[] for _ in program.entries]
+    for at in (*program.instances(), *beside(program)):
         if at.node.op.role == "cache":
             states[at.stage].append(_state(at, program))
-    return tuple(
-        Memory(weights[stage], by.reserved(states[stage]), _moments(program, entry, by))
-        for stage, entry in enumerate(program.entries)
-    )
+    return tuple(map(by.reserved, states))
 
 
 def _state(at: Instance, program: Program) -> State:

@@ -13,12 +13,15 @@ import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
-from llmir.backends.analysis.liveness import memories
+from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.memory_sum import MemorySum, of_pool, of_steps
 from llmir.backends.analysis.plan import links
+from llmir.backends.analysis.pool import CHUNK, Pool, most
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
+from llmir.backends.cost import model as usual
 from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
 from llmir.dim import Binding, falls
@@ -26,12 +29,13 @@ from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
 from llmir.hw import Device
+from llmir.hw.sections.memory import Releases
 from llmir.views import Result
 
 _MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 _STEPS = 1 << 20  # decode steps priced at once
-_CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
+PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
 
 
 def _between(least: float, most: float, *, above: bool = False, default: Any = MISSING) -> Any:
@@ -43,9 +47,11 @@ class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
     Prefill yields token 1. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
-    last of them, and None when one token is all there is. Memory may be used up to
-    `memory_utilization` of the device, less `reserve_bytes`. `cache_policy` says what is reserved for caches:
-    their `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`).
+    last of them, and None when one token is all there is. Memory is used as the engine does that is priced
+    (`analysis.pool`), else up to `memory_utilization` of the device, by default 0.9; less `reserve_bytes`.
+    `cache_policy` says what is reserved for caches: their `exact` bytes, or as engines do that are `paged` or
+    `unified` (`analysis.caches`). `max_model_len` tokens has a request at most that memory is counted for,
+    by default as many as these; `max_num_seqs` and `max_batched_tokens` are limits of an engine's step.
 
     Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
     """
@@ -55,10 +61,13 @@ class Workload(Record, Result):
     batch: int = _between(1, _MOST)
     prompt: int = _between(1, LONGEST)
     generate: int = _between(1, LONGEST)
-    memory_utilization: float = _between(0, 1, above=True, default=0.9)
+    memory_utilization: float | None = _between(0, 1, above=True, default=None)
     reserve_bytes: int = _between(0, MOST, default=0)
     model: Model | None = None
     cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
+    max_model_len: int | None = _between(1, LONGEST, default=None)
+    max_num_seqs: int | None = _between(1, _MOST, default=None)
+    max_batched_tokens: int | None = _between(1, LONGEST, default=None)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -74,8 +83,15 @@ class Workload(Record, Result):
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
             raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+        longest = self.length + self.generate
+        if self.max_model_len is not None and self.max_model_len < longest:
+            asked = f"prompt and answer have {longest:,} tokens"
+            raise InputError(f"max_model_len: {self.max_model_len:,}, and {asked}")
+        limits = {"max_num_seqs": self.max_num_seqs, "max_batched_tokens": self.max_batched_tokens}
+        if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
+            raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
         if self.capacity_bytes <= 0:
-            usable = f"{self.device.memory_bytes * self.memory_utilization:,.0f} bytes usable"
+            usable = f"{self.capacity_bytes + self.reserve_bytes:,.0f} bytes usable"
             nothing = f"leaves nothing of the {usable} on {self.device.name}"
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
@@ -192,25 +208,47 @@ class Workload(Record, Result):
         stage = sum(float(step.interval_s) for step in self._before) + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
+    @cached_property
+    def pool(self) -> Pool | None:
+        """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
+        engine = (self.model or usual(self.device)).runs if self.program.is_model else None
+        releases = engine.section(Releases) if engine else None
+        if not engine or not releases:
+            return None
+        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens
+        of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
+        rule = releases.of(engine)
+        return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images)
+
+    @property
+    def share(self) -> float:
+        """The share of the device's memory that may be used, as stated, or by the engine's rule."""
+        return self.pool.share if self.pool else self.memory_utilization or PLAIN
+
     @property
     def capacity_bytes(self) -> float:
         """The memory that may be used."""
-        return self.device.memory_bytes * self.memory_utilization - self.reserve_bytes
+        if self.pool:
+            return self.pool.rooms()[0].usable
+        return self.device.capacity_bytes * self.share - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
-        """The highest peak of any step on any stage, with another batch."""
+        """The most that any stage uses with another batch; of an engine, what it keeps and their caches."""
         sequences = batch // self.program.micro_batches
+        if self.pool:
+            return math.ceil(self.capacity_bytes + self.pool.short(sequences))
+        return int(max(m.peak(at) for found, at in self._ends(sequences) for m in found))
+
+    def _ends(self, sequences: int) -> list[tuple[tuple[Memory, ...], Binding]]:
+        """The steps in which most may be held, of so many sequences in each micro-batch."""
         ends = [(step_phase(self.program, [self.length]), sequences, self.length, 0)]
         ends += [("decode", sequences, 1, context) for context in self._fullest]
         if self.images:
             ends.append(("encode", sequences * self.images, 1, 0))
-        return int(
-            max(
-                m.peak(Binding(B=count, T=new, C=context))
-                for phase, count, new, context in ends
-                for m in memories(self.program.phase(phase), self.cache_policy)
-            )
-        )
+        return [
+            (memories(self.program.phase(phase), self.cache_policy), Binding(B=count, T=new, C=context))
+            for phase, count, new, context in ends
+        ]
 
     @cached_property
     def _fullest(self) -> set[int]:
@@ -224,14 +262,19 @@ class Workload(Record, Result):
         found = {last}
         for memory in memories(self.program.phase("decode"), self.cache_policy):
             if falls(memory.caches):
-                contexts = np.arange(max(self.length, last - _CHUNK), last + 1)
+                contexts = np.arange(max(self.length, last - CHUNK), last + 1)
                 found.add(int(contexts[np.argmax(memory.peak(Binding(B=1, T=1, C=contexts)))]))
         return found
 
     @property
     def fits(self) -> bool:
-        """Whether every step stays within `capacity_bytes`."""
-        return self.peak_bytes(self.batch) <= self.capacity_bytes
+        """Whether all requests have room at once, within `capacity_bytes`."""
+        return self.batch <= self._at_once and self.peak_bytes(self.batch) <= self.capacity_bytes
+
+    @property
+    def _at_once(self) -> int:
+        """The most requests that an engine runs at once, as stated."""
+        return self.pool.at_once if self.pool else _MOST
 
     @cached_property
     def max_batch(self) -> int:
@@ -240,19 +283,21 @@ class Workload(Record, Result):
         0 if none does, and at most 2⁴⁰ (where batch takes no memory).
         """
         parts = self.program.micro_batches
+        found = most(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
+        return min(found if found >= _MOST else found * parts, self._at_once // parts * parts)
 
-        def fits(sequences: int) -> bool:
-            return self.peak_bytes(sequences * parts) <= self.capacity_bytes
-
-        low, high = 0, 1
-        while high < _MOST and fits(high):
-            low, high = high, 2 * high
-        if high >= _MOST:
-            return _MOST
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low * parts
+    @cached_property
+    def memory(self) -> MemorySum:
+        """The memory of one rank of the stage that is full first, term by term."""
+        if self.pool:
+            return of_pool(self.pool, str((self.model or usual(self.device)).runs))
+        ends = self._ends(self.batch // self.program.micro_batches)
+        stages = []
+        for of in zip(*(found for found, _ in ends), strict=True):
+            most_held = max(memory.transient(at) for memory, (_, at) in zip(of, ends, strict=True))
+            stages.append((Binding()(of[0].weights), most_held))
+        about = self.program, self.device, self.share, self.reserve_bytes, self.capacity_bytes
+        return of_steps(*about, stages, self.max_batch, self.length + self.generate - 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -311,6 +356,7 @@ class Workload(Record, Result):
             "engine_version": (model.runs.range or None) if model.runs else None,
             "fits": self.fits,
             "max_batch": self.max_batch,
+            "memory": self.memory.to_dict(),
             "ttft_s": self.ttft_s if tokens else None,
             "tpot_s": self.tpot_s,
             "e2e_s": self.e2e_s,

@@ -53,7 +53,7 @@ class Measured(Price):
         """The mean relative error on unseen shapes, wider for a relative's parameters or strange shapes."""
         own = self.fit.device == self.device
         relative = 0.0 if own else borrowing(self.device, self.fit.device)
-        return self.fit.fitted.error + self.call.strange + relative
+        return self.fit.fitted.error + self.call.strange + self.call.doubt + relative
 
     @cached_property
     def launch_s(self) -> float:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from llmir.errors import HardwareError
 from llmir.hw import Device, Fitted
+from llmir.hw.calibration import DATED
 from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
@@ -30,10 +31,11 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
-    lacks it borrows from the others, in the order of the file.
+    lacks it borrows from the others, in the order of the file; from those of years ago last of all.
     """
-    known = (d for d in (device, *relatives(device)) if d.calibration)
-    return next((b for d in known if (b := _of(d, family, engine))), None)
+    known = [d for d in (device, *relatives(device)) if d.calibration]
+    found = (b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last)))
+    return next(found, None)
 
 
 def first(device: Device) -> str | None:
@@ -64,12 +66,14 @@ def nearest(device: Device, families: Sequence[str], engine: str | None = None) 
     return next(own, None) or next(iter(found), None)
 
 
-def _of(device: Device, family: str, engine: str | None) -> Fit | None:
+def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED) -> Fit | None:
+    """The engine's own, else of the device's others; of those of years ago these `dated` ones alone."""
     if device.calibration is None:
         return None
     engines, family = device.calibration.engines, own(family, device)
     asked = (engine, owner(engine)) if engine else ()
-    for name in (*asked, device.calibration.engine, *engines):
+    others = (name for name in engines if name not in DATED or name in dated)
+    for name in (*asked, device.calibration.engine, *others):
         if fitted := engines.get(name, {}).get(family):
             where = f"{device.name}: calibration.{name}.{family}"
             return Fit(family, _kernel(family, fitted, where), device, name, fitted)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis import precision
+from llmir.backends.analysis.memory_sum import MemorySum
 from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
@@ -218,13 +219,21 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     return [
         *times,
         ("fits", f"{verdict}, peak {units.bytes(peak)} of {limit}"),
+        *([("KV capacity", capacity(w.memory))] if w.pool else []),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
 
 
+def capacity(of: MemorySum) -> str:
+    """Tokens of cache, and requests of that length."""
+    tokens = "any number of" if of.kv_tokens is None else f"{of.kv_tokens:,}"
+    return f"{tokens} tokens, {of.max_requests:,} requests of {of.request_tokens:,}"
+
+
 def _share(workload: Workload) -> str:
     reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
-    return f"{100 * workload.memory_utilization:g}% of the memory{reserve}{_caches(workload)}"
+    by = f", by {workload.memory.engine}" if workload.pool else ""
+    return f"{100 * workload.share:.4g}% of the memory{reserve}{by}{_caches(workload)}"
 
 
 def _caches(priced: Report | Workload) -> str:

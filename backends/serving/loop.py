@@ -19,6 +19,8 @@ from llmir.hw import Device
 class Loop(Workload):
     """Requests in flight, `generate` tokens old at most; a prompt is read beside the others' caches."""
 
+    pool = None  # what memory holds of requests of all ages, no engine's rule says
+
     def peak_bytes(self, batch: int) -> int:
         """The larger of a step that decodes all and of one that reads a prompt."""
         alone, sequences = replicas(self.program), batch // self.program.micro_batches

@@ -22,6 +22,7 @@ FACTS: dict[str, object] = {
     ),
     "turns": nan,
     "lengths": 1.0,
+    "harness_us": 0.0,
 }
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from llmir.errors import InputError, LlmirError
 
 from . import inputs, options, output
 from .command import command
+
+MEMORY = "memory"
 
 
 @command("explain", "One op: its equation, its costs in symbols and numbers, its time.")
@@ -24,28 +27,38 @@ from .command import command
 @options.lowering
 @options.draft
 @options.parallel
+@options.memory
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")
-def explain(**given: Any) -> None:
+@click.pass_context
+def explain(ctx: click.Context, /, **given: Any) -> None:
     """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`
-    shows, such as layer.qkv_proj or qkv_proj; engine_overhead and bubble are rows too.
+    shows, such as layer.qkv_proj or qkv_proj; engine_overhead and bubble are rows too. memory is the sum of
+    the device's memory, as the engine's log has it.
 
     \b
     llmir explain llama3.1-8b qkv_proj --hw h100-sxm --batch 8
     llmir explain qwen3-30b-a3b experts_gate_up --phase decode --batch 32
     llmir explain llama3.1-8b scores --attention eager
     llmir explain llama3.1-8b engine_overhead --phase decode --batch 8
+    llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
     from llmir import api
     from llmir.backends.analysis.explain import Explanation
+    from llmir.backends.analysis.memory_sum import MemorySum
 
-    form = output.choose(given["output_file"], given["form"], Explanation)
+    sums = given["op"] == MEMORY
+    form = output.choose(given["output_file"], given["form"], MemorySum if sums else Explanation)
+    _check(ctx, ("phase",) if sums else options.MEMORY, given["op"])
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
     job = inputs.workload(program, given)
+    if sums:
+        output.result(job.memory, form, given["output_file"])
+        return
     try:
         explanation = api.explain(job, given["op"], phase=given["phase"])
     except InputError as error:
@@ -53,6 +66,14 @@ def explain(**given: Any) -> None:
         raise InputError(f"{error}{hint}") from None
     output.result(explanation, form, given["output_file"])
     output.note(*job.notes)
+
+
+def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
+    """`InputError` for options that can do nothing for what is explained."""
+    for name in idle:
+        if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            says = "of a step, and memory is of all" if op == MEMORY else "of memory, which no op depends on"
+            raise InputError(f"--{name.replace('_', '-')}: is {says}; leave it out")
 
 
 def _hint(given: dict[str, Any]) -> str:

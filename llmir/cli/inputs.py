@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmir.pipeline import Step
 
 PRICING = ("cost", "engine", "efficiency")
+LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens")
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
@@ -125,11 +126,13 @@ def _stages(given: Mapping[str, Any]) -> list[Pass]:
 
 
 def _route(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that makes some experts more popular, as `--routing-skew` asks for."""
+    """The pass by which tokens choose experts in another way, as `--routing` or `--routing-skew` asks for."""
     from llmir.passes.route import Route
 
-    skew = given.get("routing_skew")
-    return [] if skew is None else [Route(skew)]
+    skew, law = given.get("routing_skew"), given.get("routing")
+    if skew is not None and law is not None:
+        raise InputError("--routing-skew: --routing says how tokens choose experts, leave one of them out")
+    return [] if skew is None and law is None else [Route(skew or 0.0, law or "")]
 
 
 def _shard(given: Mapping[str, Any]) -> list[Pass]:
@@ -183,7 +186,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         program,
         hardware(given, program),
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
-        memory_utilization=given.get("memory_utilization", 0.9),
         reserve_bytes=given.get("reserve", 0),
         cache_policy=given.get("cache_policy", "exact"),
+        **{name: given[name] for name in LIMITS if name in given},
     )

@@ -109,10 +109,15 @@ parallel = _stack(
     ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
+        "--routing",
+        metavar="LAW",
+        help="How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:S) …; the "
+        "busiest rank is priced.  [default: chance]",
+    ),
+    click.option(
         "--routing-skew",
         type=of_pass("route", "skew", shown="S"),
-        help="Experts' popularity falls as rank^-S, and the busiest rank is priced.  [default: 0, all "
-        "are as popular]",
+        help="The same as --routing zipf:S, popularity that falls as rank^-S; 0 is chance.",
     ),
 )
 
@@ -169,13 +174,33 @@ workload = _stack(
     ),
 )
 
+MEMORY = (
+    *("memory_utilization", "reserve", "cache_policy"),
+    *("max_model_len", "max_num_seqs", "max_batched_tokens"),
+)
+
 memory = _stack(
     click.option(
         "--memory-utilization",
         type=of_workload("memory_utilization", shown="SHARE"),
-        default=0.9,
-        show_default=True,
-        help="Share of the device's memory that may be used.",
+        help="Share of the device's memory that may be used, by the engine's rule.  [default: the engine's; "
+        "0.9 without one]",
+    ),
+    click.option(
+        "--max-model-len",
+        type=of_workload("max_model_len"),
+        help="Tokens of the longest request that memory is counted for.  [default: prompt and answer]",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=of_workload("max_num_seqs"),
+        help="Sequences that the engine runs at once, of each data-parallel rank.  [default: the engine's, "
+        "or as many as there are]",
+    ),
+    click.option(
+        "--max-batched-tokens",
+        type=of_workload("max_batched_tokens"),
+        help="Tokens in a step of the engine, which its activations are those of.  [default: the engine's]",
     ),
     click.option(
         "--reserve",

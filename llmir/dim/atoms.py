@@ -150,13 +150,13 @@ class Max(Atom):
 class Distinct(Atom):
     """How many of `held` experts are expected to be touched by `tokens` that choose `chosen` of `experts`.
 
-    Under another law than chance it is what the rank that the law speaks of touches, one of experts/held.
+    Where ranks hold a part of them each, it is what the rank touches that touches most, one of experts/held.
     """
 
     name = "distinct"
     about = (
-        "distinct(held, k, n, E) = held·(1 − (1 − k/E)^n), the experts that n tokens are expected to touch; "
-        "by a law at the end, those of the busiest of E/held ranks"
+        "distinct(held, k, n, E), the experts that n tokens are expected to touch: by chance "
+        "E·(1 − (1 − k/E)^n) of all; where ranks share them, those of the busiest of E/held ranks"
     )
 
     held: int
@@ -179,7 +179,7 @@ class Routed(Atom):
     tokens: Size
     chosen: int
     experts: int
-    law: Law
+    law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
         """All of them."""
@@ -197,7 +197,7 @@ class Busiest(Atom):
     chosen: int
     tokens: Size
     experts: int
-    law: Law
+    law: Law = CHANCE
 
     def at(self, value: Values) -> Number:
         """As the law says."""
@@ -254,7 +254,7 @@ def ceildiv(a: Size, by: int) -> Size:
 
 
 def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
-    """How many of `held` experts are expected to be touched: held·(1−(1−k/E)^n), or as another law says.
+    """How many of `held` experts are expected to be touched: E·(1−(1−k/E)^n) of all, or as another law says.
 
     n tokens choose k of E `experts`; by default all of them are held (`Distinct`).
     """

@@ -242,7 +242,7 @@ class AllToAll(Collective):
     """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
 
     Rows are split over the same axes before and after: evenly by token, and by expert as the law `routing`
-    says where tokens choose among `experts`, `top_k` each.
+    says of tokens that choose among `experts`, `top_k` each.
     """
 
     opcode = "all_to_all"
@@ -253,9 +253,9 @@ class AllToAll(Collective):
     experts: int = 0
     routing: str = str(CHANCE)
 
-    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+    def routed_by(self, law: str) -> Op:
         """The rows of a rank's experts are as many as that law says."""
-        return replace(self, routing=law, experts=experts, top_k=top_k)
+        return replace(self, routing=law)
 
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""
@@ -265,7 +265,7 @@ class AllToAll(Collective):
             raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
         rows = even(x.shape[0])
         by = law(self.routing)
-        if self.to == "experts" and by != CHANCE:
+        if self.to == "experts" and self.experts:
             if self.top_k < 1:
                 raise VerifyError(f"all_to_all: tokens choose at least 1 expert, got {self.top_k}")
             rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, by)

@@ -40,13 +40,13 @@ class Dispatch(Op):
     takes: ClassVar[tuple[str, ...]] = ("x", "chosen")
     copies = MappingProxyType({0: 0, 1: 1})
 
+    experts: int
     over: tuple[str, ...] = ()
-    experts: int = 0
     routing: str = str(CHANCE)
 
-    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
+    def routed_by(self, law: str) -> Op:
         """The rows of a rank's experts are as many as that law says."""
-        return replace(self, routing=law, experts=experts)
+        return replace(self, routing=law)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
@@ -91,8 +91,8 @@ class GroupedLinear(Op):
 
     Operands are rows, one weight per result, the rows' experts and, if at all, one bias per result. `top_k`
     is how many rows a token has, `to` the type of the results if not that of the rows. Reads the weights of
-    the experts that are touched: by chance E·(1−(1−k/E)^tokens) are expected, by another law of `routing` as
-    many as that says.
+    the experts that are touched: of all of them E·(1−(1−k/E)^tokens) are expected by chance, of a rank's or
+    by another law of `routing` as many as that says.
     """
 
     opcode = "grouped_linear"
@@ -106,8 +106,8 @@ class GroupedLinear(Op):
     to: str = ""
     routing: str = str(CHANCE)
 
-    def routed_by(self, law: str, experts: int, top_k: int) -> Op:
-        """What experts are touched is as that law says; how many there are, it knows."""
+    def routed_by(self, law: str) -> Op:
+        """What experts are touched is as that law says."""
         return replace(self, routing=law)
 
     @property

@@ -1,6 +1,7 @@
 """How tokens choose experts: laws, from which come the rows of a rank and the experts that they touch."""
 
-from .even import Arrived, Chance, Even, Groups
+from .chance import Chance
+from .even import Arrived, Even, Groups
 from .law import Law, Number, law
 from .power_law import PowerLaw
 from .zipf import Zipf

@@ -1,8 +1,7 @@
-"""Routing that prefers no expert: by chance, dealt out, and dealt out behind a router or an exchange."""
+"""Routing whose loads are dealt out: evenly, or so behind a router or an exchange."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,39 +9,6 @@ import numpy as np
 
 from ..errors import VerifyError
 from .law import Law, Number, whole
-
-
-@dataclass(frozen=True)
-class Chance(Law):
-    """Each token chooses at random, independently, with every expert as likely; ranks have equal shares.
-
-    A given expert is missed by n tokens with probability (1 − k/E)^n. That some rank is the busiest by
-    chance is left out (`zipf(0)` has it).
-    """
-
-    word: ClassVar[str] = "chance"
-
-    @property
-    def about(self) -> str:
-        """As a report says it."""
-        return "tokens choose experts at random, and ranks have equal shares"
-
-    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """An equal share, rounded up."""
-        return -(-tokens * chosen // ranks)
-
-    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """held·(1 − (1 − k/E)^n).
-
-        >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
-        [8.0, 51.6, 111.8, 128.0, 128.0]
-        """
-        if chosen >= experts:
-            return held * (tokens > 0)
-        miss = math.log1p(-chosen / experts)
-        if isinstance(tokens, np.ndarray):
-            return -held * np.expm1(tokens * miss)
-        return -held * math.expm1(tokens * miss)
 
 
 @dataclass(frozen=True)

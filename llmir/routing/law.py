@@ -68,15 +68,16 @@ def whole(rows: Number, tokens: Number) -> Number:
 
 @lru_cache(maxsize=256)
 def law(text: str) -> Law:
-    """The law that prints as `text`; VerifyError if none does.
+    """The law that prints as `text`; its one parameter may follow a colon. VerifyError if none does.
 
-    >>> law("zipf(0.5)"), str(law("arrived(8, even)"))
-    (Zipf(skew=0.5), 'arrived(8, even)')
+    >>> law("zipf(0.5)") == law("zipf:0.5"), str(law("arrived(8, even)"))
+    (True, 'arrived(8, even)')
     """
     try:
         if not isinstance(text, str) or len(text) > _LONGEST:
             raise TypeError(text)
-        return _build(expression(text))
+        word, colon, one = text.partition(":")
+        return _build(expression(f"{word}({one})" if colon else text))
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         known = ", ".join(_form(known) for known in LAWS.values())
         raise VerifyError(f"routing {str(text)[:_LONGEST]!r}: expected one of {known}") from None

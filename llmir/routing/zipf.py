@@ -17,6 +17,7 @@ import numpy as np
 
 from ..frozen import read_only
 from .law import Array, Law, Number, parameter, whole
+from .maximum import excess
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts
 _STEP = 0.05  # popularities that differ by less are taken together; the sum over them is off by under 0.1%
@@ -48,7 +49,7 @@ class Zipf(Law):
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
 
         A rank's rows are the sum over its experts of how many tokens chose each. Second and third cumulants
-        of that sum, over what tokens choose and where experts lie, give the expected maximum (`_excess`); it
+        of that sum, over what tokens choose and where experts lie, give the expected maximum (`excess`); it
         is at least what the rank of the most popular expert expects.
         """
         if ranks == 1:
@@ -60,7 +61,7 @@ class Zipf(Law):
         second = n * noise.sum() + n**2 * (off**2).sum()
         third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
         hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
-        rows = n * chosen / ranks + _excess(second / ranks, third / ranks, ranks)
+        rows = n * chosen / ranks + excess(second / ranks, third / ranks, ranks)
         rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
         return whole(np.maximum(rows, n * chosen / ranks), tokens)
 
@@ -68,7 +69,7 @@ class Zipf(Law):
         """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
 
         Experts that are touched are spread over ranks as if drawn without replacement, and the expected
-        maximum is that of `_excess`.
+        maximum is that of `excess`.
 
         >>> [round(Zipf(1.0).distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
         [8.0, 38.1, 82.4, 121.8, 128.0]
@@ -81,7 +82,7 @@ class Zipf(Law):
         if held < experts:
             share = touched / experts
             variance = held * share * (1 - share)
-            mean = mean + _excess(variance, variance * (1 - 2 * share), experts // held)
+            mean = mean + excess(variance, variance * (1 - 2 * share), experts // held)
             mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
         return mean if isinstance(mean, np.ndarray) else float(mean)
 
@@ -115,30 +116,3 @@ def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], 
     _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
     means = np.bincount(which, p) / counts
     return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
-
-
-def _excess(second: Number, third: Number, ranks: int) -> Number:
-    """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
-
-    As of gamma variables with this variance and skewness g, which are (2/g)·((1 − g²/36 + g·z/6)³ − 1)
-    deviations above their mean where a normal variable is z (Wilson & Hilferty 1931). That the sums have one
-    total lowers the variance of each and makes them differ more: the two cancel.
-    """
-    deviation = np.sqrt(np.maximum(second, _TINY))
-    skewness = third / deviation**3
-    g = np.where(np.abs(skewness) < 1e-4, 1e-4, skewness)
-    z1, z2, z3 = _normal_maximum(ranks)
-    a, b = 1 - g**2 / 36, g / 6
-    cube = a**3 + 3 * a**2 * b * z1 + 3 * a * b**2 * z2 + b**3 * z3
-    return np.maximum(deviation * 2 / g * (cube - 1), 0)
-
-
-@lru_cache(maxsize=256)
-def _normal_maximum(count: int) -> tuple[float, float, float]:
-    """The first three moments of the largest of `count` standard normal variables, by quadrature."""
-    z, step = np.linspace(-10, 10, 20001, retstep=True)
-    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    below = np.clip(np.cumsum(density) * step, 0, 1)
-    weights = count * density * below ** (count - 1) * step
-    first, second, third = (float((z**i * weights).sum()) for i in (1, 2, 3))
-    return first, second, third

@@ -13,7 +13,7 @@ from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
-from .stream import Stream, StreamShape
+from .stream import Elementwise, Stream, StreamShape
 
 import_all(__name__)  # each file registers its families, and the ops that it prices
 
@@ -27,6 +27,7 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
+    "Elementwise",
     "Exchange",
     "Gemm",
     "GemmShape",

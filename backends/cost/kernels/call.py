@@ -29,13 +29,15 @@ class Call:
     """One execution of an op as a kernel sees it: `families` of kernels, the best first, and its shape.
 
     `part` is the method of a kernel that is a whole layer's, of which the op is a part. Kernels that were
-    fitted to other shapes than the op's are `strange` to it: that is added to their mean relative error.
+    fitted to other shapes than the op's are `strange` to it: that is added to their mean relative error, as
+    is the `doubt` of a physics that was fitted to others of the ops that it is of.
     """
 
     families: tuple[str, ...]
     shape: Shape
     part: str = "seconds"
     strange: float = 0.0
+    doubt: float = 0.0
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

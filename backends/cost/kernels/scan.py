@@ -134,7 +134,7 @@ def update(row: Row) -> Call:
     left = (new - 1) * state.bytes if chunk == 1 else 0
     moved, one = row.read + row.write + left, new if chunk > 1 else 1
     shape = UpdateShape(product(state.shape[:-2]), moved, new=one, flops=row.work.vector)
-    return Call((*_families(row, "update"), "add"), shape)
+    return Call((*_families(row, "update"), "stream"), shape)
 
 
 @prices("scan")
@@ -158,10 +158,10 @@ def _channels(row: Row) -> tuple[Any, Any]:
 @prices(*CONVS)
 def conv_update(row: Row) -> Call:
     """Of one new token."""
-    return Call(("conv_update", "conv", "add"), UpdateShape(*_channels(row), new=row.shape.shape[1]))
+    return Call(("conv_update", "conv", "stream"), UpdateShape(*_channels(row), new=row.shape.shape[1]))
 
 
 @prices(*CONVS)
 def conv(row: Row) -> Call:
     """Of any."""
-    return Call(("conv", "add"), StreamShape(*_channels(row)))
+    return Call(("conv", "stream"), StreamShape(*_channels(row)))

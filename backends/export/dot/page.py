@@ -116,7 +116,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
         peak, capacity, fits = float(job.peak_bytes(job.batch)), job.capacity_bytes, job.fits
         times = [" ".join(row) for row in facts.rates(job)]
     else:
-        peak, capacity = float(job.peak_memory_bytes), float(job.device.memory_bytes)
+        peak, capacity = float(job.peak_memory_bytes), float(job.device.capacity_bytes)
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
     step = job.prefill if isinstance(job, Workload) else job
     if step.cost_model != "ideal":

@@ -88,7 +88,8 @@ def clock(points: Sequence[Points], device: Device) -> Clock:
             family = own(call.families[0], device)
             key = family, call.part, type(call.shape), words
             made.setdefault(key, []).append(Term(family, whole, least, numbers))
-    return Clock(device, tuple(map(_joined, made.values())), count)
+    harness = [np.broadcast_to(group.harness, len(group.rows)) for group in points]
+    return Clock(device, tuple(map(_joined, made.values())), count, np.concatenate(harness))
 
 
 def _joined(terms: Sequence[Term]) -> Term:

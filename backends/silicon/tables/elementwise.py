@@ -25,26 +25,34 @@ Build = Callable[..., Any]
 def _row(op: str, operands: int = 1, weights: int = 0, **options: Any) -> Build:
     """`m` rows of `n` values."""
 
-    def build(b: Builder, type: str) -> Value:
+    def build(b: Builder, type: str, turns: int) -> Value:
         x = [b.input(f"{type}[m, n]", name=f"x{i}") for i in range(operands)]
-        w = [b.weight(f"{type}[n]", name=f"w{i}") for i in range(weights)]
+        w = [b.weight(f"{type}[n]", name=f"w{i}", turns=turns) for i in range(weights)]
         found = getattr(b, op)(*x, *w, **options)
         return found if isinstance(found, Value) else found[0]
 
     return build
 
 
-def _rope(b: Builder, type: str) -> Value:
+def _rope(b: Builder, type: str, turns: int) -> Value:
     """The query and key heads of `m` tokens, `n` values of each in all."""
     return b.rope(b.input(f"{type}[1, m, n]", name="x"))
 
 
-def _appended(b: Builder, type: str) -> Value:
+def _appended(b: Builder, type: str, turns: int) -> Value:
     """The same of `n` queries, keys and values each, which go to the cache."""
     q = b.input(f"{type}[1, m, 1, 1, n]", name="q")
     k, v = (b.input(f"{type}[1, m, 1, n]", name=name) for name in "kv")
     caches = (b.cache(f"{type}[1, p, 1, n]", name=f"{name}_cache") for name in "kv")
     return b.rope_append(q, k, v, *caches)[0]
+
+
+def _apart(b: Builder, type: str, turns: int) -> Value:
+    """What rotates these queries and keys, and what writes keys and values to the cache: two kernels."""
+    b.output(b.rope(b.input(f"{type}[1, m, 2, n]", name="qk")))
+    return b.append(
+        b.cache(f"{type}[1, p, 2, n]", name="kv_cache"), b.input(f"{type}[1, m, 2, n]", name="kv")
+    )
 
 
 # A table's word -> what it is. Of a gelu the bytes are those of any activation of one operand.
@@ -59,6 +67,7 @@ OPS: dict[str, Build] = {
     "gelu": _row("silu"),
     "attn_rope": _rope,
     "rope_append": _appended,
+    "rope+append": _apart,
     "scale_matrix": _row("quantize", to=FP8),
     "static": _row("quantize", to=FP8, static=True),
 }
@@ -71,12 +80,12 @@ class Elementwise(Kernels):
     numbers = columns("rows", "cols")
     words = (*WHOSE, "dtype", "op")
     more = (*MORE, "timing")
-    key = ("timed", "dtype")
+    key = ("timed", "dtype", "turns")
 
     def completed(self, rows: Table, device: Device) -> Table:
         """What is timed is what the table names unless its source says otherwise."""
         timed = np.where(rows["timed"] == "", rows["op"], rows["timed"])
-        return Table({**rows.columns, "timed": timed})
+        return Table({**rows.columns, "timed": timed, "turns": np.nan_to_num(rows["turns"])})
 
     def program(self, *key: Any) -> Program:
         """Mostly one op."""
@@ -84,18 +93,18 @@ class Elementwise(Kernels):
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Rows and columns, a third of these for each of queries, keys and values, after one token."""
-        each = rows["cols"] / np.where(rows["timed"] == "rope_append", 3, 1)
+        each = rows["cols"] / np.where(rows["op"] == "rope_append", 3, 1)
         return {"m": rows["rows"], "n": each, "p": np.ones(len(rows))}
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
-        """All of a width; of what has a scale or a sum a row, all of as many rows."""
-        by_rows = np.isin(rows["op"].astype(str), ("rms_norm", "add_rms_norm", "softmax", "add"))
-        by_rows |= np.char.endswith(rows["op"].astype(str), "layernorm")
+        """All of a width; of what has a scale or a sum a row, all of as many rows, where these differ."""
+        by_rows = np.array([op in ("softmax", "add") or "norm" in op for op in rows["op"]])
+        by_rows &= len(set(rows["rows"])) > 1
         return list(zip(by_rows, np.where(by_rows, rows["rows"], rows["cols"]), strict=True))
 
 
 @lru_cache(maxsize=256)
-def elementwise(timed: str, dtype: str) -> Program:
+def elementwise(timed: str, dtype: str, turns: int = 0) -> Program:
     """What is timed, of so many rows and columns; of what is narrowed the table's type is the result's."""
     if timed not in OPS:
         raise InputError(f"no op is a {timed!r}")
@@ -103,5 +112,5 @@ def elementwise(timed: str, dtype: str) -> Program:
     if not type:
         raise InputError(f"dtype {dtype!r} of an elementwise op is not known")
     b = Builder()
-    b.output(OPS[timed](b, type))
+    b.output(OPS[timed](b, type, int(turns)))
     return Program(timed, {"main": b.graph()})

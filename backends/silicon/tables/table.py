@@ -33,13 +33,17 @@ FORMATS: Kind[Format] = Kind("measured table", "llmir.backends.silicon.tables")
 
 @dataclass(frozen=True)
 class Points:
-    """Rows of a table that one program prices: their numbers in it, and the values of the symbols."""
+    """Rows of a table that one program prices: their numbers in it, and the values of the symbols.
+
+    `harness` is what the benchmark adds to each, in seconds.
+    """
 
     kind: str
     program: Program
     rows: Array
     at: Binding
     untimed: frozenset[str] = frozenset()
+    harness: Array | float = 0.0
 
     def prices(self, model: Model) -> tuple[Price, ...]:
         """What the model makes of each op."""
@@ -148,7 +152,8 @@ class Kernels(Format, ABC):
             except LlmirError as error:
                 yield Refusal(kind, at, str(error))
                 continue
-            yield Points(kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made))
+            harness = rows["harness_us"][at] * 1e-6
+            yield Points(kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made), harness)
 
 
 def header(path: Path) -> list[str]:

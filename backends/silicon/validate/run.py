@@ -135,7 +135,8 @@ def _points(
     basis, band = trust(times, [price.basis for price in held], [price.error for price in held])
     measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
-    columns = measured, np.sum(times, axis=0), least.seconds, np.broadcast_to(band, len(at)), rules
+    will, band = np.sum(times, axis=0) + points.harness, np.broadcast_to(band, len(at))
+    columns = measured, will, least.seconds, band, rules
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
         figures = float(was), float(will), float(bound), basis, float(sure), rule
         yield file.judged(i, points.kind, LATENCY, *figures)

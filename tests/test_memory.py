@@ -1,0 +1,265 @@
+"""Memory as engines hold it: closed forms, what public logs say, and what must never happen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir import hw
+from llmir.backends.analysis.memory_sum import MemorySum
+from llmir.errors import HardwareError, InputError
+from llmir.graph import Program
+from llmir.hw.sections.memory import EngineMemory, Releases
+
+from .commands import Run, runner
+
+GIB = 2**30
+BLOCK = 16 * 2 * 32 * 8 * 128 * 2  # of Llama-3.1-8B: tokens, keys and values, layers, heads, head size, bf16
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in a folder of its own."""
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def built(model: str = "llama3.1-8b", *before: str, after: str = "") -> Program:
+    return llmir.run(llmir.load(model), [*before, llmir.DEFAULT_PIPELINE, *([after] if after else [])])
+
+
+def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> MemorySum:
+    return llmir.workload(program, device, **{"engine": "vllm", **options}).memory
+
+
+def test_the_terms_of_a_known_model_are_closed_forms() -> None:
+    rule = hw.engine("vllm").section(Releases).at()  # type: ignore[union-attr]
+    found = memory(built(), memory_utilization=0.95)
+    assert found.physical_bytes == round(79.19 * GIB)
+    assert found.weight_bytes == 2 * 8_030_261_248
+    logits, hidden = 1024 * 128256, (8192 + 2 * 1024) * 4096
+    made = logits * (2 + 4 * 3) + 132 * 128256 * 4 + 2 * hidden  # bf16 and fp32; a row on each SM
+    assert found.activation_bytes == pytest.approx(made + rule.kept_bytes, abs=1)
+    left = 0.95 * found.physical_bytes - found.weight_bytes - found.activation_bytes - found.overhead_bytes
+    assert found.usable_bytes == pytest.approx(0.95 * found.physical_bytes, abs=1)
+    assert found.kv_bytes == pytest.approx(left, abs=2)
+    assert found.kv_tokens == 16 * (found.kv_bytes // BLOCK)
+    assert found.max_requests == found.kv_bytes // (BLOCK // 16 * 2176)  # of 2,175 tokens, in whole blocks
+
+
+# What public logs say ("GPU KV cache size", "KV Cache is allocated. #tokens"), to the share that is near.
+LOGS: list[tuple[str, list[str], str, str, dict[str, Any], int, float]] = [
+    ("llama3.1-8b", [], "", "vllm@0.19", {"memory_utilization": 0.95}, 476_016, 0.002),
+    ("llama3.1-8b", ["quantize{kv=fp8}"], "", "vllm@0.19", {"memory_utilization": 0.95}, 952_032, 0.002),
+    ("gemma2-9b", [], "", "vllm@0.19", {"memory_utilization": 0.95}, 168_880, 0.002),
+    ("mixtral-8x7b", [], "shard{tp=2}", "vllm@0.19", {"memory_utilization": 0.95}, 465_936, 0.002),
+    ("llama3.1-8b", [], "shard{tp=4}", "vllm@0.19", {"memory_utilization": 0.95}, 2_209_792, 0.002),
+    ("llama3.1-8b", ["stages{pp=4}"], "", "vllm@0.19", {"memory_utilization": 0.95}, 2_257_264, 0.005),
+    # sgl-project/sglang and vllm-project/vllm#21348, in blocks of 128 × 128, on 4 × H100
+    (
+        "qwen3-235b-a22b",
+        ["quantize{weights=fp8_b128x128, activations=fp8}"],
+        *("shard{tp=4}", "sglang", {"memory_utilization": 0.93}),
+        *(367_404, 0.01),
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "before", "after", "engine", "options", "tokens", "near"), LOGS)
+def test_tokens_are_those_of_public_logs(
+    model: str,
+    before: list[str],
+    after: str,
+    engine: str,
+    options: dict[str, Any],
+    tokens: int,
+    near: float,
+) -> None:
+    found = memory(built(model, *before, after=after), engine=engine, **options)
+    assert found.kv_tokens == pytest.approx(tokens, rel=near)
+
+
+def test_each_rule_divides_memory_as_its_engine_says() -> None:
+    """KV = u·P − W − A − O of vLLM, u·(P − O) − W of SGLang, u·(P − W − A − O) of TensorRT-LLM."""
+    program, u = built(), 0.8
+    parts = {e: memory(program, engine=e, memory_utilization=u) for e in ("vllm", "sglang", "trtllm")}
+    kv = {
+        "vllm": lambda m: u * m.physical_bytes - m.weight_bytes - m.activation_bytes - m.overhead_bytes,
+        "sglang": lambda m: u * (m.physical_bytes - m.overhead_bytes) - m.weight_bytes,
+        "trtllm": lambda m: u * (m.physical_bytes - m.weight_bytes - m.activation_bytes - m.overhead_bytes),
+    }
+    for engine, found in parts.items():
+        assert found.kv_bytes == pytest.approx(kv[engine](found), abs=4), engine
+        assert found.kv_tokens is not None
+        assert found.kv_tokens % found.block == 0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.12", "vllm@0.6", "sglang", "trtllm"])
+def test_what_is_taken_is_missing_and_what_is_given_is_there(engine: str) -> None:
+    program = built()
+
+    def tokens(**options: Any) -> int:
+        found = memory(program, engine=engine, **options).kv_tokens
+        assert found is not None
+        return found
+
+    shares = [tokens(memory_utilization=u) for u in (0.3, 0.5, 0.9, 0.92, 1.0)]
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1]
+    for option in ("max_batched_tokens", "max_num_seqs"):
+        fixed = {"max_batched_tokens": 16384} if option == "max_num_seqs" else {"max_num_seqs": 16}
+        found = [tokens(**{**fixed, option: n}) for n in (16, 256, 2048, 4096)]
+        assert found == sorted(found, reverse=True), option
+    assert tokens(reserve_bytes=GIB) <= tokens() - GIB // BLOCK * 16 + 32
+    assert tokens(max_model_len=8192) <= tokens()
+
+
+def test_ranks_hold_more_together() -> None:
+    one, two, four = (memory(built(after=f"shard{{tp={tp}}}" if tp > 1 else "")) for tp in (1, 2, 4))
+    assert one.kv_tokens and two.kv_tokens and four.kv_tokens
+    assert 2 * one.kv_tokens < two.kv_tokens < four.kv_tokens / 2 * 1.1
+    copies = memory(built(after="shard{dp=2}"))
+    assert copies.kv_tokens == 2 * one.kv_tokens
+    assert copies.max_requests == 2 * one.max_requests
+
+
+def test_the_fullest_batch_fits_and_one_more_does_not() -> None:
+    job = llmir.workload(built(), "h100-sxm", engine="vllm", prompt=4000, generate=97)
+    assert job.peak_bytes(job.max_batch) <= job.capacity_bytes < job.peak_bytes(job.max_batch + 1)
+    assert job.max_batch == job.memory.max_requests
+    for batch, fits in ((job.max_batch, True), (job.max_batch + 1, False)):
+        again = llmir.workload(built(), "h100-sxm", engine="vllm", batch=batch, prompt=4000, generate=97)
+        assert again.fits is fits
+    few = llmir.workload(built(), "h100-sxm", engine="vllm", batch=9, max_num_seqs=8)
+    assert (few.fits, few.max_batch) == (False, 8)
+
+
+def test_what_counts_is_the_longest_request() -> None:
+    short, long = (memory(built(), max_model_len=n) for n in (None, 100_000))
+    assert (short.request_tokens, long.request_tokens) == (2048 + 128 - 1, 100_000)
+    assert short.kv_tokens == long.kv_tokens
+    assert long.max_requests == short.kv_tokens // 100_000
+
+
+def test_json_has_the_sum(run: Run) -> None:
+    data = json.loads(run("analyze", "llama3.1-8b", "--format", "json", "--max-model-len", "8192").out)
+    found = data["memory"]
+    parts = ("weight_bytes", "activation_bytes", "overhead_bytes", "kv_bytes")
+    assert found["usable_bytes"] == pytest.approx(sum(found[p] for p in parts), abs=4)
+    assert found["physical_bytes"] < found["nominal_bytes"]
+    assert (found["max_requests"], found["request_tokens"]) == (found["kv_tokens"] // 8192, 8192)
+    assert json.loads(run("explain", "llama3.1-8b", "memory", "--format", "json").out)["kv_bytes"]
+
+
+def test_without_an_engine_all_requests_are_read_in_one_step() -> None:
+    job = llmir.workload(built(), "h100-sxm", batch=8, cost="ideal")
+    assert job.memory.engine is None
+    assert job.memory.activation_bytes == job.prefill.activation_peak_bytes
+    rest = job.capacity_bytes - job.memory.weight_bytes - job.memory.activation_bytes
+    assert job.memory.kv_bytes == pytest.approx(rest, abs=2)
+    assert job.memory.max_requests == job.max_batch
+
+
+def test_lines_are_those_of_the_log(run: Run) -> None:
+    out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
+    for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):
+        assert term in out
+    nominal = run("explain", "llama3.1-8b", "memory", "--hw", "h20", "--cost", "ideal").out
+    assert "96.00  nominal, what the driver gives is not known" in nominal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("analyze", "llama3.1-8b", "--max-num-seqs", "8", "--cost", "ideal"),
+            "max_num_seqs: is of an engine's step",
+        ),
+        (
+            ("analyze", "llama3.1-8b", "--max-batched-tokens", "8", "--max-num-seqs", "9"),
+            "fewer than 9 sequences",
+        ),
+        (
+            ("analyze", "llama3.1-8b", "--max-model-len", "2000"),
+            "max_model_len: 2,000, and prompt and answer have 2,176",
+        ),
+        (("analyze", "llama3.1-8b", "--max-num-seqs", "0"), "expected an integer from 1"),
+        (("explain", "llama3.1-8b", "qkv_proj", "--max-num-seqs", "8"), "--max-num-seqs: is of memory"),
+        (("explain", "llama3.1-8b", "memory", "--phase", "decode"), "--phase: is of a step"),
+    ],
+)
+def test_what_cannot_act_is_refused(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_size_of_ones_own_is_not_what_the_driver_gives_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extend: h100-sxm\nmemory_GiB: 94\n")
+    assert hw.load(path).capacity_bytes == 94 * GIB
+    path.write_text("extend: h100-sxm\nphysical_GiB: 79.5\n")
+    assert hw.load(path).capacity_bytes == round(79.5 * GIB)
+    path.write_text("extend: h100-sxm\nphysical_GiB: 81\n")
+    with pytest.raises(HardwareError, match="physical_GiB is more than the memory that there is"):
+        hw.load(path)
+
+
+@pytest.mark.parametrize("name", hw.names())
+def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
+    device = hw.load(name)
+    assert 0.9 * device.memory_bytes < device.capacity_bytes <= device.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        ("{rule: physical}", "expected the first release of each, such as \"0.17\", got 'rule'"),
+        ('{"1": {rule: half}}', "rule must be physical, static, free, got 'half'"),
+        ('{"1": {BASE, utilization: 1.5}}', "utilization must be a share up to 1"),
+        ('{"1": {BASE}}', "give one of utilization and aside"),
+        ('{"1": {BASE, utilization: 0.9, outside_GiB: {2: 1}}}', "outside_GiB must say it for tp 1"),
+        (
+            '{"1": {BASE, utilization: 0.9, budgets: [{tokens: 8, sequences: 8, unless: sm_80}]}}',
+            "the last must hold",
+        ),
+        ('{"1": {BASE, utilization: 0.9, sampler: -1}}', "sampler must be positive"),
+    ],
+)
+def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> None:
+    stated = {
+        "budgets": "[{tokens: 8, sequences: 8}]",
+        "outside_GiB": "{1: 0}",
+    }
+    more = ", ".join(f"{key}: {value}" for key, value in stated.items() if key not in memory)
+    base = f"rule: physical, block: 16, origin: me, {more}"
+    path = tmp_path / "mine.yaml"
+    host = "host: {origin: by hand, rows: 3, error_percent: 5, step_us: 5000}\n"
+    path.write_text(f"{host}memory: {memory.replace('BASE', base)}\n")
+    with pytest.raises(HardwareError) as error:
+        hw.engine(str(path))
+    assert says in str(error.value)
+
+
+def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text('extend: vllm\nmemory: {"0.17": {utilization: 0.5}}\n')
+    found = memory(built(), engine=str(path))
+    assert found.usable_bytes == pytest.approx(0.5 * found.physical_bytes, abs=1)
+
+
+def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
+    def sampler(version: str) -> float:
+        engine = hw.engine(f"vllm@{version}")
+        releases = engine.section(Releases)
+        assert releases
+        rule = releases.of(engine)
+        assert isinstance(rule, EngineMemory)
+        return rule.sampler
+
+    assert [sampler(v) for v in ("0.21", "0.17.1", "0.16", "0.8.4", "0.6")] == [3, 3, 9, 9, 9]
+    with pytest.raises(InputError, match="max_num_seqs"):
+        memory(built(), max_num_seqs=9, max_batched_tokens=8)
