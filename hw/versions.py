@@ -28,6 +28,7 @@ S = TypeVar("S")
 # returns an immutable value of a class of its own. Each is defined in a module of `hw/sections` of that name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.sections")
 section = SECTIONS.register
+_GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
 _NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
@@ -139,6 +140,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
     if "host" not in said:
         raise HardwareError(f"{where}: missing key host")
     of_host = dict(schema.mapping(said.pop("host"), f"{where}: host"))
+    of_host.pop(_GONE, None)
     others = of_host.pop(_OTHERS, None)
     elsewhere = 0.0 if others is None else schema.number(others, f"{where}: host.{_OTHERS}", 0.01)
     host = schema.fitted(of_host, f"{where}: host")

@@ -150,21 +150,31 @@ def workload(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
+    chunk: int | None = None,
+    cached: int = 0,
+    concurrency: int | None = None,
+    max_tpot_s: float | None = None,
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
-    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither.
-    `cache_policy`, `cost`, `engine` and `efficiency` are as in `analyze`. Memory is that of the engine:
-    `memory_utilization`, less `reserve_bytes`, is the share that it may use, `max_num_seqs` sequences and
-    `max_batched_tokens` tokens are its step, `max_model_len` the longest request; its own where they are not
-    stated.
+    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
+    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank (by default all).
+    `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users by the engine's
+    `chunk`, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory is that of the
+    engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and `max_batched_tokens`
+    are its step, `max_model_len` the longest request; else its own. All else is as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
     limits = max_model_len, max_num_seqs, max_batched_tokens
-    return Workload(program, model.device, *asked, model, cache_policy, *limits)
+    job = Workload(program, model.device, *asked, model, cache_policy, *limits, chunk, cached)
+    if concurrency is None and max_tpot_s is None:
+        return job
+    from .backends.serving.service import service
+
+    return service(job, concurrency, max_tpot_s)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:

@@ -41,6 +41,28 @@ class OpMethods:
         """
         return self._op("add_rms_norm", (x, y, weight), name, block, eps=eps, offset=offset)
 
+    def add_rms_norm_quantize(
+        self,
+        x: Value,
+        y: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        to: str = "",
+        static: bool = False,
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """(x + y, rms_norm(x + y) as `quantize` narrows it, into `to`): the residual is updated in place.
+
+        `* h!, * h!, h! -> * h!, * h!`
+        """
+        return self._op(
+            "add_rms_norm_quantize", (x, y, weight), name, block, eps=eps, offset=offset, to=to, static=static
+        )
+
     def all_gather(
         self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
     ) -> Value:
@@ -902,6 +924,31 @@ class OpMethods:
         """
         return self._op("rms_norm", (x, *weight), name, block, eps=eps, offset=offset, over=over)
 
+    def rms_norm_quantize(
+        self,
+        x: Value,
+        *weight: Value,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        over: int = 1,
+        to: str = "",
+        static: bool = False,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """rms_norm(x) as `quantize` narrows it, into the type `to`; the FLOPs of both."""
+        return self._op(
+            "rms_norm_quantize",
+            (x, *weight),
+            name,
+            block,
+            eps=eps,
+            offset=offset,
+            over=over,
+            to=to,
+            static=static,
+        )
+
     def rope(
         self,
         x: Value,
@@ -1473,3 +1520,10 @@ class OpMethods:
         `*, a!, a! -> *`
         """
         return self._op("xielu", (x, positive, negative), name, block)
+
+    def zeros(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+
+        `* -> *`
+        """
+        return self._op("zeros", (x,), name, block)

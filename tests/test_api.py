@@ -68,7 +68,8 @@ def test_a_table_for_pandas() -> None:
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.int64, np.uint64, np.array])
 def test_numpy_integers_are_integers(kind: Callable[[int], Any]) -> None:
     job = llmir.workload(llmir.load("llama3.1-8b"), "h100", batch=kind(2), prompt=kind(100), generate=kind(3))
-    assert json.loads(json.dumps(job.to_dict()))["workload"] == {"batch": 2, "prompt": 100, "generate": 3}
+    sizes = {"batch": 2, "prompt": 100, "generate": 3}
+    assert json.loads(json.dumps(job.to_dict()))["workload"].items() >= sizes.items()
     assert job.peak_bytes(1) == llmir.workload(
         llmir.load("llama3.1-8b"), "h100", prompt=100, generate=3
     ).peak_bytes(1)

@@ -116,7 +116,7 @@ def test_a_window_makes_prefill_linear() -> None:
 
 def test_few_queries_of_a_group_fill_one_tile_if_it_packs_them() -> None:
     shape = AttentionShape(512, 8, 0, 8, 8, 128)
-    apart, packed = (Prefill(tile_rows=64, packs=p).seconds(H100, shape) for p in (0, 1))
+    apart, packed = (Prefill(packs=p).seconds(H100, shape) for p in (0, 1))
     assert 4 < apart / packed < 8  # eight tiles or one; what moves is the same
 
 
@@ -208,8 +208,8 @@ def test_an_expert_with_one_row_more_than_a_tile_multiplies_two() -> None:
 
 
 def test_a_kernel_is_built_one_of_a_few_ways() -> None:
-    with pytest.raises(HardwareError, match=r"x\.tile_rows must be one of 16, 32, 64, 128, got 100"):
-        Prefill.of({"tile_rows": 100}, "x")
+    with pytest.raises(HardwareError, match=r"x\.packs must be one of 0, 1, got 0\.5"):
+        Prefill.of({"packs": 0.5}, "x")
 
 
 def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
@@ -221,9 +221,9 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
     ("made", "shape", "found_again"),
     [
         (
-            Prefill(matrix=0.5, bandwidth=0.4, block_us=2.5, launch_us=12, tile_rows=128, packs=1),
+            Prefill(matrix=0.5, bandwidth=0.4, block_us=2.5, launch_us=12, packs=1),
             AttentionShape(*drawn(1, (0, 8), (0, 14), (0, 1), (0, 4), (0, 4)), 128),
-            ("matrix", "launch_us", "tile_rows", "packs"),
+            ("matrix", "launch_us", "packs"),
         ),
         (
             Decode(bandwidth=0.7, block_us=3, launch_us=12, packs=32),

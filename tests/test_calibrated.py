@@ -196,16 +196,16 @@ def test_what_contradicts_itself(options: dict[str, Any], says: str) -> None:
 
 def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     text = 'origin: "by hand"\nrows: 3\nerror_percent: 5\nhidden: 0.5\nstep_us: 5000\nsequence_us: 1\n'
-    (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\ninterference: 1\n")
+    (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\n")
     shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
     assert shown.code == 0
     host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).overhead[
         "host_s"
     ]
     assert host == pytest.approx(5001e-6)
-    (tmp_path / "bad.yaml").write_text(text + "kernel_us: 1\ninterference: 9\n")
+    (tmp_path / "bad.yaml").write_text(text + "kernel_us: 900\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
-    assert (said.code, said.err) == (2, "error: engine bad.yaml.interference must be 0.1 to 2, got 9\n")
+    assert (said.code, said.err) == (2, "error: engine bad.yaml.kernel_us must be 0.1 to 300, got 900\n")
 
 
 def test_whole_runs_are_predicted() -> None:

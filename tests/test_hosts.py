@@ -28,7 +28,7 @@ def runs(host: Host, engine: str, span: tuple[str, ...], tps: tuple[int, ...], s
                 busy = kernels * random.uniform(3e-6, 30e-6)
                 step = StepShape(busy, kernels * 2.5e-6, kernels, batch, late)
                 prompt = StepShape(batch * busy, kernels * 2.5e-6, kernels, batch, late)
-                shape = RunShape(step.times(100), prompt.times(batch % 2), serving=False)
+                shape = RunShape(step.times(100), prompt.times(batch % 2))
                 seconds = float(host.seconds(H100, shape))
                 yield Run(engine, span, "H100-SXM", model, tp, shape, seconds)
 

@@ -31,7 +31,7 @@ ROOMS = {
     "cost": {"hw"},
     "analysis": {"cost", "hw"},
     "serving": {"cost", "analysis", "hw"},
-    "export": {"cost", "analysis", "hw"},
+    "export": {"cost", "analysis", "serving", "hw"},
     "silicon": {"cost", "analysis", "serving", "export", "hw"},
 }
 WRITTEN = "llmir/opmethods.py"  # by a script

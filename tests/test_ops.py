@@ -18,6 +18,7 @@ from llmir.tensor import Tensor, parse_tensor
 
 from .attention_cases import ATTENTION
 from .image_ops import IMAGES
+from .norm_ops import NORMS
 from .stream_ops import STREAMS
 
 AT = Binding(B=3, T=5, C=7)
@@ -269,6 +270,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     **ATTENTION,
     **STREAMS,
     **IMAGES,
+    **NORMS,
     "send": ({"to": 1}, ("bf16[B, T, 8]",), 0, 0, 2 * TOKENS * 8, 2 * TOKENS * 8),
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }

@@ -170,7 +170,7 @@ def test_options_round_trip() -> None:
     [
         (
             "fuse-atention",
-            "place-images, prune-tokens, quantize, route, shard, slice-sends, stages, unroll; did you mean",
+            "prune-tokens, quantize, rotate, route, shard, slice-sends, stages, unroll; did you mean",
         ),
         ("fuse{", "the brace does not close"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import llmir
 from llmir import hw
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model
-from llmir.backends.serving.loop import Loop, steady_step
+from llmir.backends.serving.closed import ClosedLoop
 from llmir.graph import Program
 
 H100 = hw.load("h100-sxm")
@@ -25,7 +26,8 @@ def built(*more: str) -> Program:
 def test_a_loop_reads_its_prompts_one_by_one() -> None:
     """Long prompts of many requests need no more memory beside the caches than that of one."""
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    loop, together = Loop(program, H100, 1, 30000, 100), Workload(program, H100, 1, 30000, 100, model=IDEAL)
+    together = Workload(program, H100, 1, 30000, 100, model=IDEAL)
+    loop = replace(together, chunk=30000)
     assert loop.peak_bytes(1) == together.peak_bytes(1)
     assert loop.max_batch > together.max_batch
     cache = 2 * 32 * 8 * 128 * 2  # bytes a token: keys and values, layers, heads, head size, bf16
@@ -35,7 +37,8 @@ def test_a_loop_reads_its_prompts_one_by_one() -> None:
 
 def test_a_loop_counts_what_all_micro_batches_hold() -> None:
     program = built("stages{pp=2, micro_batches=4}")
-    loop, together = Loop(program, H100, 4, 1000, 300), Workload(program, H100, 4, 1000, 300, model=IDEAL)
+    together = Workload(program, H100, 4, 1000, 300, model=IDEAL)
+    loop = replace(together, chunk=1000)
     assert loop.peak_bytes(4) <= together.peak_bytes(4)
     assert loop.max_batch >= together.max_batch
 
@@ -57,15 +60,11 @@ def test_no_pipeline_beats_the_bound_of_a_loop() -> None:
 
     def bound(micro_batches: int) -> float:
         program = built(f"stages{{pp=4, micro_batches={micro_batches}}}")
-
-        def step(batch: int, new: int, cached: int) -> llmir.Report:
-            parts = max(batch, micro_batches)
-            return llmir.analyze(program, "h100", batch=parts, new=new, context=cached, cost="ideal")
-
-        return steady_step(step, 64, 1000, 500).bound
+        job = llmir.workload(program, "h100", batch=4, prompt=1000, generate=500, cost="ideal")
+        return ClosedLoop(job, 64).bound_s(64)
 
     program = built("stages{pp=4, micro_batches=4}")
-    piped = llmir.analyze(program, "h100", batch=64, new=1, context=1250, cost="ideal")
+    piped = llmir.analyze(program, "h100", batch=64, new=1, context=1249, cost="ideal")
     assert bound(1) <= piped.period_s
 
 

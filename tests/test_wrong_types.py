@@ -105,9 +105,9 @@ IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0}
-LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
-CACHES = {"cache_policy": "exact"}
+JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
+CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
+LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
 
 
 def built(method: str, *arguments: Any, **named: Any) -> Any:
@@ -154,10 +154,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
-    "workload": (
-        llmir.workload,
-        {"program": PROGRAM, "hw": "h100-sxm", **JOB, **CACHES, **LIMITS, **PRICING},
-    ),
+    "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
+    "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),
     "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),

@@ -12,7 +12,7 @@ from llmir.backends.analysis.overhead import Term, terms
 from llmir.backends.analysis.overhead import find as find_overhead
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Exchange, Limit, Price, Row, limits
-from llmir.backends.cost.calibrated import Choice, Measured
+from llmir.backends.cost.calibrated import Fastest, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.dim import Mixed, Number, Size
@@ -339,7 +339,7 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
 
 def _kernel(report: Report, price: Price) -> Kernel | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    if isinstance(price, Choice) and not isinstance(report.at, Mixed):
+    if isinstance(price, Fastest) and not isinstance(report.at, Mixed):
         price = price.of(report.at) or price
     if not isinstance(price, Measured):
         return None

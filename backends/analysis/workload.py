@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -13,18 +13,16 @@ import numpy as np
 
 from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
+from llmir.backends.analysis.chunks import Chunk, chunks
+from llmir.backends.analysis.document import document
 from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.memory_sum import MemorySum, of_pool, of_steps
-from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.pool import CHUNK, Pool, most
-from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Model
 from llmir.backends.cost import model as usual
-from llmir.backends.cost.nodes import nodes
 from llmir.convert import MOST, stated
-from llmir.dim import Binding, falls
+from llmir.dim import Binding, Number, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
@@ -42,16 +40,24 @@ def _between(least: float, most: float, *, above: bool = False, default: Any = M
     return field(default=default, metadata={"least": least, "most": most, "above": above})
 
 
+def _largest(steps: Sequence[Chunk]) -> Chunk:
+    return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
+
+
 @dataclass(frozen=True, eq=False)
 class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
-    Prefill yields token 1. Decode step i = 1 … generate−1 has length + i − 1 tokens cached; `decode` is the
-    last of them, and None when one token is all there is. Memory is used as the engine does that is priced
-    (`analysis.pool`), else up to `memory_utilization` of the device, by default 0.9; less `reserve_bytes`.
-    `cache_policy` says what is reserved for caches: their `exact` bytes, or as engines do that are `paged` or
-    `unified` (`analysis.caches`). `max_model_len` tokens has a request at most that memory is counted for,
-    by default as many as these; `max_num_seqs` and `max_batched_tokens` are limits of an engine's step.
+    Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
+    `chunk` tokens on each data-parallel rank (by default in one), and yields token 1; `prefill` is the
+    largest of its steps, and of equal ones the last. Decode step i = 1 … generate−1 has length + i − 1 tokens
+    cached; `decode` is the last of them, and None when one token is all there is.
+
+    Memory is used as the engine does that is priced (`analysis.pool`), else up to `memory_utilization` of the
+    device, by default 0.9; less `reserve_bytes`. `cache_policy` says what is reserved for caches: their
+    `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`). `max_model_len` tokens
+    has a request at most that memory is counted for, by default as many as these; `max_num_seqs` and
+    `max_batched_tokens` (by default `chunk`) are limits of an engine's step.
 
     Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
     """
@@ -68,6 +74,8 @@ class Workload(Record, Result):
     max_model_len: int | None = _between(1, LONGEST, default=None)
     max_num_seqs: int | None = _between(1, _MOST, default=None)
     max_batched_tokens: int | None = _between(1, LONGEST, default=None)
+    chunk: int | None = _between(1, _MOST, default=None)
+    cached: int = _between(0, LONGEST, default=0)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -83,6 +91,7 @@ class Workload(Record, Result):
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
             raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+        self._readable()
         longest = self.length + self.generate
         if self.max_model_len is not None and self.max_model_len < longest:
             asked = f"prompt and answer have {longest:,} tokens"
@@ -95,8 +104,24 @@ class Workload(Record, Result):
             nothing = f"leaves nothing of the {usable} on {self.device.name}"
             raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
 
-    def _step(self, new: Any, context: Any) -> Report:
-        at: dict[str, Any] = {"batch": self.batch, "new": new, "context": context}
+    def _readable(self) -> None:
+        """`InputError` for a prefix that leaves nothing to read, and for parts of what is read as a whole."""
+        if self.cached >= self.length:
+            most = f"expected fewer than the {self.length:,} tokens of a prompt, the last of which is read"
+            raise InputError(f"cached: {most}; got {self.cached:,}")
+        why = "are images" if self.program.patches else "have images" if self.program.image_tokens else ""
+        why = f"are seen by layers in part, {self.length:,} tokens at once" if self._whole else why
+        for name, value in (("chunk", self.chunk), ("cached", self.cached or None)):
+            if why and value is not None:
+                raise InputError(f"{name}: {value:,} cannot act, prompts of {self.program.name} {why}")
+
+    @property
+    def _whole(self) -> bool:
+        """Whether layers see fewer tokens of a prompt."""
+        return isinstance(self.program.facts.get("prompt"), int)
+
+    def _step(self, new: Any, context: Any, batch: int | None = None) -> Report:
+        at: dict[str, Any] = {"batch": batch or self.batch, "new": new, "context": context}
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @property
@@ -126,10 +151,36 @@ class Workload(Record, Result):
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The steps that read the prompts."""
+        return self._chunks(self.batch)
+
+    def _chunks(self, batch: int) -> tuple[Chunk, ...]:
+        lanes = self.program.parallelism.dp * self.program.micro_batches
+        return chunks(batch, self.length - self.cached, self.cached, self.chunk, lanes)
+
+    @cached_property
     def prefill(self) -> Report:
-        """The step that reads the prompt."""
-        alone = self.encode if self.program.patches else None
-        return alone or self._step(self.length, 0)
+        """The largest step that reads prompts, of equal ones the last: all of them, without chunks."""
+        if self.encode and self.program.patches:
+            return self.encode
+        largest = _largest(self.chunks)
+        return self._step(largest.new, largest.last, largest.prompts)
+
+    @cached_property
+    def _reading(self) -> tuple[float, float]:
+        """Seconds until all prompts are read, and until the next may be when all stages are busy.
+
+        A stage goes on with the next chunk while the last one is in the stages after it.
+        """
+        if self.program.patches or len(self.chunks) == self.chunks[0].steps == 1:
+            return float(self.prefill.time_s), float(self.prefill.interval_s)
+        interval = 0.0
+        for chunk in self.chunks:
+            step = self._step(chunk.new, chunk.cached, chunk.prompts)
+            interval += chunk.times * float(np.sum(step.interval_s))
+        last = self._step(chunk.new, chunk.last, chunk.prompts)
+        return interval + float(last.time_s - last.interval_s), interval
 
     @cached_property
     def decode(self) -> Report | None:
@@ -159,14 +210,14 @@ class Workload(Record, Result):
         return MappingProxyType({name: step for name, step in {"encode": self.encode, **own}.items() if step})
 
     @property
-    def _before(self) -> list[Report]:
-        """The steps up to the first token."""
-        return [step for name, step in self.steps.items() if name not in ("decode", "draft")]
+    def _images(self) -> Report | None:
+        """The step that encodes images before prefill; None where it is prefill, or there are none."""
+        return None if self.program.patches else self.encode
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first token: of encode and prefill."""
-        return sum(float(step.time_s) for step in self._before)
+        """Time until all have their first token: of encode and prefill."""
+        return self._reading[0] + (float(self._images.time_s) if self._images else 0.0)
 
     @cached_property
     def tpot_s(self) -> float | None:
@@ -195,7 +246,7 @@ class Workload(Record, Result):
     @property
     def prefill_tokens_per_s(self) -> float:
         """Tokens of all prompts that are read in a second of prefill."""
-        return self.batch * self.length / self.ttft_s if self.ttft_s else float("inf")
+        return self.batch * (self.length - self.cached) / self.ttft_s if self.ttft_s else float("inf")
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -205,7 +256,8 @@ class Workload(Record, Result):
     @cached_property
     def busy_output_tokens_per_s(self) -> float:
         """The same when other batches like this one keep all pipeline stages busy."""
-        stage = sum(float(step.interval_s) for step in self._before) + self._decoding[1]
+        images = float(self._images.interval_s) if self._images else 0.0
+        stage = images + self._reading[1] + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
     @cached_property
@@ -215,7 +267,7 @@ class Workload(Record, Result):
         releases = engine.section(Releases) if engine else None
         if not engine or not releases:
             return None
-        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens
+        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or self.chunk
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
         rule = releases.of(engine)
         return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images)
@@ -237,11 +289,20 @@ class Workload(Record, Result):
         sequences = batch // self.program.micro_batches
         if self.pool:
             return math.ceil(self.capacity_bytes + self.pool.short(sequences))
-        return int(max(m.peak(at) for found, at in self._ends(sequences) for m in found))
+        return int(max(self._peak(m, at, sequences) for found, at in self._ends(sequences) for m in found))
+
+    def _peak(self, memory: Memory, at: Binding, sequences: int) -> Number:
+        """The peak of a stage in a step, beside the caches of sequences that are not in it."""
+        others = sequences - at.symbols["B"]
+        last = self.length + max(self.generate - 2, 0)
+        more = Binding(B=others, T=1, C=last)(memory.caches) if others > 0 else 0
+        return memory.peak(at) + more
 
     def _ends(self, sequences: int) -> list[tuple[tuple[Memory, ...], Binding]]:
         """The steps in which most may be held, of so many sequences in each micro-batch."""
-        ends = [(step_phase(self.program, [self.length]), sequences, self.length, 0)]
+        parts = self.program.micro_batches
+        chunk = _largest(self._chunks(sequences * parts))
+        ends = [(step_phase(self.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
         ends += [("decode", sequences, 1, context) for context in self._fullest]
         if self.images:
             ends.append(("encode", sequences * self.images, 1, 0))
@@ -319,53 +380,7 @@ class Workload(Record, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, `schema_version` 2."""
-        program, model, tokens = self.program, self.prefill.plan.model, not self.program.patches
-        return {
-            "schema_version": 2,
-            "model": {
-                "name": program.name,
-                "architecture": program.facts.get("architecture"),
-                "layers": program.facts.get("layers"),
-                "parameters": program.parameters,
-                "active_parameters": program.active_parameters,
-                "weight_bytes": sum(w.bytes for w in weights(program)),
-                "weights": [vars(w) for w in weights(program)],
-            },
-            "hardware": {
-                "name": self.device.name,
-                "devices": program.devices,
-                "cluster": model.device.node.name if model.device.node else None,
-                "nodes": nodes(program, model.device),
-                "links": [
-                    {"name": name, "bytes_per_s": link.Bps, "latency_s": link.latency_s}
-                    for name, link in links(program, model.device).items()
-                ],
-            },
-            "precision": precision(program),
-            "workload": {
-                "batch": self.batch,
-                "prompt": self.prompt if tokens else None,
-                "generate": self.generate if tokens else None,
-                **({"image_tokens": program.image_tokens} if self.images else {}),
-            },
-            "parallel": asdict(program.parallelism),
-            "micro_batches": program.micro_batches,
-            "cache_policy": self.cache_policy,
-            "cost_model": self.prefill.cost_model,
-            "engine": model.engine or getattr(model, "kernels", None),
-            "engine_version": (model.runs.range or None) if model.runs else None,
-            "fits": self.fits,
-            "max_batch": self.max_batch,
-            "memory": self.memory.to_dict(),
-            "ttft_s": self.ttft_s if tokens else None,
-            "tpot_s": self.tpot_s,
-            "e2e_s": self.e2e_s,
-            "prefill_tokens_per_s": self.prefill_tokens_per_s if self.e2e_s and tokens else None,
-            "output_tokens_per_s": self.output_tokens_per_s if self.e2e_s and tokens else None,
-            "busy_output_tokens_per_s": self.busy_output_tokens_per_s if self.e2e_s and tokens else None,
-            "notes": list(self.notes),
-            "phases": {name: step and step.to_dict() for name, step in self._phases.items()},
-        }
+        return document(self, self._phases)
 
     def __repr__(self) -> str:
         return (

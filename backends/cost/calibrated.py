@@ -140,10 +140,10 @@ class Crossing(Measured):
 
 
 @dataclass(frozen=True)
-class Choice(Price):
-    """The price of an op that several kernels do, as of attention: of those that take the shape, the first.
+class Fastest(Price):
+    """The price of an op that several kernels do, as of attention: of those that take the shape, the least.
 
-    Sequences of several kinds in one step are taken one kind after another.
+    The last takes all shapes. Sequences of several kinds in one step are taken one kind after another.
     """
 
     prices: tuple[Measured, ...]
@@ -163,45 +163,48 @@ class Choice(Price):
         """The largest."""
         return max((price.error for price in self.prices if price.error is not None), default=None)
 
-    def holds(self, price: Measured, at: Binding) -> Any:
-        """Whether it is this one there, if none before it is."""
-        return price.takes(at)
-
     def of(self, at: Binding) -> Price:
-        """The one that holds; all where it is now one and now another."""
+        """The one that is fastest; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
-        for price in self.prices:
-            if np.all(takes := self.holds(price, at)):
-                return price
-            if np.any(takes):
-                return self
-        return self.prices[0]
+        _, which = self._fastest(at, lambda price: (price.time(at), self.prices.index(price)))
+        first = int(np.min(which))
+        return self.prices[first] if np.all(which == first) else self
 
-    def _each(self, at: Binding, value: Callable[[Price, Binding], tuple[Number, ...]]) -> tuple[Number, ...]:
-        if isinstance(at, Mixed):
-            values = zip(*(self._each(part, value) for part in at.parts), strict=True)
-            return tuple(sum(each[1:], start=each[0]) for each in values)
-        if (one := self.of(at)) is not self:
-            return value(one, at)
+    def _fastest(self, at: Binding, value: Callable[[Measured], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What `value` says of the kernel of which the first, its time, is least."""
         *others, last = self.prices
-        found = value(last, at)
+        found = value(last)
         for price in reversed(others):
-            takes = np.broadcast_to(self.holds(price, at), at.shape)
-            rows = np.flatnonzero(takes.any(axis=tuple(range(1, takes.ndim))))  # often few
-            found = tuple(np.array(np.broadcast_to(old, at.shape)) for old in found)
-            for old, new in zip(found, value(price, at.block(rows)), strict=True):
-                old[rows] = np.where(takes[rows], new, old[rows])
+            new = value(price)
+            faster = price.takes(at) & (new[0] <= found[0])
+            if at.shape:
+                found = tuple(np.where(faster, n, old) for n, old in zip(new, found, strict=True))
+            elif faster:
+                found = new
+        return found
+
+    def _times(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
+        """The least of each time that `value` says of a kernel."""
+        if isinstance(at, Mixed):
+            return [sum(each) for each in zip(*(self._times(part, value) for part in at.parts), strict=True)]
+        *others, last = self.prices
+        found = [*value(last, at)]
+        for price in others:
+            if np.any(takes := price.takes(at)):
+                everywhere = np.all(takes)
+                for i, new in enumerate(value(price, at)):
+                    found[i] = minimum(found[i], new if everywhere else np.where(takes, new, np.inf))
         return found
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
-        (time,) = self._each(at, lambda price, point: (price.time(point),))
+        (time,) = self._times(at, lambda price, point: (price.time(point),))
         return time
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
-        """Seconds of the kernel that holds, alone and in a graph."""
-        alone, together = self._each(at, lambda price, point: price.in_graph(point, hidden))
+        """Seconds of the fastest kernel, alone and in a graph: not always the same."""
+        alone, together = self._times(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
     def least(self, at: Binding) -> Number:
@@ -209,19 +212,11 @@ class Choice(Price):
         return self.prices[0].least(at)
 
     def due(self, at: Binding) -> tuple[Number, Any]:
-        """Seconds, and what those of the kernel that holds are due to."""
+        """Seconds, and what those of the fastest kernel are due to."""
         if isinstance(at, Mixed):
             return self.time(at), self.prices[-1].due(at)[1]
-        time, bound = self._each(at, lambda price, point: price.due(point))
+        time, bound = self._fastest(at, lambda price: price.due(at))
         return time, bound
-
-
-class Fastest(Choice):
-    """Of kernels that each take all shapes, the fastest there."""
-
-    def holds(self, price: Measured, at: Binding) -> Any:
-        """Whether no other is faster."""
-        return price.time(at) <= reduce(minimum, (each.time(at) for each in self.prices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,8 +244,7 @@ class Calibrated(Model):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         if len(known) > 1:
-            free = all(type(price.fit.kernel).takes is Kernel.takes for price in known)
-            return (Fastest if free else Choice)(tuple(known))
+            return Fastest(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
         if over := across(row, self.device):
             return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)

@@ -122,7 +122,8 @@ def _asked(w: Workload) -> str:
     if w.program.patches:
         return images(w.batch, w.program.patches)
     of_images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
-    return f"batch {w.batch:,}, prompt {w.prompt:,}{of_images}, generate {w.generate:,}"
+    cached = f", {w.cached:,} of them cached" if w.cached else ""
+    return f"batch {w.batch:,}, prompt {w.prompt:,}{of_images}{cached}, generate {w.generate:,}"
 
 
 def pricing(*reports: Report) -> list[tuple[str, str]]:
@@ -199,15 +200,12 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     later = "–, one token is all there is"
     if tpot is not None and w.decode:
         later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
-    peak = w.peak_bytes(w.batch)
-    limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
-    verdict = "yes" if w.fits else "NO"
     busy = ""
     if len(w.program.entries) > 1:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     encoded = f", of which encode {units.time(float(w.encode.time_s))}" if w.encode else ""
     times = [
-        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}"),
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}{_chunked(w)}"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
@@ -216,12 +214,24 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     if w.program.patches:
         (step, time), rate = rates(w)
         times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
+    return [*times, *memory(w)]
+
+
+def memory(w: Workload) -> list[tuple[str, str]]:
+    """Whether a workload fits, and how much would."""
+    limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
+    verdict = "yes" if w.fits else "NO"
     return [
-        *times,
-        ("fits", f"{verdict}, peak {units.bytes(peak)} of {limit}"),
+        ("fits", f"{verdict}, peak {units.bytes(w.peak_bytes(w.batch))} of {limit}"),
         *([("KV capacity", capacity(w.memory))] if w.pool else []),
         ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
     ]
+
+
+def _chunked(w: Workload) -> str:
+    """In how many steps prompts are read, if in more than one."""
+    steps = sum(chunk.steps for chunk in w.chunks)
+    return f", in {steps:,} steps of {w.chunk:,} tokens at most" if w.chunk and steps > 1 else ""
 
 
 def capacity(of: MemorySum) -> str:

@@ -180,13 +180,16 @@ def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> 
 @printed(of=Workload)
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
+    return answered(workload, pairs(facts.result(workload)))
+
+
+def answered(workload: Workload, *answers: RenderableType) -> Group:
+    """What was priced, these answers, and where the time of each step goes."""
     from rich.console import Group
     from rich.text import Text
 
     steps = facts.phases(workload)
-    said = [facts.head(workload), facts.result(workload)]
-    parts: list[RenderableType] = [part for rows in said for part in (pairs(rows), "")]
-    parts.append(_steps(steps))
+    parts: list[RenderableType] = [pairs(facts.head(workload)), "", *answers, "", _steps(steps)]
     for name, report in steps:
         title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
         parts += ["", title, *_step(report)]

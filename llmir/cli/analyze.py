@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.lowering
 @options.draft
 @options.parallel
+@options.serving
 @options.memory
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
@@ -42,10 +43,14 @@ def analyze(**given: Any) -> int:
     llmir analyze qwen3-30b-a3b --hw my-gpu.yaml --attention eager -o qwen.json
     llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --tp 4 --weights fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit
+    llmir analyze qwen3-32b --tp 2 --prompt 4000 --generate 500 --concurrency 32
     """
     from llmir.backends.analysis.workload import Workload
 
-    form = output.choose(given["output_file"], given["form"], Workload)
+    of: type = Workload
+    if given["concurrency"] is not None:
+        from llmir.backends.serving.service import Service as of  # noqa: N813 (a variable)
+    form = output.choose(given["output_file"], given["form"], of)
     program = inputs.lowered(given)
     for limit in ("max_ttft", "max_tpot"):
         if program.patches and given[limit] is not None:
@@ -61,11 +66,12 @@ def analyze(**given: Any) -> int:
 
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
-    """The limits that the user set and the workload exceeds."""
+    """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
     from llmir.backends.export import units
+    from llmir.backends.serving.service import Service
 
-    found = []
-    for name, seconds, limit in (("ttft", job.ttft_s, ttft_ms), ("tpot", job.tpot_s, tpot_ms)):
+    found, of = [], job.loop if isinstance(job, Service) else job
+    for name, seconds, limit in (("ttft", of.ttft_s, ttft_ms), ("tpot", of.tpot_s, tpot_ms)):
         if limit is not None and seconds is not None and seconds * 1e3 > limit:
             found.append(f"--max-{name} {limit:g} ms: it takes {units.time(seconds)}")
     if require_fit and not job.fits:

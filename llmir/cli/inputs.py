@@ -182,6 +182,9 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     """What a command's options ask of a program, on their device."""
     from llmir import api
 
+    users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
+    if users is not None and given["batch"] != 1:
+        raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
     return api.workload(
         program,
         hardware(given, program),
@@ -189,4 +192,8 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         reserve_bytes=given.get("reserve", 0),
         cache_policy=given.get("cache_policy", "exact"),
         **{name: given[name] for name in LIMITS if name in given},
+        chunk=given.get("chunk"),
+        cached=given.get("cached", 0),
+        concurrency=users,
+        max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,
     )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Count, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -171,6 +171,26 @@ workload = _stack(
         metavar="SHARES",
         help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
         "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
+    ),
+)
+
+serving = _stack(
+    click.option(
+        "--concurrency",
+        type=Count(),
+        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
+    ),
+    click.option(
+        "--chunk",
+        type=of_workload("chunk"),
+        help="Tokens of a step that reads prompts, at most, on each data-parallel rank.  [default: all of a "
+        "batch; in a closed loop those of the engine]",
+    ),
+    click.option(
+        "--cached",
+        type=of_workload("cached"),
+        default=0,
+        help="Tokens of each prompt that are in the cache already.  [default: 0]",
     ),
 )
 

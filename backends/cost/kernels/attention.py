@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Number, maximum, minimum
 
-from .base import Array, Shape
+from .base import Shape
 from .call import bits
 
 
@@ -45,7 +45,7 @@ class AttentionShape(Shape):
     @cached_property
     def keys(self) -> Number:
         """Keys of one sequence that some query sees."""
-        return np.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
+        return minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     @property
     def rows_bytes(self) -> Number:
@@ -59,19 +59,21 @@ class AttentionShape(Shape):
         return 2 * self.batch * self.kv_heads * self.keys * self.head
 
 
-TINY = 1e-300  # in place of a step of 0, where all rows see as much
+TINY, MANY = 1e-300, 1e15  # in place of a step of 0, where all rows see as much, and of an endless window
 
 
-def seen(rows: Number, before: Number, most: Number, step: Number) -> Array:
+def seen(rows: Number, before: Number, most: Number, step: Number) -> Number:
     """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
 
-    >>> int(seen(4, 0, np.inf, 1)), int(seen(4, 10, np.inf, 1)), int(seen(4, 0, 2, 1))
-    (10, 50, 7)
+    >>> seen(4, 0, np.inf, 1), seen(4, 10, np.inf, 1), seen(4, 0, 2, 1)
+    (10.0, 50.0, 7.0)
     """
-    growing = np.clip(np.floor((most - before) / np.maximum(step, TINY)), 0, rows)
-    full = np.where(growing < rows, rows - growing, 0)
-    capped = full * np.where(full > 0, np.minimum(most, 1e300), 0)
-    return np.asarray(growing * before + step * growing * (growing + 1) / 2 + capped)
+    if isinstance(most, float) and most == np.inf:
+        return rows * before + step * rows * (rows + 1) / 2
+    until = maximum((most - before) / maximum(step, TINY), 0)
+    growing = minimum(minimum(until, MANY) // 1, rows)
+    capped = (rows - growing) * minimum(most, MANY)
+    return growing * before + step * growing * (growing + 1) / 2 + capped
 
 
 def shape(row: Row) -> AttentionShape:

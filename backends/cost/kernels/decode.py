@@ -1,6 +1,7 @@
-"""Attention of one new token over a long cache: keys and values streamed once, split over blocks.
+"""Attention of few new tokens over a long cache: keys and values streamed once, split over blocks.
 
-A block takes the query heads of one group over a piece of the keys (Flash-Decoding). Where sequences and
+A block takes a tile of queries, of the heads of one group and of all new tokens, over a piece of the keys
+(Flash-Decoding); further tiles read their keys from the L2, mostly. Where sequences and
 heads are fewer than the multiprocessors, keys are cut into pieces, which a second kernel combines. A block
 alone draws only so much from memory, since so many bytes at most are on their way; all of them together
 reach a share of the bandwidth; and short ones cost what it takes to begin and end, part of which other
@@ -13,17 +14,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number
+from llmir.dim import Number, maximum, minimum
 from llmir.hw import Device
 
 from .attention import AttentionShape, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
+from .prefill import SOFTMAX
 
 HEAD = 128  # size of the heads in the unit of `block_us`
+ROWS = 128  # queries in a tile at most, as FlashAttention's and FlashInfer's have
+LEAST_ROWS = 16  # that a matrix instruction multiplies
+# Of rows with one new token none tells the following; of prompts on A100, H100, B200 the shares are higher.
+MATRIX = 0.4  # share of the matrix peak
+EXPONENTIALS = 0.2  # share of the fp32 peak
+AGAIN = 0.1  # of what further tiles read, from memory: fits of latents have 0.05 to 0.1
 PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay between 193 and 271
 
 
@@ -57,31 +63,46 @@ class Decode(Kernel):
 
     @staticmethod
     def takes(shape: AttentionShape) -> Any:
-        """One new token of each sequence, after others: a prompt of one token is read like any other."""
-        return (np.asarray(shape.new) == 1) & (np.asarray(shape.cached) > 0)
+        """Tokens after others; the first of a sequence are a prompt, and so are those that see all."""
+        return ((shape.causal > 0) | (shape.new == 1)) & (shape.cached > 0)
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = np.where(shape.group <= self.packs, shape.group, 1)
+        together = 1 + (shape.group <= self.packs) * (shape.group - 1)
         single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
+        queries = shape.new * together  # that see the keys of a head
+        passes = maximum(queries / ROWS, 1)
         heads = shape.batch * shape.kv_heads * shape.group / together
         keys = shape.keys + self.planned * (shape.cached + shape.new * shape.causal - shape.keys)
-        possible = np.maximum(np.minimum(keys / PIECE_KEYS, self.pieces), 1)
-        pieces = np.clip(1 / (share * heads), 1, possible)
-        blocks, reading = heads * pieces, heads * np.maximum(pieces * shape.keys / keys, 1)
+        possible = maximum(minimum(keys / PIECE_KEYS, self.pieces), 1)
+        pieces = minimum(maximum(1 / (share * heads * passes), 1), possible)
+        blocks, reading = heads * passes * pieces, heads * maximum(pieces * shape.keys / keys, 1)
 
-        used = single * shape.kv_elements * shape.group / together * self.element
-        cache = np.maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth, used) / device.memory_Bps
+        read = shape.kv_elements * shape.group / together  # by all heads of their own
+        used = single * read * shape.new * self.element
+        again = 1 + AGAIN * (passes - 1)
+        cache = (
+            maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
+        )
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
-        traffic = cache + rows
-        block = self.block_us * 1e-6 * np.sqrt(shape.head / HEAD) * np.where(single, self.lone, 1)
-        longest = block + self.alone / share * (cache / reading + rows / heads)
-        short, long = np.minimum(blocks * block * share, traffic), np.maximum(blocks * block * share, traffic)
-        busy = np.maximum(longest, long + self.exposed * short)
+        least = read * self.row_s(device, shape) * LEAST_ROWS
+        traffic = maximum(cache + rows, least * maximum(queries / LEAST_ROWS, 1))
+        block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
+        longest = (
+            block + maximum(self.alone * (cache / reading + rows / (heads * passes)), least / reading) / share
+        )
+        begun = blocks * block * share
+        busy = maximum(longest, maximum(begun, traffic) + self.exposed * minimum(begun, traffic))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
+
+    def row_s(self, device: Device, shape: AttentionShape) -> Number:
+        """Seconds in which the device does an element of keys and values with a query."""
+        product: float = 2 / (MATRIX * device.matrix_peak(shape.dtype)[0])
+        exponential = SOFTMAX / (EXPONENTIALS * device.vector_flops["fp32"])
+        return product + exponential / (2 * shape.head)
 
 
 NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
@@ -89,5 +110,5 @@ NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bi
 
 @prices("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call:
-    """Of one new token of each sequence."""
+    """Of new tokens of each sequence after others."""
     return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode"), shape(row))

@@ -1,19 +1,16 @@
-"""What an engine adds to its kernels: its host, which prepares each step, and how it mixes requests.
+"""What an engine adds to its kernels: its host, which prepares each step.
 
 A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
 it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
 the time that each waits to begin. Ranks of a collective come to it at different times, and all wait for the
 last: of n that are late by exponentially distributed times, the last is by the n-th harmonic number of mean
-times (Rényi 1953). In a closed loop of requests, a step decodes all, and reads as many prompts
-as end in one step; the tokens of a request wait for a share of that.
+times (Rényi 1953).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
 
 from llmir.dim import Number, maximum
 from llmir.hw import Device
@@ -52,14 +49,10 @@ def lateness(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A measured time as the steps that it is of: those that decode, and those that read prompts.
-
-    `serving` is a closed loop, whose prompts are others'.
-    """
+    """A measured time as the steps that it is of: those that decode alone, and those that read prompts."""
 
     decode: StepShape
     reads: StepShape
-    serving: Number
 
 
 @families("host")
@@ -80,9 +73,6 @@ class Host(Kernel):
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
     skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
-    interference: float = parameter(
-        0.9, 0.1, 2, "", "share of other requests' prefills that a token waits for"
-    )
 
     def launched(self, busy: Number, kernels: Number) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
@@ -101,11 +91,6 @@ class Host(Kernel):
         busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels)
         return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
 
-    def served(self, decode: Number, prefill: Number, prompts: Number) -> Number:
-        """Seconds from token to token where each step decodes and reads `prompts` prompts, or part of one."""
-        return decode + self.interference * prompts * prefill
-
     def seconds(self, device: Device, shape: RunShape) -> Number:
         """What is measured of a run."""
-        share = np.where(shape.serving, self.interference, 1)
-        return self.step(shape.decode) + share * self.step(shape.reads)
+        return self.step(shape.decode) + self.step(shape.reads)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Number, maximum, minimum
 from llmir.hw import Device
 
 from .attention import AttentionShape, seen
@@ -56,7 +56,7 @@ class LatentShape(Shape):
     @property
     def keys(self) -> Number:
         """Keys that a query sees at most."""
-        return np.minimum(self.cached + self.new, self.most)
+        return minimum(self.cached + self.new, self.most)
 
     @property
     def rows_bytes(self) -> Number:
@@ -67,7 +67,7 @@ class LatentShape(Shape):
     @property
     def cache_bytes(self) -> Number:
         """Bytes of latents and rotary keys."""
-        return self.batch * np.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
+        return self.batch * minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
 
     @property
     def key_bytes(self) -> Number:
@@ -111,7 +111,6 @@ class Absorbed(Kernel):
     again: float = parameter(0.1, 0.001, 1, "", "of what other rows of a sequence read again, from memory")
     block_us: float = parameter(2, 0.05, 30, "µs", "to begin and end a block")
     alone: float = parameter(1.3, 0.2, 10, "", "time of a block alone, to that of its share of the products")
-    tail: float = parameter(0.3, 0.01, 1, "", "of a last wave of blocks, what is not filled up")
     combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
     pieces: float = parameter(32, 2, 256, "", "pieces at most")
     widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
@@ -121,31 +120,31 @@ class Absorbed(Kernel):
     def seconds(self, device: Device, shape: LatentShape) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = np.minimum(shape.heads, self.tile_rows)  # heads in a block
-        positions = np.maximum(self.tile_rows / together, 1)
-        tiles, across = np.ceil(shape.new / positions), np.ceil(shape.heads / together)
+        together = minimum(shape.heads, self.tile_rows)  # heads in a block
+        positions = maximum(self.tile_rows / together, 1)
+        tiles, across = maximum(shape.new / positions, 1), np.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
-        walked = np.maximum(
+        walked = maximum(
             seen(tiles, before, shape.most / TILE_KEYS, step), tiles * step
         )  # tiles of scores, for all rows
         blocks = shape.batch * across * tiles
         keys = shape.keys
-        possible = np.clip(keys / PIECE_KEYS, 1, self.pieces)
-        pieces = np.clip(1 / (share * blocks), 1, possible)
+        possible = minimum(maximum(keys / PIECE_KEYS, 1), self.pieces)
+        pieces = minimum(maximum(1 / (share * blocks), 1), possible)
 
         rate = device.matrix_peak(shape.dtype)[0] * share * self.matrix
         tile = 2 * self.tile_rows * TILE_KEYS * (2 * shape.latent + shape.rotary) / rate
         block = self.block_us * 1e-6
         waves = blocks * pieces * share
-        ragged = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves)) / waves
+        ragged = maximum(1, 1 / waves)
         products = shape.batch * across * walked * tile * share * ragged
         longest = block + self.alone * keys / TILE_KEYS / pieces * tile
         once, each = shape.cache_bytes, blocks * keys * shape.key_bytes  # all blocks', of what a query sees
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
-        read = once * (1 + widened) + self.again * np.maximum(each - once, 0)
+        read = once * (1 + widened) + self.again * maximum(each - once, 0)
         moved = read + shape.rows_bytes
         memory = moved / (device.memory_Bps * self.bandwidth)
-        busy = np.maximum(longest, longer(products + waves * block, memory))
+        busy = maximum(longest, longer(products + waves * block, memory))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         return self.launch_us * 1e-6 + busy + combine
 

@@ -187,9 +187,9 @@ def activation(row: Row) -> Call:
     return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
 
 
-@prices("quantize", "elementwise", block="routed_experts")
+@prices("quantize", "silu", "mul", block="routed_experts")
 def narrow(row: Row) -> Call:
-    """What narrows rows of experts is often fused with what comes before; all else that is done to them."""
+    """What narrows rows of experts is often fused with what comes before; an activation in two kernels."""
     return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
 
 

@@ -3,23 +3,25 @@
 A block holds a tile of queries and walks over the keys that the last of them sees, one tile of scores after
 another: two products and the exponentials between them. Before and after it fetches its queries and stores
 its output, which nothing hides when blocks are short. They are spread over the multiprocessors; the longest
-bounds the time from below, and some of it is left over when the rest is done.
+bounds the time from below, and some of it is left over when the rest is done. Tiles are as high
+as is fastest, and the last is no higher than its rows: kernels are built in more heights than are told apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from functools import reduce
+from math import inf
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number
+from llmir.dim import Number, maximum, minimum
 from llmir.hw import Device
 
 from .attention import AttentionShape, seen, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 
+TILES = (64, 128)  # rows of queries that FlashAttention's and FlashInfer's tiles have
 TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
 SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 
@@ -43,7 +45,6 @@ class Prefill(Kernel):
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
     widened: float = parameter(0, 0, 8, "", "16-bit values moved for each of a narrow cache, to widen it")
     launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
-    tile_rows: float = choice(64, (16, 32, 64, 128), "", "rows of queries in a tile", usual=True)
     packs: float = choice(
         0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
     )
@@ -53,30 +54,32 @@ class Prefill(Kernel):
 
     def seconds(self, device: Device, shape: AttentionShape) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
+        widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
+        moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        busy = reduce(minimum, (self.busy(device, shape, rows) for rows in TILES))
+        return self.launch_us * 1e-6 + busy + memory
+
+    def busy(self, device: Device, shape: AttentionShape, rows: int) -> Number:
+        """Seconds of all tiles of so many rows, over all multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
-        positions = np.maximum(self.tile_rows / together, 1)
-        fits = np.maximum(together / self.tile_rows, 1)  # tiles for one position
-        tiles = np.ceil(shape.new / positions)
+        positions = maximum(rows / together, 1)
+        fits = maximum(together / rows, 1)  # tiles for one position
+        tiles = maximum(shape.new / positions, 1)
         steps = positions / TILE_KEYS * shape.causal
-        window = np.where(self.masks, np.inf, shape.most)
+        window = inf if self.masks else shape.most
         before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
-        heads = shape.batch * shape.kv_heads * (shape.group / together) * fits
-        blocks = heads * tiles
-        walked = heads * np.maximum(seen(tiles, before, most, steps), tiles)
-        longest = np.maximum(np.minimum(before + tiles * steps, most), 1)
+        walked = maximum(seen(tiles, before, most, steps), tiles)
+        longest = maximum(minimum(before + tiles * steps, most), 1)
 
-        scores = self.tile_rows * TILE_KEYS
+        scores = rows * TILE_KEYS
         products = 4 * scores * shape.head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
         exponentials = SOFTMAX * scores / (device.vector_flops["fp32"] * share * self.softmax)
         tile, block = products + exponentials, self.block_us * 1e-6
         last = block + longest * tile
-        busy = np.maximum(self.alone * last, (blocks * block + walked * tile) * share + self.tail * last)
-
-        widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
-        moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
-        memory = moved / (device.memory_Bps * self.bandwidth)
-        return self.launch_us * 1e-6 + busy + memory
+        heads = shape.batch * shape.kv_heads * (shape.group / together) * fits * share
+        return maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)
 
 
 # By bits of q and of the cache, those for other types.

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from llmir import hw
-from llmir.backends.analysis.plan import late, plan
+from llmir.backends.analysis.plan import Plan, late, plan
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.together import Together, together
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import RunShape, StepShape
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
+from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines, at_version
-from llmir.backends.silicon.machines import engine as engine_of
 from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL
+from llmir.backends.silicon.validate.pricing import IDEAL, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.dim import Binding
+from llmir.dim import Binding, Dim
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
 TABLES = "e2e*.csv"  # the tables of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+
+PRICED = priced_by("calibrated")
 
 Build = Callable[[Layout], Program]
 Known = Callable[[Device], Device]
@@ -71,12 +78,12 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             asked, device = request(t, i), known(machines(t["gpu"][i]))
             if not _calibrated(device):
                 continue
-            name = engine_of(t["framework"][i])
-            bundled = name in hw.engines()
-            versions = hw.engine(at_version(t["framework"][i], t["version"][i])).versions if bundled else ()
+            engine = at_version(t["framework"][i], t["version"][i])
+            name = engine.partition("@")[0]
+            versions = hw.engine(engine).versions if name in hw.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
-                shape = _shape(metric, asked, program, device, name)
+                shape = _shape(metric, asked, program, device, engine)
                 yield Run(name, versions, device.name, layout.model, layout.tp, shape, seconds)
         except LlmirError:
             continue
@@ -90,36 +97,51 @@ def _calibrated(device: Device) -> bool:
 
 
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
-    """A run as its steps."""
+    """A run as its steps; a closed loop by what it settles at with the host that is known."""
     prompt, generate = asked.prompt, asked.generate
+    model = _model(device, engine.partition("@")[0])
     if asked.serving:
-        together = loop.replicas(program)
-        within, _ = loop.in_flight(program, device, asked.batch, prompt, generate)
-        prefills, tokens = within / generate / together, 1.0
-    else:
-        one = IDEAL.workload(program, device, engine, 1, prompt, generate)
-        together = within = loop.fitting(one, asked.batch)[0]
-        waves = asked.batch / within if metric == "e2e" else 1
-        prefills = waves * (metric in ("e2e", "ttft"))
-        tokens = waves * {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
-    model = _model(device, engine)
+        return _loop(
+            ClosedLoop(PRICED.workload(program, device, engine, 1, prompt, generate), asked.batch), model
+        )
+    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)[0]
+    waves = asked.batch / within if metric == "e2e" else 1
 
-    def steps(count: float, batch: int, new: int, cached: int) -> StepShape:
-        return step_shape(program, model, Binding(B=batch, T=new, C=cached)).times(count)
+    def steps(new: int, cached: int, count: float) -> StepShape:
+        return step_shape(plan(program, model), Binding(B=within, T=new, C=cached)).times(waves * count)
 
-    decode, reads = steps(tokens, within, 1, prompt + generate // 2), steps(prefills, together, prompt, 0)
-    return RunShape(decode, reads, asked.serving)
+    tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
+    return RunShape(steps(1, prompt + generate // 2, tokens), steps(prompt, 0, metric in ("e2e", "ttft")))
 
 
-def step_shape(program: Program, model: Model, at: Binding) -> StepShape:
+def _loop(loop: ClosedLoop, model: Model) -> RunShape:
+    """From token to token in a closed loop."""
+    decode, *reads = loop.state.turns
+    first = _of(loop.step(decode.decoding), model)
+    sums = np.zeros(len(fields(StepShape)))
+    for turn in reads:
+        whole = sum(chunk.steps for chunk in turn.chunks)
+        for chunk in turn.chunks:
+            step = _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model)
+            sums += list(vars(step.times(turn.share * chunk.steps / whole)).values())
+    return RunShape(first.times(decode.share), StepShape(*map(float, sums)))
+
+
+def _of(report: Report, model: Model) -> StepShape:
+    """A step by the kernels of a model."""
+    both = isinstance(report.plan, Together)
+    return step_shape((together if both else plan)(report.program, model), report.at)
+
+
+def step_shape(made: Plan, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin."""
-    made = plan(program, model)
     waits = flows = lateness = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
         alone, together = price.in_graph(at, 1.0)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
-    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at.symbols["B"], lateness)
+    kernels = sum(row.repeat for row in made.rows)
+    return StepShape(waits, waits - flows, kernels, at(Dim.symbol("B")), lateness)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Calibrated
 from llmir.backends.cost.kernels import CpuHost, Host
 from llmir.backends.silicon.calibrate import step_shape
@@ -122,7 +123,7 @@ def host(timed: Sequence[tuple[Point, float]], device: Device, build: Build) -> 
 def _terms(program: Program, device: Device, point: Point) -> tuple[float, float, float, float]:
     """Seconds of the kernels that the host waits for, and what each of its parameters is times."""
     at = Binding(B=point["batch"], T=1, C=point["context"])
-    step = step_shape(program, Calibrated(device), at)
+    step = step_shape(plan(program, Calibrated(device)), at)
     return float(step.busy) if device.cores else 0.0, 1.0, point["batch"], float(step.kernels)
 
 

@@ -60,6 +60,7 @@ OPS: dict[str, Build] = {
     "add": _row("add", 2),
     "rms_norm": _row("rms_norm", weights=1),
     "add_rms_norm": _row("add_rms_norm", 2, 1),
+    "rms_norm_quant_fp8": _row("rms_norm_quantize", weights=1, to=FP8, static=True),
     "layernorm": _row("layer_norm", weights=2),
     "input_layernorm": _row("layer_norm", weights=2),
     "softmax": _row("softmax"),

@@ -16,6 +16,8 @@ from llmir.frozen import Figures
 from llmir.names import suggest
 from llmir.views import Shown
 
+from .memory import Amount
+
 
 class Judged(NamedTuple):
     """A measured figure, in seconds, beside its prediction; or the `reason` why it has none.
@@ -94,7 +96,7 @@ KEYS = (*BY, "engine", "version", "tp", "model", "dtype", "size", "file")
 class Validation(Figures, Shown):
     """What was judged and what was not; `problems` are rows whose cells make no sense.
 
-    `questions` are of files whose times no machine can have.
+    `questions` are of files whose times no machine can have. `amounts` are those of memory.
     """
 
     cost_model: str
@@ -102,6 +104,7 @@ class Validation(Figures, Shown):
     refused: Sequence[Judged] = ()
     problems: Sequence[str] = ()
     questions: Sequence[str] = ()
+    amounts: Sequence[Amount] = ()
 
     @property
     def measured(self) -> tuple[Judged, ...]:

@@ -118,15 +118,19 @@ def _layout(t: Table, i: int) -> Layout:
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
+    weights, activations, kv = types(t, i)
+    name = plain_model(t["model"][i])
+    return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
+
+
+def types(t: Table, i: int) -> tuple[str, str, str]:
+    """Of weights, activations and cache in row `i`; empty where they are the model's own."""
     weights, activations = _type(t["weight_dtype"][i], "weights", "weight_dtype")
     if t["stored"][i] == "own":  # the types are those of the model's config
         weights = activations = ""
     stated = t["kv_dtype"][i]
     kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")
-    if weights == "fp32":
-        kv = kv or "fp32"
-    name = plain_model(t["model"][i])
-    return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
+    return weights, activations, kv or ("fp32" if weights == "fp32" else "")
 
 
 def _unsaid(word: str) -> bool:

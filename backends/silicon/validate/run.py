@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.cost import Model
 from llmir.backends.serving import loop
+from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, at_version, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
+from llmir.backends.silicon.tables.engine_memory import Memory
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
 from .chat import Chat, chat
 from .judged import Judged, Validation
+from .memory import Amount, compared
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
 
@@ -48,6 +52,7 @@ def validate(
     judged: list[Judged] = []
     problems: list[str] = []
     questions: list[str] = []
+    amounts: list[Amount] = []
     for path in paths:
         format, rows = load(path)
         if (format.name == "chat") != (on is not None):
@@ -61,11 +66,15 @@ def validate(
             questions += doubts
         elif isinstance(format, Kernels):
             judged += _kernels(file, format, pricing, tell)
+        elif isinstance(format, Memory):
+            known = list(_amounts(file, format, build, tell))
+            amounts += (found for found in known if isinstance(found, Amount))
+            judged += (found for found in known if isinstance(found, Judged))
         else:
             judged += _models(file, build, pricing, tell)
     priced = [row for row in judged if not row.reason]
     refused = [row for row in judged if row.reason]
-    return Validation(pricing.name, priced, refused, problems, questions)
+    return Validation(pricing.name, priced, refused, problems, questions, amounts)
 
 
 def _reason(error: LlmirError) -> str:
@@ -167,6 +176,24 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             yield file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
 
 
+def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[Judged | Amount]:
+    t = file.rows
+    for i in range(len(t)):
+        tell(file.name, i + 1, len(t))
+        try:
+            device = file.device(t["gpu"][i])
+            if isinstance(device, str):
+                raise InputError(device)
+            terms = compared(t, i, device, build)
+        except LlmirError as error:
+            yield file.judged(i, format.name, "", reason=_reason(error))
+            continue
+        by = str(t[format.by][i])
+        for metric, (was, will) in terms.items():
+            about = file.name, int(t["line"][i]), metric, device.name, by, str(t["model"][i])
+            yield Amount(*about, was, will)
+
+
 def _figure(
     metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
 ) -> tuple[float, float, Trust]:
@@ -176,16 +203,16 @@ def _figure(
     def job(by: Pricing) -> Callable[[int], Any]:
         return lambda batch: by.workload(program, device, engine, batch, prompt, generate)
 
-    def step(by: Pricing) -> Callable[[int, int, int], Any]:
-        return lambda batch, new, cached: by.step(program, device, engine, batch, new, cached)
-
     if metric == "token" or (metric == "tpot" and asked.serving):
-        within, most = loop.in_flight(program, device, asked.batch, prompt, generate)
-        expected = loop.steady_step(step(pricing), within, prompt, generate)
-        least = loop.steady_step(step(IDEAL), most, prompt, generate)
-        share = (within, most) if metric == "token" else (1, 1)
-        sure = of_step(step(pricing)(within, 1, prompt + generate // 2))
-        return expected.expected / share[0], least.bound / share[1], sure
+        expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))
+        sure = of_step(expected.step(expected.in_flight))
+        if metric == "token":
+            whole = replace(least.job, memory_utilization=1.0)  # more than engines use
+            most = replace(least, job=whole).in_flight
+            prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
+            bound = max(least.bound_s(most) / most, prompts)
+            return 1 / expected.output_tokens_per_s, bound, sure
+        return expected.tpot_s or 0.0, least.bound_s(expected.decoding), sure
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":

@@ -15,6 +15,7 @@ from llmir.backends.export import plots, table, units
 from llmir.names import spans
 
 from .judged import BY, Group, Judged, Validation
+from .memory import totals
 
 HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
 
@@ -29,6 +30,7 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
         "exceeds": [
             {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
         ],
+        "amounts": [amount._asdict() | {"error": amount.error} for amount in found.amounts],
         "rows": [judged_row(r) for r in found.rows],
         "refused": [refused_row(r) for r in found.refused],
         "problems": list(found.problems),
@@ -100,7 +102,7 @@ def exceeds(found: Validation) -> list[tuple[str, str, str, int]]:
 
 def scope(found: Validation) -> str:
     """How much of the tables was priced, in a line."""
-    rows = {(r.file, r.row) for r in found.rows}
+    rows = {(r.file, r.row) for r in found.rows} | {(a.file, a.row) for a in found.amounts}
     total = len(rows) + len(found.refused) + len(found.problems)
     said = [f"{len(rows):,} of {total:,} rows priced"]
     said += [f"{len(found.refused):,} refused"] if found.refused else []
@@ -116,6 +118,9 @@ def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
         (("kind", "device", "measured below ideal, because", "rows"), faster),
         (("kind", "refused, because", "row numbers", "rows"), refused),
     ]
+    memory = ("term", "engine", "n", "MAPE", "bias", "worst")
+    sums = [[m, e, f"{n:,}", *map(_share, off)] for m, e, n, *off in totals(found.amounts)]
+    tables.insert(0, (memory, sums))
     return [(headings, rows) for headings, rows in tables if rows]
 
 

@@ -1,0 +1,55 @@
+"""What logs of engines say of memory, start by start: `silicon/validate/memory.py` says what a row means."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import ClassVar
+
+from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.silicon.rows import Column
+from llmir.frozen import FrozenDict
+
+from .table import Format
+
+GIB = Column(0, 1e6, whole=False, empty=nan)
+LIMIT = Column(1, LONGEST, empty=nan)
+
+
+class Memory(Format):
+    """Amounts of memory, by the words in the column `by`."""
+
+    by: ClassVar[str] = "engine"
+
+
+class EngineMemory(Memory):
+    """Starts of an engine: what it was given, and what its log says that it made of it."""
+
+    name = "engine memory"
+    numbers = FrozenDict(
+        {
+            "gpu_total_gib": Column(0.1, 1e6, whole=False),
+            "util": Column(0.01, 1, whole=False),
+            **dict.fromkeys(("tp", "pp"), Column(1, 1e5)),
+            **dict.fromkeys(("max_batched_tokens", "max_num_seqs", "max_model_len", "tokens"), LIMIT),
+            **dict.fromkeys(("weights_gib", "act_gib", "nontorch_gib", "kv_gib"), GIB),
+        }
+    )
+    words = ("engine", "gpu", "model", "dtype", "quant", "kv")
+    more = ("source",)
+
+
+class PeakMemory(Memory):
+    """Runs of a model on one GPU, and the most memory that was taken."""
+
+    name = "peak memory"
+    by = "framework"
+    numbers = FrozenDict(
+        {
+            **dict.fromkeys(("batch", "tokens_in"), Column(1, LONGEST)),
+            "tokens_out": Column(1, LONGEST, empty=1),
+            "tp": Column(1, 1e5, empty=1),
+            **dict.fromkeys(("value_gib", "value_gb"), GIB),
+        }
+    )
+    words = ("model", "gpu", "weight_dtype", "kv_dtype", "metric")
+    more = ("framework", "note", "source")

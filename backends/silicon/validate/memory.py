@@ -1,0 +1,148 @@
+"""What engines' logs say of memory beside what is predicted, term by term."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.analysis.pool import Pool, Room
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import model
+from llmir.backends.silicon.folds import errors
+from llmir.backends.silicon.rows import Table
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Device
+from llmir.hw.sections.memory import Releases
+
+from .requests import Layout, plain_model, types
+
+GIB = 2**30
+LENGTH = 2048  # of a request, where nothing depends on it
+# What a quantization is called in the table: weights and activations.
+QUANT = {"": ("", ""), "fp8dyn": ("fp8", "fp8"), "w8a8": ("int8", "int8"), "w4a16": ("int4", "")}
+WIDE = {"bf16": "", "fp16": "", "fp32": "fp32"}
+TERMS = ("weights", "activations", "overhead", "kv")  # of a rank, in bytes; then the tokens of all
+
+
+class Amount(NamedTuple):
+    """A term of memory that was measured, in bytes or tokens, beside its prediction."""
+
+    file: str
+    row: int
+    metric: str
+    device: str
+    engine: str
+    model: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted / self.measured - 1
+
+
+class Start(NamedTuple):
+    """A start of an engine: its pool, and what its log says in bytes of a rank and tokens, or NaN."""
+
+    engine: str
+    pool: Pool
+    said: dict[str, float]
+
+    @property
+    def room(self) -> Room:
+        """That of the stage that the log speaks of: the first whose weights are near to its own."""
+        rooms, weights = self.pool.rooms(), self.said["weights"]
+        if math.isnan(weights):
+            return rooms[0]
+        return min(rooms, key=lambda room: round(abs(room.weights / weights - 1), 1))
+
+    def predicted(self) -> dict[str, float]:
+        """The same by the engine's rule."""
+        room = self.room
+        tokens = self.pool.kv_tokens
+        terms = room.weights, room.activations, room.overhead, room.caches
+        whole = math.nan if tokens is None else float(tokens)
+        return dict(zip((*TERMS, "tokens"), (*terms, whole), strict=True))
+
+
+def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) -> Start:
+    """Row `i` of a table of starts; InputError says why it cannot be held against anything."""
+    quant, dtype, kv = (str(t[c][i]).strip() for c in ("quant", "dtype", "kv"))
+    for column, said, known in (("quant", quant, QUANT), ("dtype", dtype, WIDE)):
+        if said not in known:
+            raise InputError(f"{column} {said!r}; known are {', '.join(k for k in known if k)}")
+    weights, activations = QUANT[quant] if quant else (WIDE[dtype],) * 2
+    cache = WIDE[dtype] if kv in ("", "auto") else kv
+    name = str(t["engine"][i]).strip()
+    name = f"vllm@{name}" if re.match(r"\d", name) else name
+    runs = hw.engine(name)
+    releases = runs.section(Releases)
+    if releases is None:
+        raise InputError(f"what engine {runs.name} does with memory is not known")
+    tp, pp = (int(t[c][i]) for c in ("tp", "pp"))
+    layout = Layout(plain_model(str(t["model"][i])), tp, pp, 1, 1, weights, activations, cache)
+    limits = ("max_model_len", "max_num_seqs", "max_batched_tokens")
+    longest, sequences, tokens = (None if math.isnan(t[c][i]) else int(t[c][i]) for c in limits)
+    physical = replace(device, physical_bytes=round(t["gpu_total_gib"][i] * GIB))
+    of = LENGTH, float(t["util"][i]), 0
+    pool = Pool(build(layout), physical, releases.of(runs), *of, longest, sequences, tokens)
+    columns = ("weights_gib", "act_gib", "nontorch_gib", "kv_gib")
+    terms = {term: float(t[c][i]) * GIB for term, c in zip(TERMS, columns, strict=True)}
+    return Start(name, pool, terms | {"tokens": float(t["tokens"][i])})
+
+
+def peak(
+    t: Table, i: int, device: Device, build: Callable[[Layout], Program]
+) -> dict[str, tuple[float, float]]:
+    """The most bytes that row `i` of a table of runs took, and those of all tensors in its fullest step."""
+    gib, gb = t["value_gib"][i] * GIB, t["value_gb"][i] * 1e9
+    if math.isnan(gib) and math.isnan(gb):
+        raise InputError("no amount of memory is said")
+    weights, activations, kv = types(t, i)
+    layout = Layout(plain_model(str(t["model"][i])), int(t["tp"][i]), 1, 1, 1, weights, activations, kv)
+    batch, prompt, generate = (int(t[c][i]) for c in ("batch", "tokens_in", "tokens_out"))
+    job = Workload(build(layout), device, batch, prompt, generate, model=model(device, "ideal"))
+    return {str(t["metric"][i]): (float(gb if math.isnan(gib) else gib), float(job.peak_bytes(batch)))}
+
+
+def compared(
+    t: Table, i: int, device: Device, build: Callable[[Layout], Program]
+) -> dict[str, tuple[float, float]]:
+    """What was measured and what is predicted in row `i`, by term."""
+    if "gpu_total_gib" not in t.columns:
+        return peak(t, i, device, build)
+    found = start(t, i, device, build)
+    predicted = found.predicted()
+    return {term: (was, predicted[term]) for term, was in found.said.items() if not math.isnan(was)}
+
+
+class Total(NamedTuple):
+    """Amounts of one metric and engine: how far they are off, in the mean and at worst."""
+
+    metric: str
+    engine: str
+    n: int
+    mape: float
+    bias: float
+    worst: float
+
+
+def totals(amounts: Sequence[Amount]) -> list[Total]:
+    """Of each metric and engine, in the order in which they come."""
+    groups: dict[tuple[str, str], list[Amount]] = {}
+    for amount in amounts:
+        groups.setdefault((amount.metric, amount.engine), []).append(amount)
+    found = []
+    for (metric, engine), some in groups.items():
+        off = errors(*np.array([(a.predicted, a.measured) for a in some]).T)
+        worst = max((a.error for a in some), key=abs)
+        found.append(Total(metric, engine, off.n, off.mape, off.bias, worst))
+    return found

@@ -1,0 +1,196 @@
+"""Where a model's step jumps or falls as sequences or tokens are added, over devices, engines and models.
+
+    python benchmarks/smooth.py [--device NAME …] [--engine NAME …] [--model NAME …] [--jobs N]
+
+Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
+below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, but for
+what is bound by arithmetic and experts that one does not touch. Curves that break a law are counted by the op
+that does most of it. What rises by more than a quarter from the fourth on is counted as well, however large a
+wave is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from multiprocessing import Pool
+from typing import Any
+
+import numpy as np
+
+import llmir
+from llmir import hw
+from llmir.backends.cost import Row
+from llmir.dim import Binding
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SEQUENCES = np.unique([*range(1, 66), *(2**k + d for k in range(7, 11) for d in (-1, 0, 1))])
+TOKENS = np.arange(1, 66)
+CONTEXTS = (512, 32768)
+ENGINES = ("vllm", "sglang", "trtllm", "hf-transformers")
+MODELS = (
+    *("llama3.1-8b", "llama3.1-70b", "gemma-3-27b", "qwen3-30b-a3b", "glm-4.5-air", "gpt-oss-120b"),
+    *("deepseek-v3", "qwen3-next-80b-a3b"),
+)
+PRECISIONS = ("", "quantize{weights=fp8, kv=fp8}")
+SHARDS = (1, 8)
+TILE = 128  # rows and columns of a tile; a wave is one on each multiprocessor
+EQUAL = 1e-9
+TWO = 1.3  # of the time of one new token, two at most
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A step that is more than it may be: by how much of itself, after which size, by which op mostly."""
+
+    law: str
+    share: float
+    size: int
+    op: str
+
+
+@cache
+def program(model: str, precision: str, tp: int) -> llmir.Program:
+    """The model as engines run it."""
+    passes = [llmir.DEFAULT_PIPELINE, precision, f"shard{{tp={tp}}}" if tp > 1 else ""]
+    return llmir.run(llmir.load(model), ",".join(filter(None, passes)))
+
+
+def wave(row: Row, device: hw.Device, at: Binding) -> Any:
+    """Seconds in which each multiprocessor multiplies a tile of each product, all of k deep, at its peak."""
+    if not row.work.gemms or not device.multiprocessors:
+        return 0.0
+    deep = sum((g.k for g in row.work.gemms[:1]), start=0)
+    if row.kind == "attention":
+        deep = sum((g.n for g in row.work.gemms), start=0)
+    return 2 * TILE * TILE * at(deep) * device.multiprocessors / device.matrix_peak(row.work.dtype.name)[0]
+
+
+def launch(price: Any) -> float:
+    """Seconds of an empty call, of the slowest of an op's kernels."""
+    return max((p.launch_s for p in getattr(price, "prices", (price,)) if hasattr(p, "launch_s")), default=0)
+
+
+def allowed(report: llmir.Report, count: int) -> Array:
+    """Seconds of a launch and of a wave of tiles of each op, by op."""
+    plan = report.plan
+    slack = [launch(plan.model.price(r)) + wave(r, plan.model.device, report.at) for r in plan.rows]
+    return np.array([np.broadcast_to(s, count) * r.repeat for s, r in zip(slack, plan.rows, strict=True)])
+
+
+def times(report: llmir.Report, count: int) -> tuple[Array, list[str]]:
+    """Seconds of each op, all repeats together, and its kind and opcode."""
+    kinds = {row.name: f"{row.kind} {row.node.op.opcode}" for row in report.plan.rows}
+    ops = [op for op in report.ops if op.name in kinds]
+    return np.array([np.broadcast_to(op.total_s, count) for op in ops]), [kinds[op.name] for op in ops]
+
+
+def curve(law: str, report: llmir.Report, sizes: Array, start: int = 0) -> Iterator[Jump]:
+    """Where it rises by more than one part of what it does and a launch and a wave, or falls."""
+    whole = np.broadcast_to(report.time_s, sizes.shape)
+    ops, kinds = times(report, len(sizes))
+    slack = allowed(report, len(sizes))
+    steps = np.flatnonzero(np.diff(sizes) == 1)
+    grows = 1 + 1 / sizes[steps]
+    most = whole[steps] * grows + slack.sum(0)[steps]
+    for fault, over, by in (
+        ("jumps", whole[steps + 1] - most, ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps]),
+        ("falls", whole[steps] - whole[steps + 1], ops[:, steps] - ops[:, steps + 1]),
+    ):
+        worst = int(np.argmax(over / whole[steps]))
+        if over[worst] > EQUAL * whole[steps][worst]:
+            share = float(over[worst] / whole[steps][worst])
+            yield Jump(f"{law} {fault}", share, int(sizes[steps][worst]), kinds[int(by[:, worst].argmax())])
+    rise = whole[steps + 1] / whole[steps] - 1
+    late = sizes[steps] >= 4  # before, a sequence more is a quarter more
+    if late.any() and rise[late].max() > 0.25:
+        worst = int(np.argmax(np.where(late, rise, 0)))
+        by = ops[:, steps + 1] - ops[:, steps]
+        where = int(sizes[steps][worst])
+        yield Jump(f"{law} rises by a quarter", float(rise[worst]), where, kinds[int(by[:, worst].argmax())])
+
+
+def pair(one: llmir.Report, two: llmir.Report, context: int) -> Iterator[Jump]:
+    """Where two new tokens cost too much.
+
+    What is bound by arithmetic takes twice as long, and so do experts that read twice as many weights.
+    """
+    first, second = float(one.time_s), float(two.time_s)
+    more = 0.0
+    for a, b in zip(one.ops, two.ops, strict=True):
+        ideal = b.repeat * float(b.ideal_time_s - a.ideal_time_s)
+        more += float(b.total_s) - float(a.total_s) if b.bound == "compute" else ideal
+    if second > TWO * first + more:
+        kinds, by = times(two, 1)[1], times(two, 1)[0] - times(one, 1)[0]
+        yield Jump("two tokens", second / first - 1, context, kinds[int(by[:, 0].argmax())])
+
+
+def jumps(device: str, engine: str, model: str) -> tuple[int, list[tuple[Jump, tuple[Any, ...]]]]:
+    """How many curves there are, and all that is wrong with them."""
+    found: list[tuple[Jump, tuple[Any, ...]]] = []
+    curves = 0
+    for precision, tp, context in product(PRECISIONS, SHARDS, CONTEXTS):
+        of = (device, engine, model, precision, tp, context)
+        base = program(model, precision, tp)
+
+        def step(batch: Any, new: Any, base: Any = base, context: int = context) -> llmir.Report:
+            phase = "decode" if "decode" in base.phases else None  # as engines verify drafts
+            at = {"batch": batch, "new": new, "context": context}
+            return llmir.analyze(base, device, **at, engine=engine, phase=phase)
+
+        try:
+            some = [*curve("sequences", step(SEQUENCES, 1), SEQUENCES)]
+        except llmir.LlmirError:
+            continue
+        for batch in (1, 8):
+            some += pair(step(batch, 1), step(batch, 2), context)
+            some += curve(f"tokens of {batch}", step(batch, TOKENS), TOKENS)
+        curves += 1
+        found += [(jump, of) for jump in some]
+    return curves, found
+
+
+def _job(of: tuple[str, str, str]) -> tuple[int, list[tuple[Jump, tuple[Any, ...]]]]:
+    return jumps(*of)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints violations by law and op, and the worst of each; returns how many."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", nargs="+", default=[n for n in hw.names() if n != "cpu"])
+    parser.add_argument("--engine", nargs="+", default=list(ENGINES))
+    parser.add_argument("--model", nargs="+", default=list(MODELS))
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args(arguments)
+    grid = list(product(options.device, options.engine, options.model))
+    if options.jobs > 1:
+        with Pool(options.jobs) as pool:
+            return table(pool.imap_unordered(_job, grid, chunksize=4))
+    return table(map(_job, grid))
+
+
+def table(found: Iterable[tuple[int, list[tuple[Jump, tuple[Any, ...]]]]]) -> int:
+    """A line for each law and op: how many curves break it, and the worst."""
+    curves = 0
+    counts: Counter[tuple[str, str]] = Counter()
+    worst: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, ""))
+    for many, faults in found:
+        curves += many
+        for jump, of in faults:
+            key = jump.law, jump.op
+            counts[key] += 1
+            text = f"{jump.share:.0%} after {jump.size}: {', '.join(map(str, filter(None, of)))}"
+            worst[key] = max(worst[key], (jump.share, text))
+    print(f"{curves} curves of each law")
+    for (law, op), many in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
+        print(f"{law:34}{op:40}{many:6}  {worst[law, op][1]}")
+    return sum(counts.values())
+
+
+if __name__ == "__main__":
+    raise SystemExit(bool(main()))

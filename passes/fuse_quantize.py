@@ -1,0 +1,54 @@
+"""fuse-quantize: norms that give the narrow rows which products read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.graph import Program, Value
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _how(match: Match) -> dict[str, Any]:
+    norm: Any = match["norm"].op
+    narrow: Any = match["narrow"].op
+    about = {"eps": norm.eps, "offset": norm.offset, "to": narrow.to, "static": narrow.static}
+    return about | {"block": norm.block, "name": f"{match['norm'].name}_quantize"}
+
+
+def _norm(p: Any, x: Value, w: Value) -> Any:
+    return p.quantize(p.rms_norm(x, w, over=1, label="norm"), label="narrow")
+
+
+def _narrow_norm(b: Builder, match: Match, x: Value, w: Value) -> Any:
+    return b.rms_norm_quantize(x, w, **_how(match))
+
+
+def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
+    total, normed = p.add_rms_norm(x, y, w, results=2, label="norm")
+    return total, p.quantize(normed, label="narrow")
+
+
+def _narrow_add_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
+    return b.add_rms_norm_quantize(x, y, w, **_how(match))
+
+
+RULES = (
+    Rule("norm-quantize", _norm, _narrow_norm),
+    Rule("add-norm-quantize", _add_norm, _narrow_add_norm),
+)
+
+
+@dataclass(frozen=True)
+class FuseQuantize(Pass):
+    """A norm, after `fuse` with the sum before it, and what narrows its result for a product, in one."""
+
+    name: ClassVar[str] = "fuse-quantize"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once; a norm that is read in its wide type too stays as it is."""
+        return rewrite_graphs(program, RULES)

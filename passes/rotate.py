@@ -1,0 +1,128 @@
+"""rotate: the sum at the end of a layer goes to the beginning of the next, where its norm is.
+
+Layers are repeated, so that the last sum of one and the first norm of the next are in one graph only where a
+loop is rotated: it carries the two summands in place of the sum, as the layers of vLLM, SGLang and
+TensorRT-LLM hand on `hidden_states` and `residual`. Before the first layer the second of them is zero, and
+after the last the sum meets the final norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.graph import Graph, Node, Program, Value
+from llmir.ops.elementwise import Add
+from llmir.ops.norm import RmsNorm
+from llmir.pipeline import Pass
+
+# Each layer moves one hidden state less; zeros, and a sum more than before, are four.
+FEW = 4
+
+
+@dataclass(frozen=True)
+class Rotate(Pass):
+    """The sum that ends a layer begins the next, so that `fuse` makes one kernel of it and the norm there."""
+
+    name: ClassVar[str] = "rotate"
+
+    def __call__(self, program: Program) -> Program:
+        """All bodies that end in a sum and begin with a norm, and the graphs that repeat them."""
+        sums = _sums(program)
+        inner = {name for name, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
+        if not inner:
+            return program
+        graphs = {n: _Turn(g, sums).done() if n in inner | {*sums} else g for n, g in program.graphs.items()}
+        return program.replace(graphs=graphs)
+
+
+def _sums(program: Program) -> dict[str, Node]:
+    """The bodies to rotate, each with the sum that ends it: of loops that are so long that it pays."""
+    left: set[str] = set()
+    while True:
+        sums = {name: last for name in program.graphs if (last := _sum(program, name, left))}
+        short: set[str] = set()
+        for name, graph in program.graphs.items():
+            here = [p for p in graph.loops.values() if name not in sums and p.body in sums]
+            if sum(p.times * program.depth(p.body) for p in here) <= FEW:
+                short |= {p.body for p in here}
+        if not short:
+            return sums
+        left |= short
+
+
+def _sum(program: Program, name: str, left: set[str]) -> Node | None:
+    """The sum that ends the last layer of a body, if each of its layers can be rotated; None if not."""
+    if name in left:
+        return None
+    graph = program[name]
+    runs = [p for g in program.graphs.values() for p in g.loops.values() if p.body == name]
+    if name in program.entries or not runs or any(p.carried > 1 for p in runs) or not graph.inputs:
+        return None
+    given, out = graph.inputs[0].values[0], graph.outputs[0]
+    users = [node for node in graph.nodes if given in node.operands]
+    last = graph[out.node]
+    if given in graph.outputs or out in graph.outputs[1:] or any(out in n.operands for n in graph.nodes):
+        return None
+    if loop := last.op.loop:
+        whole = out.result == 0 and all(node.op.loop and given == node.operands[0] for node in users)
+        layers = [_sum(program, p.body, left) for p in graph.loops.values()]
+        return layers[-1] if loop and whole and all(layers) else None
+    alike = {graph.type(v) for v in (given, *last.operands)} == {graph.type(given)}
+    begins = any(isinstance(n.op, RmsNorm) and n.op.over == 1 and len(n.operands) > 1 for n in users)
+    return last if isinstance(last.op, Add) and alike and begins else None
+
+
+class _Turn:
+    """A graph in which what rotated layers hand on is a pair of summands, added where the sum is needed."""
+
+    def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
+        self.graph, self.sums = graph, sums
+        self.b = Builder(graph.name)
+        self.new: dict[Value, Value] = {}
+        self.pairs: dict[Value, tuple[tuple[Value, Value], Node]] = {}
+
+    def done(self) -> Graph:
+        """The graph, rebuilt in order."""
+        own = self.sums.get(self.graph.name)
+        given = self.graph.inputs[0] if own else None
+        for node in self.graph.nodes:
+            if own and node == given:
+                self._given(node, own)
+            elif own and node.values[0] == self.graph.outputs[0] and not node.op.loop:
+                residual, added = map(self._value, node.operands)
+                self.pairs[node.values[0]] = (residual, added), own
+            elif (loop := node.op.loop) and loop.body in self.sums:
+                self._repeat(node, self.sums[loop.body])
+            else:
+                operands = tuple(map(self._value, node.operands))
+                self.new |= zip(node.values, self.b.insert(replace(node, operands=operands)), strict=True)
+        first, *others = self.graph.outputs
+        outputs = self.pairs[first][0] if own else (self._value(first),)
+        self.b.output(*outputs, *map(self._value, others))
+        return self.b.graph()
+
+    def _given(self, node: Node, own: Node) -> None:
+        """The residual, and what the layer before adds to it."""
+        (residual,) = self.b.insert(node)
+        op: Any = node.op
+        added = self.b.input(op.type, name=f"{node.name}_added", axes=op.axes)
+        self.pairs[residual] = (residual, added), own
+
+    def _repeat(self, node: Node, last: Node) -> None:
+        """Layers that are given a pair and hand one on."""
+        first, *captured = node.operands
+        known = self.pairs.get(first)
+        pair = known[0] if known else (value := self._value(first), self.b.zeros(value, block=last.op.block))
+        op: Any = node.op
+        made = self.b.apply(replace(op, carried=2), *pair, *map(self._value, captured), name=node.name)
+        self.pairs[node.values[0]] = (made[0], made[1]), last
+        self.new |= zip(node.values[1:], made[2:], strict=True)
+
+    def _value(self, value: Value) -> Value:
+        """What stands for a value, which is added up now if it is a pair."""
+        if value not in self.new:
+            pair, last = self.pairs[value]
+            (self.new[value],) = self.b.apply(last.op, *pair, name=last.name)
+        return self.new[value]

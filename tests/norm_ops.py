@@ -1,0 +1,25 @@
+"""Norms that narrow, and zeros, counted by hand, as `tests.test_ops` asks for."""
+
+from __future__ import annotations
+
+TOKENS = 15  # 3 sequences of 5
+
+NORMS = {
+    "rms_norm_quantize": (
+        {"to": "fp8_e4m3_c.mmk"},
+        ("bf16[B, T, 8]", "bf16[8]"),
+        0,
+        (4 + 2) * TOKENS * 8,
+        2 * TOKENS * 8 + 2 * 8,
+        TOKENS * (8 + 4),
+    ),
+    "add_rms_norm_quantize": (
+        {"to": "fp8_e4m3_t", "static": True},
+        ("bf16[B, T, 8]", "bf16[B, T, 8]", "bf16[8]"),
+        0,
+        (5 + 1) * TOKENS * 8,
+        2 * 2 * TOKENS * 8 + 2 * 8,
+        2 * TOKENS * 8 + TOKENS * 8 + 4,
+    ),
+    "zeros": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 2 * TOKENS * 8),
+}

@@ -1,0 +1,80 @@
+"""Whole steps have no cliffs: one more sequence, or one more token, never costs much more, and never less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmir
+from benchmarks.smooth import ENGINES, MODELS, Jump, jumps
+from llmir import hw
+from llmir.backends.cost.kernels import AttentionShape, Decode, Prefill
+
+# A tenth of what `python benchmarks/smooth.py` does: each model once, on devices that are unlike.
+SOME = (
+    *(("h20", "trtllm", "llama3.1-8b"), ("b200", "sglang", "llama3.1-70b"), ("l4", "vllm", "gemma-3-27b")),
+    *(("mi300x", "vllm", "qwen3-30b-a3b"), ("h100-sxm", "sglang", "glm-4.5-air")),
+    *(("a100-80-sxm", "trtllm", "gpt-oss-120b"), ("h200", "sglang", "deepseek-v3")),
+    ("rtx4090", "hf-transformers", "qwen3-next-80b-a3b"),
+)
+H100 = hw.load("h100-sxm")
+
+
+@pytest.mark.parametrize(("device", "engine", "model"), SOME)
+def test_attention_and_scans_have_no_cliffs(device: str, engine: str, model: str) -> None:
+    curves, found = jumps(device, engine, model)
+    assert curves >= 4
+    assert not [(jump, of) for jump, of in found if jump.op.startswith(("attention", "scan"))]
+
+
+def test_each_model_and_engine_of_the_grid_is_among_some() -> None:
+    assert {model for _, _, model in SOME} == set(MODELS)
+    assert {engine for _, engine, _ in SOME} == set(ENGINES)
+
+
+def test_a_cliff_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of few tokens that takes one alone: the second costs what a prompt's kernel takes."""
+    alone = staticmethod(lambda shape: (shape.new == 1) & (shape.cached > 0))
+    monkeypatch.setattr(Decode, "takes", alone)
+    _, found = jumps("h20", "sglang", "llama3.1-8b")
+    assert "two tokens" in {jump.law for jump, _ in found if jump.op == "attention flash_attention"}
+    assert all(isinstance(jump, Jump) and jump.share > 0 for jump, _ in found)
+
+
+def faster(device: hw.Device) -> Iterator[tuple[str, hw.Device]]:
+    """The device with one rate raised by half, each in turn."""
+    yield "memory", replace(device, memory_Bps=1.5 * device.memory_Bps)
+    for name in ("matrix_flops", "vector_flops"):
+        rates = getattr(device, name)
+        for dtype in rates:
+            yield dtype, replace(device, **{name: {**rates, dtype: 1.5 * rates[dtype]}})
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h20", "rtx4090", "v100-32"])
+def test_a_device_with_one_rate_raised_is_never_slower(name: str) -> None:
+    passes = [llmir.DEFAULT_PIPELINE, "quantize{kv=fp8}", "shard{tp=4}"]
+    program, device = llmir.run(llmir.load("glm-4.5-air"), passes), hw.load(name)
+    at: dict[str, Any] = {"batch": np.array([[1], [9], [64]]), "new": np.array([1, 2, 17, 900])}
+    at["context"] = 3000
+    before = llmir.analyze(program, device, **at).time_s
+    for rate, other in faster(device):
+        assert np.all(llmir.analyze(program, other, **at).time_s <= before * (1 + 1e-9)), rate
+
+
+@pytest.mark.parametrize("group", [1, 4, 8, 48])
+def test_two_new_tokens_read_their_keys_once(group: int) -> None:
+    shape = AttentionShape(8, np.array([1.0, 2.0]), 16384, 8, group, 128)
+    one, two = Decode().seconds(H100, shape)
+    assert one <= two <= 1.3 * one
+
+
+def test_many_new_tokens_take_what_their_pairs_do_by_either_kernel() -> None:
+    """By the peak: four FLOPs a pair of query and key and element of a head."""
+    shape = AttentionShape(4, 8192, 65536, 8, 8, 128)
+    pairs = 4 * 64 * 8192 * (65536 + 8192 / 2)
+    peak = 4 * 128 * pairs / H100.matrix_peak("bf16")[0]
+    assert peak < Prefill().seconds(H100, shape) < Decode().seconds(H100, shape) < 5 * peak
