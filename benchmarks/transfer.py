@@ -1,75 +1,83 @@
-"""What borrowing costs: measured GPUs predicted by each other's kernels and their own datasheets.
+"""What borrowing costs: measured GPUs and engines predicted by each other's kernels and their own datasheets.
 
-    python benchmarks/transfer.py DIR [FAMILY]
+    python benchmarks/transfer.py DIR [-o hw/transfer.yaml]
 
-A line for each family, device and engine with rows in the folder, and a column for each GPU whose kernels are
-tried on them: mean relative errors in percent. Last, what borrowing adds to the error of a device's own
-kernels; the means over kinds are `SAME_MEMORY` and the like of `backends/cost/relatives.py`.
+First a line for each family, device and engine with rows in the folder, and a column for each GPU whose
+kernels are tried on them: mean relative errors in percent, its own left out of the fit. Then means by group
+of kernels and what two GPUs have in common, or two engines on one, and the bands that follow: how much more
+off borrowed kernels are than at home, and how many rows lie within. With -o the bands are written.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+
+import numpy as np
 
 from llmir import hw
-from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.relatives import nearness
-from llmir.backends.silicon.calibrate import Case, cases
-from llmir.backends.silicon.folds import errors
+from llmir.backends.silicon.calibrate import cases
+from llmir.backends.silicon.calibrate.transfer import Loan, bands, covered, loans
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load_all
-from llmir.hw import Device
+from llmir.hw import Device, transfer
 
 
-def mape(case: Case, device: Device) -> float | None:
-    """Mean size of the relative error by the kernels of `device`, of the same engine."""
-    engines = device.calibration.engines if device.calibration else {}
-    if not {*case.families} <= {*engines.get(case.engine, {})}:
-        return None
-    found = {family: basis(device, family, case.engine) for family in case.families}
-    return errors(case.predicted({f: b.kernel for f, b in found.items() if b}), case.seconds).mape
-
-
-def relation(case: Case, device: Device) -> str:
-    """What tells the two devices apart, as `borrowing` goes by it."""
-    abroad, generation, technology, *_ = nearness(case.device, device)
-    return "vendor" if abroad else "memory" if technology else "generation" if generation else "none"
-
-
-def main(folder: Path, name: str | None) -> None:
-    """The matrix, and its means."""
-    known = [hw.load(n) for n in hw.measured()]
-    lost: dict[tuple[str, str], list[float]] = defaultdict(list)
+def matrix(found: Sequence[Loan], known: Sequence[Device]) -> None:
+    """A line for each case that another GPU's kernels were tried on."""
     print(f"{'family':24}{'device':14}{'engine':24}{'rows':>6}" + "".join(f"{d.name:>13}" for d in known))
-    for file, format, rows in load_all(folder, lambda problem: None):
-        for case in cases(file, format, rows, Machines(folder)):
-            if name not in (None, format.name, *case.families):
-                continue
-            tried = [mape(case, device) for device in known]
-            own = next((e for d, e in zip(known, tried, strict=True) if d == case.device), None)
-            if own is None or sum(error is not None for error in tried) < 2:
-                continue
-            shown = ("–" if e is None else f"{100 * e:.1f}" for e in tried)
-            print(
-                f"{case.name:24}{case.device.name:14}{case.engine:24}{len(case.seconds):6}"
-                + "".join(f"{s:>13}" for s in shown),
-                flush=True,
-            )
-            for device, error in zip(known, tried, strict=True):
-                if error is not None and device != case.device:
-                    lost[relation(case, device), format.name.partition("_")[0]].append(error - own)
-    print("\nwhat borrowing adds, in the mean, in points")
-    for far in dict.fromkeys(r for r, _ in lost):
-        of = {k: mean(v) for (r, k), v in lost.items() if r == far}
-        print(
-            f"{far:12}"
-            + ", ".join(f"{k} {100 * v:.1f}" for k, v in of.items())
-            + f"; all {100 * mean(of.values()):.1f}"
-        )
+    for case in dict.fromkeys(loan.case for loan in found):
+        off = {loan.device: loan.mean for loan in found if loan.case is case and loan.engine == case.engine}
+        if not off:
+            continue
+        own = case.device.calibration
+        fit = own.engines.get(case.engine, {}).get(case.families[-1]) if own else None
+        off |= {case.device: fit.error} if fit else {}
+        shown = (f"{100 * off[d]:.1f}" if d in off else "–" for d in known)
+        line = f"{case.name:24}{case.device.name:14}{case.engine:24}{len(case.seconds):6}"
+        print(line + "".join(f"{s:>13}" for s in shown))
+
+
+def means(found: Sequence[Loan], table: dict[str, dict[str, float]]) -> None:
+    """A line for each relation, a column for each group."""
+    groups = sorted({loan.group for loan in found})
+    for title, of in (
+        ("mean error, percent, the median of pairs", lambda some, r, g: f"{_median(some):.0f}"),
+        ("rows within the band and within twice that, percent", lambda some, r, g: _shares(some, table)),
+    ):
+        print(f"\n{title}\n{'':16}" + "".join(f"{g:>13}" for g in groups) + f"{'all':>13}")
+        for relation in dict.fromkeys((*transfer.RELATIONS, transfer.ENGINE)):
+            some = [loan for loan in found if loan.relation == relation]
+            parts = [[loan for loan in some if loan.group == g] for g in groups] + [some]
+            cells = (of(part, relation, "") if part else "–" for part in parts)
+            print(f"{relation:16}" + "".join(f"{c:>13}" for c in cells))
+
+
+def _median(some: Sequence[Loan]) -> float:
+    return 100 * float(np.median([loan.mean for loan in some]))
+
+
+def _shares(some: Sequence[Loan], table: dict[str, dict[str, float]]) -> str:
+    one, two = covered(some, table)
+    return f"{100 * one:.0f}, {100 * two:.0f}"
+
+
+def main(folder: Path, target: Path | None) -> None:
+    """The matrix, its means, and the bands."""
+    known = [hw.load(n) for n in hw.measured()]
+    machines = Machines(folder)
+    tables = load_all(folder, lambda problem: None)
+    every = [case for file, format, rows in tables for case in cases(file, format, rows, machines)]
+    found = list(loans(every, known))
+    table = bands(found)
+    matrix(found, known)
+    means(found, table)
+    text = transfer.to_yaml(table)
+    print(f"\nbands\n{text}")
+    if target:
+        target.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), Path(sys.argv[3]) if sys.argv[2:3] == ["-o"] else None)

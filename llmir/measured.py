@@ -34,6 +34,7 @@ def validate(
     engine: str | None = None,
     unit: str = "",
     cost: str = "calibrated",
+    without: str | None = None,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
     """Rows measured elsewhere beside their predictions, with error statistics.
@@ -41,8 +42,9 @@ def validate(
     The CSV files are tables of kernels or of whole models (docs/validate.md says which columns), or chat logs
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
     `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
-    `calibrated`, by the kernels of each row's engine, or `ideal`. `tell` hears of progress: file, rows done,
-    rows in all. InputError for a file that is none of these.
+    `calibrated`, by the kernels of each row's engine, or `ideal`. `without` prices rows by what would be
+    borrowed if their `device`, or their `engine` on it, had not been measured. `tell` hears of progress:
+    file, rows done, rows in all. InputError for a file that is none of these.
     """
     from .backends.cost import model
     from .backends.silicon.validate import Chat, priced_by
@@ -63,7 +65,7 @@ def validate(
     if engine:
         model(device(hw), cost, engine)  # or an error
     on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch, unit)
-    return run_all(paths, _built, on=on, pricing=priced_by(cost), tell=tell)
+    return run_all(paths, _built, on=on, pricing=priced_by(cost, without), tell=tell)
 
 
 def calibrate(

@@ -14,7 +14,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost import Basis, model
 from llmir.backends.cost.calibration import nearest
-from llmir.backends.cost.relatives import OTHER_VENDOR, SAME_ISA
+from llmir.backends.cost.transfer import of_device, together
 from llmir.errors import HardwareError, InputError
 
 from .commands import Run, runner
@@ -107,12 +107,22 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     moved = llmir.analyze(program, "h200", batch=4, new=1, context=99).ops
     (product,) = (op for op in moved if op.name == "layer.qkv_proj")
     assert product.basis == Basis("calibrated", "H100-SXM")
-    assert product.error == pytest.approx((own["layer.qkv_proj"].error or 0) + SAME_ISA)
+    assert product.error == pytest.approx(
+        together(
+            own["layer.qkv_proj"].error or 0,
+            of_device(llmir.hw.load("h200"), llmir.hw.load("h100"), "gemm_bf16"),
+        )
+    )
     abroad = {op.name: op for op in llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops}
     assert abroad["layer.qkv_proj"].basis == Basis("calibrated", "MI355X", "aiter")
     attention = abroad["layer.flash_attention"]
     assert attention.basis == Basis("calibrated", "H100-SXM")
-    assert attention.error == pytest.approx((own["layer.flash_attention"].error or 0) + OTHER_VENDOR)
+    assert attention.error == pytest.approx(
+        together(
+            own["layer.flash_attention"].error or 0,
+            of_device(llmir.hw.load("mi300x"), llmir.hw.load("h100"), "attention_decode"),
+        )
+    )
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
     crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
     assert {str(op.basis) for op in crossing if op.kind == "collective"} == {"roofline between nodes"}

@@ -136,3 +136,28 @@ def test_the_command_line_has_both(run: Run) -> None:
         "error: cached: expected fewer than the 1,000 tokens"
     )
     assert run(*asked, "--chunk", "0").err.startswith("error: --chunk: expected an integer from 1")
+
+
+@pytest.mark.parametrize(
+    ("model", "passes", "sizes", "why"),
+    [
+        ("DiT-XL/2", "", {}, "are images"),
+        ("llava-onevision-qwen2-0.5b", "place-images{tokens=1485}", {"prompt": 64}, "have images"),
+        (
+            "qwen2.5-0.5b",
+            "prune-tokens{layers=(1024x12, 256x12)}",
+            {"prompt": 1024},
+            "are seen by layers in part",
+        ),
+    ],
+)
+@pytest.mark.parametrize("option", [{"chunk": 16}, {"cached": 16}, {"concurrency": 16}])
+def test_prompts_that_are_read_as_a_whole(
+    model: str, passes: str, sizes: dict[str, int], why: str, option: dict[str, int]
+) -> None:
+    """An option that could not act is refused by name."""
+    whole = llmir.run(llmir.load(model), [passes] if passes else [])
+    (name,) = option
+    says = f"^{name}: 16.*{'read as a whole' if name == 'concurrency' else why}|^cached: expected fewer"
+    with pytest.raises(InputError, match=says):
+        llmir.workload(whole, "h100", **sizes, **option)

@@ -181,6 +181,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "engine": None,
             "unit": "ms",
             "cost": "ideal",
+            "without": None,
             "tell": print,
         },
     ),

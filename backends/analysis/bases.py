@@ -117,8 +117,9 @@ def _side(reports: Iterable[Report]) -> Side:
         for op in report.work:
             time = op.repeat * float(op.time_s)
             shares[op.basis] = shares.get(op.basis, 0.0) + time
-            if op.error is not None:
-                known, off = known + time, off + abs(time) * op.error
+        if report.error is not None:
+            time = float(report.time_s)
+            known, off = known + time, off + time * float(report.error)
     whole = sum(shares.values()) or 1.0
     largest = sorted(shares, key=lambda basis: -shares[basis])
     error = off / known if known else None

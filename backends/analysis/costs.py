@@ -111,6 +111,24 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
     )
 
 
+def error(ops: Sequence[OpCost], prices: Sequence[Price], host_error: float) -> Number | None:
+    """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
+
+    Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
+    an engine are as far off at least as they were found to be. What borrowing adds knows nothing of that.
+    """
+    pairs = [(op, price) for op, price in zip(ops, prices, strict=True) if op.error is not None]
+    if not pairs:
+        return None
+    own, lent, whole = 0.0, 0.0, 0.0
+    for op, price in pairs:
+        known = op.error or 0.0
+        of_others = min(getattr(price, "lent", 0.0), known)
+        own = own + op.share * (known**2 - of_others**2) ** 0.5
+        lent, whole = lent + op.share * of_others, whole + op.share
+    return np.hypot(np.maximum(over(own, whole), host_error), over(lent, whole))
+
+
 def engine(
     program: Program, overheads: Sequence[Overhead], step_s: Number, error: float | None
 ) -> tuple[OpCost, ...]:

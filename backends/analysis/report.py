@@ -14,7 +14,7 @@ from llmir.backends import cost
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, idle, other, running
 from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost, over
+from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
@@ -148,11 +148,9 @@ class Report(Immutable, Result):
 
     @figure
     def error(self) -> Number | None:
-        """The mean relative error of such times, by the rows that it is known of; None of a bound."""
-        known = [row for row in (*self.work, *self.engine) if row.error is not None]
-        if not known:
-            return None
-        return over(sum(abs(row.share) * row.error for row in known), sum(row.share for row in known))
+        """The mean relative error of such times, by the ops that it is known of; None of a bound."""
+        prices = [price.of(self.at) for price in self.plan.prices]
+        return costs.error(self.work, prices, self.plan.model.host_error or 0.0)
 
     @figure
     def period_s(self) -> Number:

@@ -30,6 +30,11 @@ class PhasePrice(Price):
         return self.price.basis
 
     @property
+    def lent(self) -> float:
+        """The price's own."""
+        return self.price.lent
+
+    @property
     def error(self) -> float | None:
         """That of the price."""
         return self.price.error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmir.errors import HardwareError
@@ -13,6 +13,7 @@ from llmir.names import suggest
 
 from .kernels import KERNELS, Host, Kernel
 from .relatives import kernels_of, relatives
+from .transfer import carried
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,10 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     lacks it borrows from the others, in the order of the file; from those of years ago last of all.
     """
     known = [d for d in (device, *relatives(device)) if d.calibration]
-    found = (b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last)))
-    return next(found, None)
+    found = next((b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last))), None)
+    if found is None or found.device == device:
+        return found
+    return replace(found, kernel=carried(found.kernel, device, found.device))
 
 
 def first(device: Device) -> str | None:
@@ -81,8 +84,9 @@ def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = 
 
 
 def own(family: str, device: Device) -> str:
-    """The family on this device: a CPU has kernels of its own."""
-    return f"cpu_{family}" if device.cores and f"cpu_{family}" in KERNELS else family
+    """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
+    kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
+    return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS else family
 
 
 def owner(engine: str) -> str:

@@ -33,6 +33,11 @@ class Price(Protocol):
         """The mean relative error that is known of such times; None of a bound."""
         return None
 
+    @property
+    def lent(self) -> float:
+        """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
+        return 0.0
+
     def of(self, at: Binding) -> Price:
         """The price that holds there, where several make up this one; else itself."""
         return self

@@ -1,4 +1,4 @@
-"""Whose kernels a GPU that was not measured borrows: the nearest measured one's, and how far off that is."""
+"""Whose kernels a GPU that was not measured borrows: the nearest measured one's, and what both share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ from llmir.hw import Device
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 FEWEST = 16
 
-# What borrowing adds to a kernel's mean relative error (`python benchmarks/transfer.py DIR`): each of A100,
-# H100, B200 and L40S predicted by the others' kernels and its own datasheet, less the error of its own
-# kernels, the mean of products, attention, experts, collectives and streams.
-SAME_ISA = 0.12  # no two of these share one: what products alone lose between generations
-SAME_MEMORY = 0.21  # A100, H100 and B200, MI300X and MI355X, with HBM
-SAME_VENDOR = 0.53  # these and L40S, with GDDR
-# What whole runs of vLLM on AMD's MI250 are off when NVIDIA's A100 predicts its attention is 0.45
-# (docs/results.md, "Predictions against measurements"); no less than within a vendor.
-OTHER_VENDOR = 0.53
+# A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled.
+DIE = 1.15
 
 
 def nearness(device: Device, other: Device) -> tuple[float, ...]:
@@ -43,12 +36,17 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=1024)
-def borrowing(device: Device, other: Device) -> float:
-    """What is added to the mean relative error of a kernel of `other` on `device`."""
+def relation(device: Device, other: Device) -> str:
+    """What two GPUs have in common, one of `hw.transfer.RELATIONS`.
+
+    Of one instruction set they are of one die where a multiprocessor's matrix unit is as fast: H200 and H100,
+    A30 and A100, but not H20, whose units are a fifth of H100's.
+    """
     abroad, generations, technologies, *_ = nearness(device, other)
-    if abroad:
-        return OTHER_VENDOR
-    return SAME_VENDOR if technologies else SAME_MEMORY if generations else SAME_ISA
+    if abroad or technologies or generations:
+        return "other vendor" if abroad else "other memory" if technologies else "other SM"
+    ours, theirs = (d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (device, other))
+    return "same die" if max(ours, theirs) <= DIE * min(ours, theirs) else "same SM"
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +54,8 @@ def relatives(device: Device) -> tuple[Device, ...]:
     """The measured bundled GPUs other than this one, the nearest first; a device that is no GPU has none."""
     if (device.multiprocessors or 0) < FEWEST:
         return ()
-    known = (hw.load(name) for name in hw.measured())
-    return tuple(sorted((d for d in known if d != device), key=lambda other: nearness(device, other)))
+    others = (hw.load(name) for name in hw.measured() if name != device.measured_as)
+    return tuple(sorted(others, key=lambda other: nearness(device, other)))
 
 
 @lru_cache(maxsize=256)

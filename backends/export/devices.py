@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmir import hw
 from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.relatives import borrowing, kernels_of
+from llmir.backends.cost.relatives import kernels_of, relation
 from llmir.backends.export import facts, table, units
 from llmir.backends.export.rows import Rows
-from llmir.hw import Device
+from llmir.hw import Device, transfer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -183,5 +183,7 @@ def _whose(device: Device) -> str:
         else []
     )
     whose = f"Times of {', '.join(own)} are measured on this device; others" if own else "Times"
-    wider = 100 * borrowing(device, kernels)
-    return f"{whose} are borrowed from {kernels.name}, with bands that are {wider:.0f} points wider."
+    how = relation(device, kernels)
+    least, most = (round(100 * f(transfer.table()[how].values())) for f in (min, max))
+    off = f"{least}%" if least == most else f"{least} to {most}%"
+    return f"{whose} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off."

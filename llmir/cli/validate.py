@@ -22,7 +22,7 @@ from .kinds import Count
 if TYPE_CHECKING:
     from llmir.backends.silicon.validate import Validation
 
-_OWN = ("files", "by", "cost", "plot", "form", "output_file", "model", "hw")
+_OWN = ("files", "by", "cost", "without", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
 
 
@@ -42,6 +42,11 @@ _SAID = 5  # unreadable rows that are named one by one
     default="calibrated",
     show_default=True,
     help="The cost model: measured kernels, of each row's engine, or the roofline.",
+)
+@click.option(
+    "--without",
+    type=click.Choice(["device", "engine"]),
+    help="As if each row's device, or its engine there, had not been measured: by what would be borrowed.",
 )
 @options.lowering
 @options.parallel
@@ -74,7 +79,9 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
         from llmir.backends.export import plots
 
         folder = plots.check(given["plot"])
-    found = measured.validate(*given["files"], **_chat(ctx, given), cost=given["cost"], tell=_teller())
+    found = measured.validate(
+        *given["files"], **_chat(ctx, given), cost=given["cost"], without=given["without"], tell=_teller()
+    )
     _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
     _notes(found)
     if given["plot"]:
@@ -113,6 +120,8 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
     elif form == "csv":
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
+        if found.amounts and not found.rows:
+            rows = show.to_dict(found, by)["amounts"]
         output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
             output.emit_table(show.shown(found, by))
@@ -121,7 +130,9 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         right = range(len(by), len(by) + len(show.HEADINGS))
         parts = [f"{show.scope(found)}, cost model {found.cost_model}.\n"]
         parts.append(jsonio.to_markdown([*by, *show.HEADINGS], lines, right))
-        parts += [jsonio.to_markdown(h, rows, [len(h) - 1]) for h, rows in show.more(found)]
+        for headings, cells in show.more(found):
+            numbers = [n for n, heading in enumerate(headings) if heading in show.NUMBERS]
+            parts.append(jsonio.to_markdown(headings, cells, numbers))
         output.emit("\n".join(parts), target)
     else:
         output.emit_rows(show.every_row(found), form, target, show.shown(found, by))

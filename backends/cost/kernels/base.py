@@ -106,8 +106,11 @@ class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters.
 
     A fit to its rows begins from so many `starts`, keeps to the defaults by `prior`, and passes over outliers
-    by `loss` (`silicon.calibrate.fit`). A `separate` one is fitted while others of its rows are held.
+    by `loss` (`silicon.calibrate.fit`). A `separate` one is fitted while others of its rows are held. Kernels
+    of a `group` are alike in how far off they are where they are borrowed (`cost.transfer`).
     """
+
+    group: ClassVar[str] = ""
 
     starts: ClassVar[int] = 3
     prior: ClassVar[float] = 0.1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class CollectiveShape(Shape):
 @dataclass(frozen=True)
 class AllReduce(Kernel):
     """A sum on all ranks."""
+
+    group: ClassVar[str] = "collectives"
 
     issue_us: float = parameter(3, 0.1, 100, "µs", "the least time between two calls, by the host")
     small_us: float = parameter(2.5, 0.5, 40, "µs", "of a small payload's protocol")
@@ -93,6 +95,8 @@ class AllReduce(Kernel):
 @dataclass(frozen=True)
 class Exchange(Kernel):
     """A gather, a scatter or an exchange, which all send (n−1)/n of the payload; or a send of half of it."""
+
+    group: ClassVar[str] = "collectives"
 
     small_us: float = parameter(6, 0.5, 80, "µs", "of a small payload's protocol")
     rank_us: float = parameter(1, 0.001, 8, "µs", "more for each further rank, of either")

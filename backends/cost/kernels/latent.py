@@ -8,8 +8,8 @@ a second kernel combines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -104,6 +104,8 @@ class SharedShape(AttentionShape):
 class Absorbed(Kernel):
     """Causal attention whose keys and values are the latents."""
 
+    group: ClassVar[str] = "latents"
+
     matrix: float = parameter(
         0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 where q is narrowed too"
     )
@@ -182,7 +184,8 @@ def naive_decode(row: Row) -> Call | None:
     if not isinstance(made.shape, AttentionShape):
         return None
     narrow = made.families[0] == "mla_naive_kv8"
-    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape)
+    one = replace(made.shape, new=1)
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
 
 
 @prices("compressed_attention")

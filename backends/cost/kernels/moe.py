@@ -79,6 +79,8 @@ class RoutedShape(Shape):
 class Moe(Kernel):
     """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
 
+    group: ClassVar[str] = "experts"
+
     # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
     starts: ClassVar[int] = 5
     loss: ClassVar[str] = "cauchy"

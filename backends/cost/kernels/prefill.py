@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
+from typing import ClassVar
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number, maximum, minimum
@@ -36,6 +37,8 @@ SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 @dataclass(frozen=True)
 class Prefill(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
+
+    group: ClassVar[str] = "prefill"
 
     matrix: float = parameter(0.7, 0.01, 1, "", "share of the matrix peak that a multiprocessor reaches")
     softmax: float = parameter(0.3, 0.002, 1, "", "share of the fp32 peak that exponentials and sums reach")

@@ -8,7 +8,7 @@ multiprocessors are idle. A step of decoding reads each state and writes it back
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class ScanShape(Shape):
 class Chunks(Kernel):
     """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
 
+    group: ClassVar[str] = "scans"
+
     matrix: float = parameter(0.2, 0.005, 1, "", "share of the matrix peak that products within chunks reach")
     bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that is reached")
     speedup: float = parameter(3, 1, 6, "", "how much faster what stays in the L2 is")
@@ -90,6 +92,8 @@ class UpdateShape(StreamShape):
 class Step(Stream):
     """What a step of decoding does: states are read once and written back."""
 
+    group: ClassVar[str] = "scans"
+
     @staticmethod
     def takes(shape: UpdateShape) -> Any:
         """One new token of each sequence, or a few, one after another."""
@@ -109,7 +113,12 @@ class Update(Step):
         return np.maximum(super().seconds(device, shape), self.launch_us * 1e-6 + sums)
 
 
-families("conv")(Stream)
+@families("conv")
+@dataclass(frozen=True)
+class Convolution(Stream):
+    """The short convolution of a prompt, a stream."""
+
+    group: ClassVar[str] = "scans"
 
 
 def _families(row: Row, how: str) -> tuple[str, ...]:

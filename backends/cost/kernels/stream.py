@@ -9,6 +9,7 @@ for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class StreamShape(Shape):
 @dataclass(frozen=True)
 class Stream(Kernel):
     """What moves rows on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
+
+    group: ClassVar[str] = "streams"
 
     bandwidth: float = parameter(0.7, 0.01, 1, "", "share of the memory bandwidth that is reached")
     speedup: float = parameter(1.5, 1, 6, "", "how much faster what stays in the L2 is")

@@ -13,10 +13,13 @@ import numpy as np
 from llmir.backends.silicon.folds import errors
 from llmir.errors import InputError
 from llmir.frozen import Figures
+from llmir.hw.transfer import ENGINE, RELATIONS
 from llmir.names import suggest
 from llmir.views import Shown
 
 from .memory import Amount
+
+LATENCY = "latency"  # what is judged of a kernel
 
 
 class Judged(NamedTuple):
@@ -25,11 +28,11 @@ class Judged(NamedTuple):
     `metric` is latency (of one call of a kernel), ttft, tpot, e2e (from prompt to last token, of a batch) or
     token (seconds for each output token, over all GPUs: the inverse of a throughput).
     The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
-    `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `band` its mean
-    relative error where that is known. `exceeds` is empty, or the rule that explains why the bound is above
-    the measurement. `version` is the range of the engine's versions that it was priced by, and `tp` how many
-    ways a whole model was split. Where there is a reason, `metric` is what would have been judged first, if
-    that is known.
+    `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `relation` how
+    near most of them were measured, `band` its mean relative error where that is known. `exceeds` is empty, or
+    the rule that explains why the bound is above the measurement. `version` is the range of the engine's
+    versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
+    `metric` is what would have been judged first, if that is known.
     """
 
     file: str
@@ -46,6 +49,7 @@ class Judged(NamedTuple):
     ideal_s: float = math.nan
     basis: str = ""
     band: float = math.nan
+    relation: str = ""
     exceeds: str = ""
     reason: str = ""
     version: str = ""
@@ -55,6 +59,11 @@ class Judged(NamedTuple):
     def within(self) -> bool:
         """Whether the error is not above the band."""
         return abs(self.error) <= self.band
+
+    @property
+    def of(self) -> str:
+        """What was timed: a kernel's call, or a whole model."""
+        return "kernels" if self.metric == LATENCY else "whole models"
 
     @property
     def error(self) -> float:
@@ -73,6 +82,16 @@ class Judged(NamedTuple):
             (math.inf, "≥ 100 ms"),
         )
         return next((name for edge, name in edges if self.measured_s < edge), "")
+
+
+class Coverage(NamedTuple):
+    """Of `n` rows whose band is known, the shares whose error is within it, and within twice that."""
+
+    of: str
+    basis: str
+    n: int
+    share: float
+    twice: float
 
 
 class Group(NamedTuple):
@@ -116,6 +135,15 @@ class Validation(Figures, Shown):
         """The rows whose lower bound is above what was measured."""
         return tuple(r for r in self.measured if r.exceeds)
 
+    @property
+    def coverage(self) -> tuple[Coverage, ...]:
+        """Of kernels and of whole models, by how near the kernels of most of a row's time were measured."""
+        known: dict[tuple[str, str], list[Judged]] = {}
+        for row in self.measured:
+            if not math.isnan(row.band):
+                known.setdefault((row.of, row.relation), []).append(row)
+        return tuple(_coverage(*key, known[key]) for key in sorted(known, key=_near))
+
     def groups(self, by: Sequence[str] = BY) -> list[Group]:
         """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""
         for key in by:
@@ -146,6 +174,25 @@ class Validation(Figures, Shown):
 
 def _words(row: Judged, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(getattr(row, key) for key in keys)
+
+
+def _near(key: tuple[str, str]) -> tuple[str, int, str]:
+    """From what is calibrated to what is far."""
+    of, basis = key
+    order = ("calibrated", ENGINE, *RELATIONS)
+    return of, order.index(basis) if basis in order else len(order), basis
+
+
+def _coverage(of: str, basis: str, rows: Sequence[Judged]) -> Coverage:
+    """Of rows with a band.
+
+    >>> times = (1.0, 1.1, 1.15, 0.7)
+    >>> rows = [Judged("t.csv", 1, "gemm", "latency", *[""] * 5, 1.0, t, 0.5, "", 0.1) for t in times]
+    >>> _coverage("kernels", "calibrated", rows)[2:]
+    (4, 0.5, 0.75)
+    """
+    off, band = np.array([(abs(row.error), row.band + 1e-12) for row in rows]).T
+    return Coverage(of, basis, len(rows), float(np.mean(off <= band)), float(np.mean(off <= 2 * band)))
 
 
 def _group(one: Judged, by: Sequence[str], rows: Sequence[Judged], refused: int) -> Group:

@@ -16,23 +16,38 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, Calibrated, Model, model
 from llmir.backends.cost.calibration import engines, first, owner
 from llmir.backends.cost.models import calibrated
+from llmir.backends.cost.relatives import relation
 from llmir.backends.silicon.rows import Array
 from llmir.convert import choice
+from llmir.errors import InputError
 from llmir.graph import Program
-from llmir.hw import Device
+from llmir.hw import Calibration, Device
+from llmir.hw.calibration import LIBRARIES, rank
+from llmir.hw.transfer import ENGINE
+
+WITHOUT = ("device", "engine")
+# Whole runs of engines that no host is fitted to: the mean error of the 101 of nine in e2e.csv.
+UNKNOWN = 0.36
+NONE = LIBRARIES[0]  # the one that a device without any kernels is said to have: no engine
 
 
 class Trust(NamedTuple):
-    """The basis of a time, of most of it first, and its mean relative error where that is known."""
+    """The basis of a time, of most of it first, and its mean relative error where that is known.
+
+    `relation` is what the kernels of most of it were measured on: `calibrated` on this device, another
+    engine's, on a device that is so near (`hw.transfer.RELATIONS`), or none but a roofline.
+    """
 
     basis: str
     band: float
+    relation: str
 
 
 class Pricing(NamedTuple):
-    """A cost model by name, of any device and engine."""
+    """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured."""
 
     name: str
+    without: str = ""
 
     def model(self, device: Device, engine: str) -> Model:
         """That of the engine or of one of its kernels; of the device's first for an unknown one.
@@ -41,7 +56,9 @@ class Pricing(NamedTuple):
         """
         if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
-        known, name = (*engines(device), *hw.engines()), engine.partition("@")[0]
+        name = engine.partition("@")[0]
+        device = _unmeasured(device, name, self.without) if self.without else device
+        known = (*engines(device), *hw.engines())
         found = next((e for e in (name, owner(name)) if e in known), None)
         if not found:
             return _instead(device, name)
@@ -68,30 +85,61 @@ IDEAL = Pricing("ideal")
 @lru_cache(maxsize=256)
 def _instead(device: Device, engine: str) -> Calibrated:
     """The device's first engine in place of one that nobody measured, as each basis then says."""
-    return replace(calibrated(device), engine=engine)
+    return replace(calibrated(device), engine=engine, host_error=UNKNOWN)
 
 
-def priced_by(cost: str) -> Pricing:
-    """The pricing of that name."""
-    return Pricing(choice("cost", cost, ("calibrated", "ideal")))
+@lru_cache(maxsize=256)
+def _unmeasured(device: Device, engine: str, without: str) -> Device:
+    """The device without its kernels, so that it borrows a relative's, or without those of an engine."""
+    own = device.calibration.engines if device.calibration and without == "engine" else {}
+    left = {name: fits for name, fits in own.items() if owner(name) != owner(engine)} or {NONE: {}}
+    return replace(device, own_calibration=Calibration(min(left, key=rank), left))
 
 
-def trust(times: Sequence[Any], bases: Sequence[Basis], errors: Sequence[float | None]) -> tuple[str, Array]:
-    """The bases of ops, those of most time first, and the mean of their errors by their times."""
+def priced_by(cost: str, without: str | None = None) -> Pricing:
+    """The pricing of that name; InputError for a roofline without what it does not use."""
+    name = choice("cost", cost, ("calibrated", "ideal"))
+    if without is None:
+        return Pricing(name)
+    if name == "ideal":
+        raise InputError(f"without {without!r}: the roofline uses no measured kernels; leave one of them out")
+    return Pricing(name, choice("without", without, WITHOUT))
+
+
+def related(device: Device, basis: Basis) -> str:
+    """What the kernels behind a basis were measured on, as seen from the device."""
+    if basis.kind != "calibrated":
+        return basis.kind
+    if basis.device:
+        return relation(device, hw.load(basis.device))
+    return ENGINE if basis.engine and basis.engine not in LIBRARIES else basis.kind
+
+
+def trust(
+    device: Device, times: Sequence[Any], bases: Sequence[Basis], errors: Sequence[float | None]
+) -> tuple[str, Array, str]:
+    """The bases of ops, those of most time first; the mean of their errors by their times; the relation."""
     shares: dict[str, float] = {}
+    relations: dict[str, float] = {}
     for time, basis in zip(times, bases, strict=True):
         shares[str(basis)] = shares.get(str(basis), 0.0) + float(np.sum(time))
+        how = related(device, basis)
+        relations[how] = relations.get(how, 0.0) + float(np.sum(time))
     known = [(time, error) for time, error in zip(times, errors, strict=True) if error is not None]
     whole = sum(time for time, _ in known)
     with np.errstate(invalid="ignore"):
         band = np.asarray(sum(time * error for time, error in known) / whole if known else np.nan)
-    return "; ".join(sorted(shares, key=lambda basis: -shares[basis])), band
+    words = "; ".join(sorted(shares, key=lambda basis: -shares[basis]))
+    return words, band, max(relations, key=lambda how: relations[how])
 
 
 def of_step(report: Report) -> Trust:
     """The same of a step at one point, or at the middle of those of a grid."""
-    if report.error is None:
-        return Trust("; ".join(dict.fromkeys(str(op.basis) for op in report.ops)), nan)
-    ops = report.ops
-    basis, _ = trust([op.repeat * op.time_s for op in ops], [op.basis for op in ops], [None] * len(ops))
-    return Trust(basis, float(np.mean(report.error)))
+    ops, kernels = report.ops, [*report.work] or report.ops
+    basis, *_ = trust(report.device, *_sums(ops))
+    *_, relation = trust(report.device, *_sums(kernels))
+    return Trust(basis, nan if report.error is None else float(np.mean(report.error)), relation)
+
+
+def _sums(ops: Sequence[Any]) -> tuple[list[Any], list[Basis], list[None]]:
+    return [op.repeat * op.time_s for op in ops], [op.basis for op in ops], [None] * len(ops)

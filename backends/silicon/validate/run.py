@@ -19,19 +19,20 @@ from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, at_version, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
-from llmir.backends.silicon.tables.engine_memory import Memory
+from llmir.backends.silicon.tables.chat import Chat as Chats
+from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
 from .chat import Chat, chat
-from .judged import Judged, Validation
+from .judged import LATENCY, Judged, Validation
 from .memory import Amount, compared
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
+from .series import series
 
 Build = Callable[[Layout], Program]
-LATENCY = "latency"  # what is judged of a kernel
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
 
 
@@ -55,12 +56,16 @@ def validate(
     amounts: list[Amount] = []
     for path in paths:
         format, rows = load(path)
-        if (format.name == "chat") != (on is not None):
+        if isinstance(format, Chats | MemorySeries) != (on is not None):
+            what = "chat log" if format.name == "chat" else format.name
+            needs = f"a {what} needs --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
-            raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
+            raise InputError(f"{path.name}: {apart if on else needs}")
         problems += rows.problems
         file = _File(path.name, rows, Machines(path.parent))
-        if on:
+        if on and isinstance(format, MemorySeries):
+            amounts += series(path.name, rows, on, pricing)
+        elif on:
             requests, doubts = chat(path, rows, on, pricing)
             judged += requests
             questions += doubts
@@ -141,13 +146,15 @@ def _points(
         return
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
-    basis, band = trust(times, [price.basis for price in held], [price.error for price in held])
+    basis, band, relation = trust(
+        device, times, [price.basis for price in held], [price.error for price in held]
+    )
     measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
     will, band = np.sum(times, axis=0) + points.harness, np.broadcast_to(band, len(at))
     columns = measured, will, least.seconds, band, rules
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
-        figures = float(was), float(will), float(bound), basis, float(sure), rule
+        figures = float(was), float(will), float(bound), basis, float(sure), relation, rule
         yield file.judged(i, points.kind, LATENCY, *figures)
 
 

@@ -17,6 +17,7 @@ from llmir.names import spans
 from .judged import BY, Group, Judged, Validation
 from .memory import totals
 
+NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
 HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
 
 
@@ -26,7 +27,7 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
         "schema_version": 1,
         "cost_model": found.cost_model,
         "groups": [group_row(g) for g in found.groups(by)],
-        "within_band": within(found),
+        "within_band": [line._asdict() for line in found.coverage],
         "exceeds": [
             {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
         ],
@@ -36,19 +37,6 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
         "problems": list(found.problems),
         "questions": list(found.questions),
     }
-
-
-def within(found: Validation) -> list[dict[str, Any]]:
-    """Of rows whose band is known, how many there are and the share whose error is no larger.
-
-    By the weakest basis of a row's ops: `calibrated`, for whatever engine, `borrowed` or `roofline`.
-    """
-    known: dict[str, list[bool]] = {}
-    for row in found.measured:
-        if not math.isnan(row.band):
-            weakest = next((b for b in ("roofline", "borrowed") if b in row.basis), "calibrated")
-            known.setdefault(weakest, []).append(row.within)
-    return [{"basis": b, "n": len(n), "share": sum(n) / len(n)} for b, n in sorted(known.items())]
 
 
 def group_row(group: Group) -> dict[str, Any]:
@@ -110,11 +98,20 @@ def scope(found: Validation) -> str:
     return ", ".join(said)
 
 
+def coverage_lines(found: Validation) -> list[list[str]]:
+    """Cells of the table of bands."""
+    return [
+        [line.of, line.basis, f"{line.n:,}", _share(line.share), _share(line.twice)]
+        for line in found.coverage
+    ]
+
+
 def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
-    """The tables below the first: rows faster than their bound, rows refused."""
+    """The tables below the first: rows within their bands, rows faster than their bound, rows refused."""
     faster = [[*words, f"{n:,}"] for *words, n in exceeds(found)]
     refused = [[kind, reason, spans(n, 3), f"{len(n):,}"] for kind, reason, n in found.reasons()]
     tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
+        (("of", "basis", "rows", "within ±", "within twice ±"), coverage_lines(found)),
         (("kind", "device", "measured below ideal, because", "rows"), faster),
         (("kind", "refused, because", "row numbers", "rows"), refused),
     ]
@@ -133,7 +130,7 @@ def shown(found: Validation, by: Sequence[str] = BY) -> Any:
     parts: list[Any] = [Text(f"{scope(found)}, cost model {found.cost_model}")]
     parts += table.sections([*by, *HEADINGS[:-1]], group_lines(found, by), len(by))
     for headings, rows in more(found):
-        below = table.columns(headings, headings[-1:], headings[1:-1])
+        below = table.columns(headings, NUMBERS, [h for h in headings[1:] if h not in NUMBERS])
         for row in rows:
             table.add(below, row)
         parts += ["", below]

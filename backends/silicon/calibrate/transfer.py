@@ -1,0 +1,131 @@
+"""What borrowing costs: rows of each measured GPU and engine, priced by the kernels of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmir.backends.cost.calibration import Fit, basis, owner
+from llmir.backends.cost.kernels import KERNELS, Kernel
+from llmir.backends.cost.relatives import relation
+from llmir.backends.cost.transfer import carried
+from llmir.backends.silicon.rows import Array
+from llmir.hw import Device
+from llmir.hw.calibration import DATED, LIBRARIES
+from llmir.hw.transfer import ENGINE, RELATIONS
+
+from .cases import Case
+
+# Of rows as far off as a band says; two thirds is what a mean error covers of our kernels' residuals.
+WITHIN = 2 / 3
+# Where nothing was measured: GPUs of one die, and of one instruction set. Both are bounded by what another
+# instruction set costs. Rows of H200, GB200 (9 to 13% off) and H20, kept aside, are what they are set by.
+SAME = {"same die": 7.0, "same SM": 14.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Loan:
+    """Rows of a case by kernels of `device` and `engine`, which are `own` off at home.
+
+    `off` is (predicted − measured) / measured of each row.
+    """
+
+    case: Case
+    relation: str
+    device: Device
+    engine: str
+    own: float
+    off: Array
+
+    @property
+    def group(self) -> str:
+        """Of kernels, that of the family which its rows are most about: the last."""
+        return KERNELS[self.case.families[-1]].group
+
+    @property
+    def mean(self) -> float:
+        """Mean size of the relative errors."""
+        return float(np.abs(self.off).mean())
+
+    @property
+    def excess(self) -> Array:
+        """What each row's error is above that at home: of errors that know nothing of each other."""
+        return np.sqrt(np.maximum(self.off**2 - self.own**2, 0.0))
+
+
+def loans(cases: Iterable[Case], devices: Sequence[Device]) -> Iterator[Loan]:
+    """Each case by the kernels of each of the devices and engines that have its families."""
+    for case in cases:
+        for device in devices:
+            if device != case.device and (loan := _loan(case, device, case.engine, "")):
+                yield loan
+        calibration = case.device.calibration
+        engines = {*calibration.engines} - {*LIBRARIES, *DATED} if calibration else set()
+        main = sorted(engine for engine in engines if engine == owner(engine))
+        for engine in main if case.engine in main else ():
+            if engine != case.engine and (loan := _loan(case, case.device, engine, ENGINE)):
+                yield loan
+
+
+def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
+    """None where the device has none of its own; another vendor's are those of any engine."""
+    how = how or relation(case.device, device)
+    abroad = how == RELATIONS[-1]
+    fits = [basis(device, family, None if abroad else engine) for family in case.families]
+    known = [f for f in fits if f and f.device == device and (abroad or f.engine == engine)]
+    if len(known) < len(fits):
+        return None
+    kernels = {fit.family: _on(fit, case.device) for fit in known}
+    off = case.predicted(kernels) / case.seconds - 1
+    return Loan(case, how, device, known[-1].engine, max(f.fitted.error for f in known), off)
+
+
+def _on(fit: Fit, device: Device) -> Kernel:
+    return fit.kernel if fit.device == device else carried(fit.kernel, device, fit.device)
+
+
+def bands(found: Sequence[Loan]) -> dict[str, dict[str, float]]:
+    """Percents by relation and group: the excess that `WITHIN` of the rows keep to, each case alike.
+
+    A farther relation is never narrower. Where nothing was measured, another vendor's kernels are as far off
+    as the rest of that line, and near relations are as `SAME` says.
+    """
+    groups = sorted({loan.group for loan in found})
+    measured = {r: {g: _excess(found, r, g) for g in groups} for r in (*RELATIONS[2:], ENGINE)}
+    table: dict[str, dict[str, float]] = {r: {} for r in (*RELATIONS, ENGINE)}
+    for group in groups:
+        floor = 0.0
+        for far in RELATIONS[2:]:
+            known = [v for v in measured[far].values() if v is not None]
+            own = measured[far][group]
+            floor = max(floor, float(np.median(known)) if own is None and known else own or 0.0)
+            table[far][group] = floor
+        for near, percent in SAME.items():
+            table[near][group] = min(percent, table["other SM"][group])
+        known = [v for v in measured[ENGINE].values() if v is not None]
+        own = measured[ENGINE][group]
+        table[ENGINE][group] = float(np.median(known)) if own is None else own
+    return table
+
+
+def _excess(found: Sequence[Loan], relation: str, group: str) -> float | None:
+    some = [loan for loan in found if loan.relation == relation and loan.group == group]
+    if not some:
+        return None
+    sizes = np.concatenate([loan.excess for loan in some])
+    weights = np.concatenate([np.full(len(loan.off), 1 / len(loan.off)) for loan in some])
+    order = np.argsort(sizes)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(100 * sizes[order][np.searchsorted(reached, WITHIN)])
+
+
+def covered(found: Sequence[Loan], table: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
+    """Shares of rows, each case alike, within the band that these percents make, and within twice that."""
+    shares = []
+    for loan in found:
+        band = np.hypot(loan.own, table[loan.relation][loan.group] / 100)
+        shares.append([np.mean(np.abs(loan.off) <= times * band) for times in (1, 2)])
+    one, two = np.mean(shares, axis=0)
+    return float(one), float(two)

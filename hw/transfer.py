@@ -1,0 +1,37 @@
+"""How far off borrowed kernels are, as measured: by relation of two devices and by group of kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from llmir.hw.document import parse
+
+FILE = Path(__file__).parent / "transfer.yaml"
+# Of two devices, from near to far; and of two engines on one.
+RELATIONS = ("same die", "same SM", "other SM", "other memory", "other vendor")
+ENGINE = "other engine"
+
+
+@functools.cache
+def table() -> Mapping[str, Mapping[str, float]]:
+    """Mean relative errors by relation and group, as ratios."""
+    said = parse(FILE)
+    return MappingProxyType(
+        {
+            relation: MappingProxyType({g: percent / 100 for g, percent in said[relation].items()})
+            for relation in (*RELATIONS, ENGINE)
+        }
+    )
+
+
+def to_yaml(percents: Mapping[str, Mapping[str, float]]) -> str:
+    """The file, of percents; what it says above them stays."""
+    head = FILE.read_text(encoding="utf-8").partition("same die:")[0]
+    lines = [
+        f"{relation}: {{{', '.join(f'{group}: {round(value)}' for group, value in groups.items())}}}"
+        for relation, groups in percents.items()
+    ]
+    return head + "".join(f"{line}\n" for line in lines)

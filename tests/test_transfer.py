@@ -1,0 +1,156 @@
+"""Kernels that are borrowed: how near two GPUs are, what changes on the way, how far off they then are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmir
+from llmir import hw
+from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.kernels import KERNELS, AttentionShape, Decode, Gemm, GemmShape, Prefill
+from llmir.backends.cost.relatives import relation
+from llmir.backends.cost.transfer import carried, of_device, of_engine, together
+from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
+from llmir.backends.silicon.validate.pricing import priced_by
+from llmir.errors import InputError
+from llmir.hw import transfer
+
+H100, H20 = hw.load("h100-sxm"), hw.load("h20")
+LARGE = GemmShape(m=8192, n=8192, k=8192)
+
+
+@pytest.mark.parametrize(
+    ("device", "other", "expected"),
+    [
+        ("h200", "h100-sxm", "same die"),
+        ("h800", "h100-sxm", "same die"),
+        ("gb200", "b200", "same die"),
+        ("a30", "a100-80-sxm", "same die"),
+        ("mi325x", "mi300x", "same die"),
+        ("h20", "h100-sxm", "same SM"),
+        ("rtx4090", "l40s", "same SM"),
+        ("b200", "h100-sxm", "other SM"),
+        ("rtx-pro-6000", "l40s", "other SM"),
+        ("l40s", "h100-sxm", "other memory"),
+        ("mi300x", "h100-sxm", "other vendor"),
+    ],
+)
+def test_what_two_gpus_have_in_common(device: str, other: str, expected: str) -> None:
+    assert relation(hw.load(device), hw.load(other)) == expected
+
+
+def test_a_farther_relation_is_never_narrower() -> None:
+    table = transfer.table()
+    for group in {kernel.group for kernel in KERNELS.values()} - {""}:
+        far = [table[name][group] for name in transfer.RELATIONS]
+        assert far == sorted(far)
+        assert far[0] > 0
+
+
+def test_every_kernel_that_a_gpu_can_borrow_is_of_a_group_that_was_measured() -> None:
+    of_gpus = {f: kernel for f, kernel in KERNELS.items() if not f.startswith("cpu_") and f != "host"}
+    assert {kernel.group for kernel in of_gpus.values()} == {*transfer.table()["other SM"]}
+    assert all(of_engine(family) > 0 for family in of_gpus)
+
+
+def test_the_file_is_what_the_command_writes() -> None:
+    percents = {r: {g: 100 * v for g, v in groups.items()} for r, groups in transfer.table().items()}
+    assert transfer.to_yaml(percents) == transfer.FILE.read_text(encoding="utf-8")
+
+
+def test_a_kernel_at_home_has_its_own_error_and_parameters() -> None:
+    fit = basis(H100, "gemm_bf16", "vllm")
+    assert fit
+    assert of_device(H100, H100, "gemm_bf16") == 0
+    assert vars(carried(fit.kernel, H100, H100)) == pytest.approx(vars(fit.kernel))
+    assert together(fit.fitted.error, 0.0) == fit.fitted.error
+
+
+def test_slow_matrix_units_are_nearer_to_their_peak() -> None:
+    """H20 has the multiprocessors and clocks of H100 and a fifth of its matrix rate."""
+    home = Gemm(rate=0.8, sustained=0.85)
+    moved = carried(home, H20, H100)
+    share = (
+        2 * 8192**3 / H20.matrix_peak("bf16")[0] / np.array([k.seconds(H20, LARGE) for k in (home, moved)])
+    )
+    assert share[0] < 0.75
+    assert 0.9 < share[1] < 1
+
+
+@pytest.mark.parametrize("kernel", [Gemm(rate=0.8), Prefill(), Decode(alone=0.5)])
+@pytest.mark.parametrize("borrower", ["h20", "h200", "a100", "rtx4090"])
+@pytest.mark.parametrize("rate", ["matrix", "vector", "memory"])
+def test_a_borrowed_kernel_is_never_slower_where_a_rate_is_raised(
+    kernel: Any, borrower: str, rate: str
+) -> None:
+    device = hw.load(borrower)
+    raised = {
+        "matrix": {"matrix_flops": {name: 1.2 * v for name, v in device.matrix_flops.items()}},
+        "vector": {"vector_flops": {name: 1.2 * v for name, v in device.vector_flops.items()}},
+        "memory": {"memory_Bps": 1.2 * device.memory_Bps},
+    }
+    faster: Any = replace(device, **raised[rate])  # type: ignore[arg-type]
+    rows = np.array([1.0, 7, 64, 300, 4096])
+    new = 1.0 if isinstance(kernel, Decode) else rows
+    shape: Any = (
+        GemmShape(m=rows, n=4096, k=4096)
+        if isinstance(kernel, Gemm)
+        else AttentionShape(batch=rows, new=new, cached=1024.0, kv_heads=8, group=4, head=128)
+    )
+    before, after = (carried(kernel, d, H100).seconds(d, shape) for d in (device, faster))
+    assert (after <= before * (1 + 1e-12)).all()
+
+
+def test_two_of_three_rows_lie_within_the_bands_that_loans_make() -> None:
+    """Errors of any spread, of cases of any length."""
+    random = np.random.default_rng(0)
+    found = [_loan(name, random.normal(0, spread, rows)) for name, spread, rows in SPREADS]
+    table = bands(found)
+    for name in {name for name, *_ in SPREADS}:
+        one, two = covered([loan for loan in found if loan.relation == name], table)
+        assert one == pytest.approx(WITHIN, abs=0.02)
+        assert 0.85 < two < 0.97
+    assert table["same SM"]["products"] <= table["other SM"]["products"] <= table["other memory"]["products"]
+
+
+SPREADS = [
+    ("other SM", 0.2, 4000),
+    ("other SM", 0.3, 900),
+    ("other memory", 0.6, 2000),
+    ("other vendor", 0.9, 3000),
+    ("other engine", 0.3, 1000),
+]
+
+
+def _loan(relation: str, off: Any) -> Loan:
+    case: Any = SimpleNamespace(families=("gemm_bf16",))
+    return Loan(case, relation, H100, "vllm", 0.08, off)
+
+
+def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    own, other = (
+        {op.name: op for op in llmir.analyze(program, "h100", batch=4, engine=engine).ops}["layer.qkv_proj"]
+        for engine in ("vllm", "hf-transformers")
+    )
+    assert (str(own.basis), str(other.basis)) == ("calibrated", "calibrated for vllm")
+    assert own.error
+    assert other.error == pytest.approx(together(own.error, of_engine("gemm_bf16")))
+
+
+def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
+    plain, alone, other = (priced_by("calibrated", without) for without in (None, "device", "engine"))
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    steps = [by.step(program, H100, "vllm", 8, 1, 512) for by in (plain, alone, other)]
+    products = [{op.name: op for op in step.ops}["layer.qkv_proj"] for step in steps]
+    said = ["calibrated", "borrowed from A100-80-SXM", "calibrated for sglang"]
+    assert [str(product.basis) for product in products] == said
+    with pytest.raises(InputError, match="the roofline uses no measured kernels"):
+        priced_by("ideal", "device")
+    with pytest.raises(InputError, match="without"):
+        priced_by("calibrated", "host")
