@@ -29,8 +29,8 @@ class Judged(NamedTuple):
     token (seconds for each output token, over all GPUs: the inverse of a throughput).
     The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
     `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `relation` how
-    near most of them were measured, `band` its mean relative error where that is known. `exceeds` is empty, or
-    the rule that explains why the bound is above the measurement. `version` is the range of the engine's
+    near most of them were measured, `band` its mean relative error where that is known. `exceeds` is empty,
+    or the rule that explains why the bound is above the measurement. `version` is the range of the engine's
     versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
     `metric` is what would have been judged first, if that is known.
     """
