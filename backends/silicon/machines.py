@@ -39,7 +39,7 @@ def at_version(framework: str, version: str = "") -> str:
     >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
     ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
     """
-    said = re.search(r"-(\d[\w.]*)", framework.strip())
+    said = re.search(r"-v?(\d[\w.]*)", framework.strip())
     known_as = said[1] if said else version.strip()
     return f"{engine(framework)}@{known_as}" if known_as else engine(framework)
 

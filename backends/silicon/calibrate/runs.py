@@ -19,7 +19,7 @@ from llmir.backends.cost.kernels import RunShape, StepShape
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
-from llmir.backends.silicon.machines import Machines, at_version
+from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load
 from llmir.backends.silicon.validate.pricing import IDEAL, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
@@ -78,7 +78,7 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             asked, device = request(t, i), known(machines(t["gpu"][i]))
             if not _calibrated(device):
                 continue
-            engine = at_version(t["framework"][i], t["version"][i])
+            engine = asked.layout.engine
             name = engine.partition("@")[0]
             versions = hw.engine(engine).versions if name in hw.engines() else ()
             program, layout = build(asked.layout), asked.layout

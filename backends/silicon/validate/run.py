@@ -16,7 +16,7 @@ from llmir.backends.cost import Model
 from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon import bounds
-from llmir.backends.silicon.machines import Machines, at_version, engine, named
+from llmir.backends.silicon.machines import Machines, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.backends.silicon.tables.chat import Chat as Chats
@@ -169,7 +169,7 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            program, by = build(asked.layout), at_version(t["framework"][i], t["version"][i])
+            program, by = build(asked.layout), asked.layout.engine
             runs = pricing.model(device, by).runs
             version, tp = runs.range if runs else "", str(asked.layout.tp)
             priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
