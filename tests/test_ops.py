@@ -275,14 +275,8 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "recv": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }
 WITHOUT_WORK = {"input", "weight", "buffer", "cache", "repeat"}
-COLLECTIVES = REDUCED | {
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "slice",
-}  # see test_shard
-EXCHANGES = {"send_tokens", "return_tokens"}  # see test_dispatch
+COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard
+EXCHANGES = {"send_tokens", "return_tokens"} | REDUCED  # see test_dispatch
 
 
 def test_every_op_is_here() -> None:
