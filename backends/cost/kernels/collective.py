@@ -21,8 +21,8 @@ from llmir.hw import Device, Link
 from .base import Kernel, Shape, families, parameter
 from .call import Call, prices
 
-# Share of the memory bandwidth at which a sum's kernel reads the residual and writes the norm. No rows tell; it
-# is never slower so than a norm by itself, which also reads the sum and writes it, at full bandwidth.
+# Share of the memory bandwidth at which the kernel of a sum reads the residual and writes the norm. No rows
+# tell; so it is never slower than a norm by itself, which reads the sum and writes it too, at full bandwidth.
 BESIDE = 0.5
 UNSEEN = 0.1  # of a kernel with no rows, of which the greater part is one with rows
 
