@@ -8,7 +8,7 @@ from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
-from .gemm import Gemm, GemmShape
+from .gemm import Gemm, GemmShape, LowGemm
 from .host import Host, RunShape, StepShape
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
@@ -35,6 +35,7 @@ __all__ = [
     "HopsShape",
     "Host",
     "Kernel",
+    "LowGemm",
     "Moe",
     "Network",
     "Parameter",
