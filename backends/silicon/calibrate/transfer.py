@@ -74,6 +74,7 @@ def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
     abroad = how == RELATIONS[-1]
     fits = [basis(device, family, None if abroad else engine) for family in case.families]
     known = [f for f in fits if f and f.device == device and (abroad or f.engine == engine)]
+    known = [f for f in known if f.family in case.families]  # CDNA has products of its own
     if len(known) < len(fits):
         return None
     kernels = {fit.family: lent(fit, case.device).kernel for fit in known}
