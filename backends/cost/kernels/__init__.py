@@ -9,7 +9,7 @@ from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .gemm import Gemm, GemmShape
-from .host import Host, RunShape, StepShape
+from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
@@ -47,6 +47,7 @@ __all__ = [
     "StreamShape",
     "across",
     "calls",
+    "lateness",
     "parameter",
     "parameters",
     "stacked",
