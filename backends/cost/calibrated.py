@@ -255,10 +255,11 @@ class Calibrated(Model):
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
-        if len(known) > 1:
+        over = across(row, self.device)
+        if len(known) > 1 and not over:
             return Fastest(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
-        if over := across(row, self.device):
+        if over:
             return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
         return one or roofline
 
