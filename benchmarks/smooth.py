@@ -4,9 +4,9 @@
 
 Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, but for
-what is bound by arithmetic and experts that one does not touch. Curves that break a law are counted by the op
-that does most of it. What rises by more than a quarter from the fourth on is counted as well, however large a
-wave is.
+what is bound by arithmetic or links, and experts that one does not touch. Curves that break a law are counted
+by the op that does most of it. What rises by more than a quarter from the fourth on is counted as well,
+however large a wave is.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ def curve(law: str, report: llmir.Report, sizes: Array, start: int = 0) -> Itera
 def pair(one: llmir.Report, two: llmir.Report, context: int) -> Iterator[Jump]:
     """Where two new tokens cost too much.
 
-    What is bound by arithmetic takes twice as long, and so do experts that read twice as many weights.
+    What is bound by arithmetic or links takes twice as long, and so do experts that read other weights.
     """
     first, second = float(one.time_s), float(two.time_s)
     more = 0.0
     for a, b in zip(one.ops, two.ops, strict=True):
         ideal = b.repeat * float(b.ideal_time_s - a.ideal_time_s)
-        more += float(b.total_s) - float(a.total_s) if b.bound == "compute" else ideal
+        more += float(b.total_s) - float(a.total_s) if b.bound in ("compute", "network") else ideal
     if second > TWO * first + more:
         kinds, by = times(two, 1)[1], times(two, 1)[0] - times(one, 1)[0]
         yield Jump("two tokens", second / first - 1, context, kinds[int(by[:, 0].argmax())])
