@@ -59,7 +59,8 @@ class Measured(Price):
         """By another device's kernels, and another engine's."""
         family, engine = self.fit.family, self.basis.engine
         device = transfer.of_device(self.device, self.fit.device, family)
-        other = transfer.of_engine(family) if engine and engine not in LIBRARIES else 0.0
+        lent = engine and engine not in LIBRARIES and not self.fit.kernel.library
+        other = transfer.of_engine(family) if lent else 0.0
         return transfer.together(device, other)
 
     @cached_property

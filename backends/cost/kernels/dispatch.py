@@ -10,7 +10,7 @@ take for all copies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,9 @@ class DispatchShape(CollectiveShape):
 @dataclass(frozen=True)
 class DeepEp(Kernel):
     """One call, by all ranks of a node."""
+
+    group: ClassVar[str] = "collectives"
+    library: ClassVar[bool] = True
 
     start_us: float = parameter(20, 1, 200, "µs", "of a call")
     wait_us: float = parameter(0.5, 0.001, 10, "µs", "that a KB of a row waits in chunks")
