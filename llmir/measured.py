@@ -244,12 +244,16 @@ def _fused(config: Mapping[str, Any]) -> Program:
 
 
 def _built(layout: Layout) -> Program:
-    """The program of a measured row, as an engine would run it."""
-    from .passes import DEFAULT_PIPELINE
+    """The program of a measured row, as its engine runs it."""
+    from . import hw
     from .passes.quantize import Quantize
     from .passes.shard import Shard
     from .passes.stages import Stages
+    from .usual import pipeline_of
+
+    engine, at, version = layout.engine.partition("@")
+    passes = pipeline_of(engine + at + version if engine in hw.engines() else None)
 
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over, "slice-sends"])
+    return run(load(layout.model), [types, Stages(layout.pp), passes, over, "slice-sends"])

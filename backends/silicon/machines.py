@@ -33,6 +33,16 @@ def engine(framework: str) -> str:
     return str(known()["engines"].get(word, word))
 
 
+def released(framework: str) -> str:
+    """An engine, with its version where that is said.
+
+    >>> [released(f) for f in ("vllm-0.24.0", "vLLM", "TensorRT-LLM")]
+    ['vllm@0.24.0', 'vllm', 'trtllm']
+    """
+    version = re.search(r"-v?(\d[\d.]*)", framework)
+    return engine(framework) + (f"@{version[1].rstrip('.')}" if version else "")
+
+
 def named(framework: str, kernel: str = "") -> str:
     """An engine, and a kernel of its own behind it.
 
