@@ -33,14 +33,15 @@ def engine(framework: str) -> str:
     return str(known()["engines"].get(word, word))
 
 
-def released(framework: str) -> str:
-    """An engine, with its version where that is said.
+def at_version(framework: str, version: str = "") -> str:
+    """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
 
-    >>> [released(f) for f in ("vllm-0.24.0", "vLLM", "TensorRT-LLM")]
-    ['vllm@0.24.0', 'vllm', 'trtllm']
+    >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
+    ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
     """
-    version = re.search(r"-v?(\d[\d.]*)", framework)
-    return engine(framework) + (f"@{version[1].rstrip('.')}" if version else "")
+    said = re.search(r"-v?(\d[\w.]*)", framework.strip())
+    known_as = said[1] if said else version.strip()
+    return f"{engine(framework)}@{known_as}" if known_as else engine(framework)
 
 
 def named(framework: str, kernel: str = "") -> str:

@@ -10,7 +10,7 @@ from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .dispatch import DeepEp
 from .gemm import Gemm, GemmShape
-from .host import Host, RunShape, StepShape
+from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
@@ -49,6 +49,7 @@ __all__ = [
     "StreamShape",
     "across",
     "calls",
+    "lateness",
     "parameter",
     "parameters",
     "stacked",
