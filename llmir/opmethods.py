@@ -81,6 +81,27 @@ class OpMethods:
         """partial → replicated."""
         return self._op("all_reduce", (x,), name, block, over=over)
 
+    def all_reduce_add_rms_norm(
+        self,
+        y: Value,
+        x: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """(y + x, rms_norm(y + x)) where y is a sum over the ranks that the mesh axes `over` join.
+
+        `* h!, * h!, h! -> * h!, * h!`
+        """
+        return self._op(
+            "all_reduce_add_rms_norm", (y, x, weight), name, block, eps=eps, offset=offset, over=over
+        )
+
     def all_to_all(
         self,
         x: Value,
