@@ -8,6 +8,7 @@ from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
+from .dispatch import DeepEp
 from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
@@ -27,6 +28,7 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
+    "DeepEp",
     "Elementwise",
     "Exchange",
     "Gemm",
