@@ -145,6 +145,8 @@ class Op:
     transparent: ClassVar[bool] = False
     # result -> the operand whose rows it has, each copied as it is
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    # it adds up the rows of a token, which were copied
+    combines: ClassVar[bool] = False
     # it is a function of each element, and may multiply by another one
     activates: ClassVar[bool] = False
     # operands that it reads in narrow types, and widens itself

@@ -64,10 +64,16 @@ class OpMethods:
         )
 
     def all_gather(
-        self, x: Value, /, *, over: tuple[str, ...], dim: int, name: str = "", block: str | None = None
-    ) -> Value:
+        self,
+        x: Value,
+        *beside: Value,
+        over: tuple[str, ...],
+        dim: int,
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
         """split along `dim` (−1: along the tokens) → replicated."""
-        return self._op("all_gather", (x,), name, block, over=over, dim=dim)
+        return self._op("all_gather", (x, *beside), name, block, over=over, dim=dim)
 
     def all_reduce(
         self, x: Value, /, *, over: tuple[str, ...], name: str = "", block: str | None = None
@@ -340,8 +346,9 @@ class OpMethods:
     ) -> tuple[Value, Value]:
         """Each token's row once for each expert it chose, and that expert's number.
 
-        Where experts are sharded over mesh axes `over` and tokens are not, a rank keeps the rows of its
-        experts: of the model's `experts`, as many as the law `routing` gives it.
+        Where experts are sharded over mesh axes `over` and tokens are not, or where tokens came to the
+        ranks of their experts, a rank keeps the rows of its own: of the model's `experts`, as many as the
+        law `routing` gives it.
 
         `b t h, b t k -> (b t k) h, (b t k)`
         """
@@ -907,6 +914,19 @@ class OpMethods:
             gives=gives,
         )
 
+    def return_tokens(
+        self,
+        sums: Value,
+        weights: Value,
+        /,
+        *,
+        over: tuple[str, ...],
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """The sums of a token that ranks made go back to where its `weights` stayed, and are added there."""
+        return self._op("return_tokens", (sums, weights), name, block, over=over)
+
     def rms_norm(
         self,
         x: Value,
@@ -1122,6 +1142,26 @@ class OpMethods:
         `* -> *`
         """
         return self._op("send", (x,), name, block, to=to)
+
+    def send_tokens(
+        self,
+        x: Value,
+        *beside: Value,
+        over: tuple[str, ...],
+        top_k: int,
+        experts: int,
+        routing: str = "chance",
+        name: str = "",
+        block: str | None = None,
+    ) -> Any:
+        """Tokens of `x`, and what stands beside each, go once to every rank that has an expert of theirs.
+
+        They choose among `experts`, `top_k` each, by the law `routing`. Along the first dimension are
+        those that came; the second is 1.
+        """
+        return self._op(
+            "send_tokens", (x, *beside), name, block, over=over, top_k=top_k, experts=experts, routing=routing
+        )
 
     def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """x · factor, of one factor for all tokens of a sequence.

@@ -2,12 +2,13 @@
 
 Where experts lie on several ranks and a law of `routing` gives some of them more, the ranks' shares are
 uneven. The size of such a dimension is the atom `routed(n, k, E, law)`, whose value is n·k; what the busiest
-rank has of it is `busiest(ranks, k, n, E, law)`.
+rank has of it is `busiest(ranks, k, n, E, law)`. Tokens that go once to each rank with an expert of theirs
+are `sent(n, k, E, law)`, of which the busiest rank has `reached(ranks, k, n, E, law)`.
 """
 
 from __future__ import annotations
 
-from .dim import Busiest, Dim, Routed, Size, ceildiv
+from .dim import Atom, Busiest, Dim, Reached, Routed, Sent, Size, ceildiv, product
 from .errors import VerifyError
 from .routing import Law
 
@@ -21,9 +22,55 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
     >>> print(rows, even(rows), most(rows, 4), most(8 * B, 4), sep=" | ")
     routed(B, 8, 128, zipf(0.5)) | 8*B | busiest(4, 8, B, 128, zipf(0.5)) | 2*B
     """
+    return Routed.of(everyone(tokens), chosen, experts, _of_all(by))
+
+
+def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
+    """Tokens that go to the ranks of their experts, each once.
+
+    >>> from .dim import B
+    >>> from .routing import CHANCE
+    >>> tokens = sent(B, 8, 128, CHANCE)
+    >>> print(tokens, everyone(tokens), most(tokens, 4), sep=" | ")
+    sent(B, 8, 128) | B | reached(4, 8, B, 128)
+    """
+    return Sent.of(tokens, chosen, experts, _of_all(by))
+
+
+def everyone(tokens: Size) -> Size:
+    """All tokens, where they may be those that were sent to ranks."""
+    found = _atom(tokens)
+    return found.tokens if isinstance(found, Sent) else tokens
+
+
+def to_ports(size: Size, ports: int) -> Size:
+    """Of what reaches a rank, as much as goes through each of the ports of its node: a token goes there once.
+
+    >>> from .dim import B
+    >>> from .routing import CHANCE
+    >>> print(to_ports(7 * most(sent(B, 8, 256, CHANCE), 32), 8), "|", to_ports(7 * B, 8))
+    ceildiv(7*reached(4, 8, B, 256), 8) | 7*B
+    """
+    reached = {
+        f for m, _ in (size.terms if isinstance(size, Dim) else ()) for f in m if isinstance(f, Reached)
+    }
+    for rank in reached:
+        if rank.ranks % ports == 0:
+            node = Reached.of(rank.ranks // ports, rank.chosen, rank.tokens, rank.experts, rank.law)
+            size = _instead(size, rank, node)
+    return ceildiv(size, ports) if reached else size
+
+
+def _instead(size: Size, old: Atom, new: Size) -> Size:
+    terms = size.terms if isinstance(size, Dim) else ()
+    factors = ((c, [new if f == old else Dim((((f,), 1),)) for f in m]) for m, c in terms)
+    return sum((c * product(each) for c, each in factors), start=0)
+
+
+def _of_all(by: Law) -> Law:
     if by.alone:
         raise VerifyError(f"routing {by}: is of one rank, whose experts cannot be laid over several")
-    return Routed.of(tokens, chosen, experts, by)
+    return by
 
 
 def even(rows: Size) -> Size:
@@ -35,9 +82,10 @@ def even(rows: Size) -> Size:
 def most(size: Size, ranks: int) -> Size:
     """The most that one of `ranks` has of a dimension: an equal share rounded up, or the busiest's rows."""
     found = _atom(size)
-    if not isinstance(found, Routed):
+    if not isinstance(found, (Routed, Sent)):
         return ceildiv(size, ranks)
-    return Busiest.of(ranks, found.chosen, found.tokens, found.experts, found.law)
+    busiest = Busiest if isinstance(found, Routed) else Reached
+    return busiest.of(ranks, found.chosen, found.tokens, found.experts, found.law)
 
 
 def together(rows: Size, ranks: int) -> Size:

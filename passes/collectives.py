@@ -71,20 +71,22 @@ class _Walk:
     def node(self, node: Node, to: DType | None) -> None:
         operands = tuple(self.new.get(v, v) for v in node.operands)
         if to is not None:
-            value, type = operands[0], self.b.type(operands[0])
+            type = self.b.type(operands[0])
             before, form = _compress(self.graph, node), formats.wire_format(to, len(type.shape))
             if before and type.dtype != form:
                 carried = f"{type.dtype.scheme} already, so not {form.scheme}"
                 raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
             if type.dtype != form:
-                self.new[node.values[0]] = self._carry(node, value, form)
+                self.new.update(zip(node.values, self._carry(node, operands, form), strict=True))
                 self.changed = True
                 return
         self.b.insert(Node(node.name, node.op, operands, node.results))
 
-    def _carry(self, node: Node, value: Value, form: DType) -> Value:
-        """The collective, with conversions around it."""
+    def _carry(self, node: Node, operands: tuple[Value, ...], form: DType) -> tuple[Value, ...]:
+        """The collective, with conversions of its first value around it."""
         op: Any = node.op
+        value, *others = operands
+        beside: list[Value] = []
         due, stem = self.b.type(value).dtype.name, node.name.removeprefix(f"{op.opcode}_")
         value = self._compressed(value, form, op.block)
         if form.low and isinstance(op, ReduceScatter):
@@ -98,13 +100,13 @@ class _Walk:
             narrow = self.b.compress(pieces, to=form.name, block=op.block, name=name)
             value = self.b.all_gather(narrow, name=f"all_gather_{stem}", **how)
         else:
-            value = self._kept(node, op, value)
+            value, *beside = self._kept(node, op, value, *others)
         done: Value = self.b.decompress(value, to=due, block=op.block, name=f"decompress_{stem}")
-        return done
+        return (done, *beside)
 
-    def _kept(self, node: Node, op: Op, value: Value) -> Value:
+    def _kept(self, node: Node, op: Op, *operands: Value) -> tuple[Value, ...]:
         """The op, under the name that it had."""
-        return self.b.insert(Node(node.name, op, (value,), infer(op, (self.b.type(value),))))[0]
+        return self.b.insert(Node(node.name, op, operands, infer(op, tuple(map(self.b.type, operands)))))
 
     def _compressed(self, value: Value, form: DType, block: str) -> Value:
         """The value as it travels; once for all that send it."""

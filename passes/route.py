@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from llmir.build import Builder
 from llmir.errors import PassError, VerifyError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.op import Op
+from llmir.graph import Graph, Program, Value
 from llmir.pipeline import Pass, option
 from llmir.routing import CHANCE, Law, Zipf, law
 from llmir.routing.zipf import STEEPEST
@@ -59,30 +58,14 @@ class Route(Pass):
 
     def _graph(self, graph: Graph, by: Law) -> Graph:
         """The graph with its types inferred anew: rows that are split by expert are split unevenly."""
-        told = {name: op for node in graph.nodes for name, op in _told(graph, node, by)}
-        if not told:
+        if not any(node.op.routing for node in graph.nodes):
             return graph
         b = Builder(graph.name)
         new: dict[Value, Value] = {}
         for node in graph.nodes:
-            op = told.get(node.name, node.op)
+            op = node.op.routed_by(str(by))
             operands = (new[v] for v in node.operands)
             values = b.insert(node) if op.source else b.apply(op, *operands, name=node.name)
             new.update(zip(node.values, values, strict=True))
         b.output(*(new[v] for v in graph.outputs))
         return b.graph()
-
-
-def _told(graph: Graph, node: Node, by: Law) -> list[tuple[str, Op]]:
-    """A grouped product, and the ops that bring its rows, as they are under the law."""
-    if not (node.op.routing and node.op.matrices):
-        return []
-    found: list[tuple[str, Op]] = []
-    before = [node.name]
-    while before:
-        earlier = graph[before.pop()]
-        if earlier.op.routing:
-            found.append((earlier.name, earlier.op.routed_by(str(by))))
-        if not earlier.op.copies:  # rows begin there
-            before += [v.node for v in earlier.operands]
-    return found

@@ -97,7 +97,7 @@ class _Walk:
             return self._source(node)
         operands = tuple(self.new[v] for v in node.operands)
         if op.relays:
-            return operands[:1]
+            return operands[: len(node.results)]
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
         if isinstance(op, Combine):

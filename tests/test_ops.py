@@ -276,10 +276,11 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
 }
 WITHOUT_WORK = {"input", "weight", "buffer", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard
+EXCHANGES = {"send_tokens", "return_tokens"}  # see test_dispatch
 
 
 def test_every_op_is_here() -> None:
-    assert CASES.keys() | WITHOUT_WORK | COLLECTIVES == {
+    assert CASES.keys() | WITHOUT_WORK | COLLECTIVES | EXCHANGES == {
         n for n, c in OPS.items() if c.__module__.startswith("llmir.")
     }
 

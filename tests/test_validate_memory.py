@@ -90,3 +90,49 @@ def test_the_table_sums_terms_up_by_engine(judge: Any) -> None:
     assert "2 of 2 rows priced" in str(found)
     data = json.loads(json.dumps(show.to_dict(found)))
     assert [a["metric"] for a in data["amounts"]].count("tokens") == 2
+
+
+@pytest.mark.parametrize("column", ["token", "time_s"])
+def test_a_series_follows_the_request(tmp_path: Path, column: str) -> None:
+    """A cache grows by its bytes a token; weights stay; prefill holds more activations than decode."""
+    program = llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE)
+    step = llmir.workload(program, "a100", batch=2, prompt=512, generate=1000, cost="ideal")
+    at = [1, 2, 900] if column == "token" else [step.ttft_s, step.ttft_s + 1.01 * step.tpot_s, step.e2e_s * 2]
+    path = tmp_path / "series.csv"
+    rows = "".join(f"512,{x},20000,13000,500\n" for x in at)
+    path.write_text(f"input_tokens,{column},memory_MiB,weights_MiB,kv_MiB\n{rows}")
+    found = llmir.validate(path, program=program, hw="a100", batch=2, cost="ideal").amounts
+    kv = [a.predicted for a in found if a.metric == "kv"]
+    per = 2 * 2 * 32 * 32 * 128 * 2  # two requests: keys and values, layers, heads, head size, fp16
+    assert kv[0] == 512 * per
+    assert kv[1] == 513 * per
+    if column == "token":
+        assert kv[2] == (512 + 899) * per
+    assert {a.predicted for a in found if a.metric == "weights"} == {2 * 6_738_415_616}
+    whole = [a.predicted for a in found if a.metric == "memory"]
+    assert whole[0] == step.prefill.peak_memory_bytes
+    assert whole[1] < whole[0]
+
+
+def test_a_pool_is_there_from_the_start(tmp_path: Path) -> None:
+    program = llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE)
+    path = tmp_path / "series.csv"
+    path.write_text("input_tokens,token,memory_MiB\n512,1,70000\n512,400,70000\n")
+    first, last = llmir.validate(path, program=program, hw="a100", engine="vllm").amounts
+    assert first.predicted == last.predicted
+    assert first.predicted == pytest.approx(0.9 * 79.25 * GIB, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("input_tokens,memory_MiB\n512,1\n", {}, "says its token or its time_s"),
+        ("input_tokens,token,memory_MiB\n512,1,1\n", None, "a memory series needs --model and --hw"),
+    ],
+)
+def test_a_series_without_its_place_is_refused(tmp_path: Path, text: str, options: Any, says: str) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text(text)
+    given = {} if options is None else {"program": llmir.load("llama-2-7b"), "hw": "a100", **options}
+    with pytest.raises(llmir.LlmirError, match=says):
+        llmir.validate(path, **given)

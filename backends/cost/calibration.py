@@ -84,8 +84,9 @@ def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = 
 
 
 def own(family: str, device: Device) -> str:
-    """The family on this device: a CPU has kernels of its own."""
-    return f"cpu_{family}" if device.cores and f"cpu_{family}" in KERNELS else family
+    """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
+    kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
+    return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS else family
 
 
 def owner(engine: str) -> str:

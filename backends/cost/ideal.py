@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmir.hw import Device
+from llmir.ragged import to_ports
 
 from .limit import Limit
 from .names import cost_model
@@ -49,8 +50,13 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
         constant = f"vector_tflops.{unit}"
         found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
     if done.wire:
-        found.append(exchange(device, done.pattern, done.payload, done.group))
-        if split(device, done.group)[1] > 1:
+        inside, nodes = split(device, done.group)
+        ports = to_ports(done.payload, len(inside)) if nodes > 1 else done.payload
+        if ports == done.payload:
+            found.append(exchange(device, done.pattern, done.payload, done.group))
+        else:  # each rank to those of other nodes in its place, which hand on what goes to several
+            found.append(exchange(device, done.pattern, ports, done.group[:: len(inside)]))
+        if nodes > 1:
             one, ranks = boxed(device, done.ranks)
             near = exchange(one, done.pattern, done.payload, tuple(range(ranks)))
             found.append(replace(near, what=f"{near.what}, as in one node"))

@@ -8,7 +8,7 @@ from llmir.dim import Size
 from llmir.dtype import DType
 from llmir.graph import Graph, Node
 from llmir.mesh import Mesh
-from llmir.ops.moe import Combine
+from llmir.ragged import most
 
 _BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go through
 
@@ -18,7 +18,8 @@ class Experts:
     """Types of the `rows` and `weights` that the grouped products around an op multiply.
 
     `away` rows belong to experts of other ranks: where ranks slice what all of them have, kernels walk over
-    all rows and leave out what is not theirs. An exchange brings a rank its own rows alone.
+    all rows and leave out what is not theirs. An exchange brings a rank its own rows, or its own tokens,
+    alone.
     """
 
     rows: DType
@@ -38,8 +39,10 @@ def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
     rows, weights, *_ = graph.operand_types(product)
     away: Size = 0
     if first and not any(n.op.routing and n.op.exchanges for n in before):
-        chosen, own = (graph.type(v).local(mesh) for v in (first.operands[1], first.values[0]))
-        away = chosen.elements - own.shape[0]
+        chosen, rows = (graph.type(v) for v in (first.operands[1], first.values[0]))
+        came = graph[first.operands[1].node].op.routing
+        there = most(rows.shape[0], mesh.size(chosen.placements[0])) if came else chosen.local(mesh).elements
+        away = there - rows.local(mesh).shape[0]
     return Experts(rows.dtype, weights.dtype, away)
 
 
@@ -53,7 +56,7 @@ def _before(graph: Graph, node: Node) -> list[Node]:
     found = [node]
     while not found[-1].op.copies and found[-1].operands:
         earlier = graph[found[-1].operands[0].node]
-        if earlier.op.kind not in _BETWEEN or isinstance(earlier.op, Combine):
+        if earlier.op.kind not in _BETWEEN or earlier.op.combines:
             break
         found.append(earlier)
     return found

@@ -70,7 +70,8 @@ class _Run:
             elif op.joins:
                 tokens = node.results[0].shape[1:2] or (T,)  # of a sequence, where they are split together
                 meeting = replace(self.meeting, positions=int(self.at(tokens[0])))
-                results = [self.ranks.run(op, operands[0], meeting)]
+                moved = operands[: len(node.results)]
+                results = [self.ranks.run(op, operand, meeting) for operand in moved]
             else:
                 results = self.compute(op, graph, node, operands)
             for value, result in zip(node.values, results, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, ParseError
@@ -102,7 +103,7 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
     before, after = precision.quantize(given)
-    ranks = [*_route(given), *_shard(given), *_slices(given)]
+    ranks = [*_route(given), *_shard(given), *_dispatch(given), *_slices(given)]
     return [*before, *_prompts(given), *_stages(given), *pipeline, *ranks, *after]
 
 
@@ -143,6 +144,28 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
     asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
     return [asked] if asked != Shard() else []
+
+
+def _dispatch(given: Mapping[str, Any]) -> list[Pass]:
+    """The pass by which tokens go to experts as `--dispatch` asks for, or as the engine does by itself."""
+    from llmir.passes.dispatch import DispatchBy
+
+    by = given.get("dispatch")
+    if by is None and gcd(given["dp"], given["ep"]) > 1 and "engine" in given:
+        by = _usual_dispatch(given)
+    return [] if by is None else [DispatchBy(by)]
+
+
+def _usual_dispatch(given: Mapping[str, Any]) -> str | None:
+    """That of the engine whose kernels are priced; None where it is none, or is not known to have one."""
+    from llmir.backends.cost import model
+    from llmir.hw import load
+    from llmir.hw.sections.dispatch import Dispatch
+
+    device = load(given["cluster"] or given["hw"] or "h100-sxm")
+    engine = getattr(model(device, given["cost"], given["engine"], given["efficiency"]), "runs", None)
+    said = engine.section(Dispatch) if engine else None
+    return said.by if said else None
 
 
 def _slices(given: Mapping[str, Any]) -> list[Pass]:

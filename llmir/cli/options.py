@@ -107,6 +107,12 @@ parallel = _stack(
     click.option(
         "--ep", type=of_pass("shard", "ep"), default=1, help="Expert-parallel ranks; divides dp·tp."
     ),
+    click.option(
+        "--dispatch",
+        type=click.Choice(["rows", "ranks", "gather"]),
+        help="How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
+        "or all to all ranks.  [default: the engine's]",
+    ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing",

@@ -120,6 +120,8 @@ def _emit(found: Validation, by: list[str], form: str, target: str | None, logs:
         output.emit(jsonio.to_json(show.to_dict(found, by)), target)
     elif form == "csv":
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
+        if found.amounts and not found.rows:
+            rows = show.to_dict(found, by)["amounts"]
         output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
             output.emit_table(show.shown(found, by))

@@ -205,6 +205,41 @@ class Busiest(Atom):
 
 
 @dataclass(frozen=True, eq=False)
+class Sent(Atom):
+    """`tokens` that go once to each rank that has one of the `chosen` of `experts` (`ragged`)."""
+
+    name = "sent"
+    about = "sent(n, k, E), n tokens that each go once to every rank that has one of their k experts of E"
+
+    tokens: Size
+    chosen: int
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """Where every expert has a rank of its own."""
+        return value(self.tokens) * self.chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Reached(Atom):
+    """How many of those tokens the busiest of `ranks` has (`ragged`)."""
+
+    name = "reached"
+    about = "reached(ranks, k, n, E), the tokens of n of which the busiest rank is expected to have an expert"
+
+    ranks: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.reached(self.ranks, self.chosen, value(self.tokens), self.experts)
+
+
+@dataclass(frozen=True, eq=False)
 class OfPhase(Atom):
     """A size of those sequences of a step alone that are in one phase."""
 

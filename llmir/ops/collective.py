@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -27,7 +28,7 @@ TOKENS = -1  # as `dim`: the first two dimensions together
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Moves a value between the ranks that the mesh axes `over` join."""
+    """Moves a value, or several at once, between the ranks that the mesh axes `over` join."""
 
     relays = exchanges = True
     share = "(n−1)/n"
@@ -40,13 +41,14 @@ class Collective(Op):
         return self.over
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
-        """The value as it is."""
-        axes = " ".join("ijlmnopq"[: len(operands[0].shape)])
+        """Values as they are."""
+        letters = iter("abcdefghijlmnopqrsuvwxyz")
+        axes = ", ".join(" ".join(islice(letters, len(t.shape))) for t in operands)
         return equation(f"{axes} -> {axes}")
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The same tensor, lying elsewhere."""
-        return (self.moved(operands[0]),)
+        """The same tensors, lying elsewhere."""
+        return tuple(map(self.moved, operands))
 
     def moved(self, x: Tensor) -> Tensor:
         """Where `x` lies afterwards."""
@@ -67,7 +69,8 @@ class Collective(Op):
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
         """That of an op, and what goes over the wire."""
-        payload = self.payload(operands[0], results[0]).local(mesh).bytes
+        each = (self.payload(x, y).local(mesh).bytes for x, y in zip(operands, results, strict=False))
+        payload = sum(each, start=0)
         group = mesh.group(self.over)
         wire = self.wire(payload, len(group))
         done = super().work(operands, results, mesh)
@@ -187,6 +190,7 @@ class AllGather(Collective):
 
     opcode = "all_gather"
     kind = "collective"
+    takes = ("x", "*beside")
 
     dim: int
 
@@ -254,8 +258,8 @@ class AllToAll(Collective):
     routing: str = str(CHANCE)
 
     def routed_by(self, law: str) -> Op:
-        """The rows of a rank's experts are as many as that law says."""
-        return replace(self, routing=law)
+        """The rows of a rank's experts are as many as that law says; back they go as they came."""
+        return replace(self, routing=law) if self.experts else self
 
     def moved(self, x: Tensor) -> Tensor:
         """As many rows as before."""

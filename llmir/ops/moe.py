@@ -19,7 +19,7 @@ from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
 from ..op import Array, Gemm, Op, Place, operand_gemm
-from ..ragged import even, routed, together
+from ..ragged import even, everyone, routed, together
 from ..routing import CHANCE, law
 from ..tensor import Tensor
 from .collective import without
@@ -30,8 +30,9 @@ from .linear import common, product_roles
 class Dispatch(Op):
     """Each token's row once for each expert it chose, and that expert's number.
 
-    Where experts are sharded over mesh axes `over` and tokens are not, a rank keeps the rows of its experts:
-    of the model's `experts`, as many as the law `routing` gives it.
+    Where experts are sharded over mesh axes `over` and tokens are not, or where tokens came to the ranks of
+    their experts, a rank keeps the rows of its own: of the model's `experts`, as many as the law `routing`
+    gives it.
     """
 
     opcode = "dispatch"
@@ -51,10 +52,10 @@ class Dispatch(Op):
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows are split as tokens are, and then by expert: unevenly, unless an exchange is still to come."""
         found = super().types(operands)
-        by = law(self.routing)
-        if self.over and not found[0].placements[0]:
-            *tokens, top_k = operands[1].shape
-            rows = routed(product(tokens), top_k, self.experts, by)
+        *tokens, top_k = operands[1].shape
+        came = everyone(product(tokens)) != product(tokens)
+        if came or (self.over and not found[0].placements[0]):
+            rows = routed(product(tokens), top_k, self.experts, law(self.routing))
             found = tuple(t.resized(0, rows) for t in found)
         return tuple(t.laid(((*t.placements[0], *self.over), *t.placements[1:]), t.partial) for t in found)
 
@@ -230,6 +231,7 @@ class Combine(Op):
     rule = "(b t k) h, b t k -> b t h"
     takes = ("rows", "weights")
     linear = frozenset({0})
+    combines = True
 
     over: tuple[str, ...] = ()
 
@@ -239,7 +241,10 @@ class Combine(Op):
         kept = without(rows.placements[0], self.over, rows) if self.over else rows.placements[0]
         if kept != (*weights.placements[0], *weights.tokens):
             raise VerifyError(f"combine: rows {rows} do not lie as their weights {weights} do")
-        whole = rows.resized(0, even(rows.shape[0])).laid(((), *rows.placements[1:]))
+        *tokens, top_k = weights.shape
+        if even(rows.shape[0]) != everyone(product(tokens)) * top_k:
+            raise VerifyError(f"combine: {rows} are not {top_k} rows of each token of {weights}")
+        whole = rows.resized(0, product(weights.shape)).laid(((), *rows.placements[1:]))
         (found,) = super().types((whole, weights.laid()))
         partial = tuple(sorted({*rows.partial, *self.over}))
         return (found.laid((*weights.placements[:2], ()), partial, weights.tokens),)

@@ -21,7 +21,7 @@ class Chance(Law):
     A given expert is missed by n tokens with probability (1 − k/E)^n.
 
     >>> [round(Chance().busiest(64, 8, n, 256) / (n / 8), 2) for n in (64, 256, 4096)]
-    [2.0, 1.44, 1.1]
+    [2.0, 1.44, 1.11]
     """
 
     word: ClassVar[str] = "chance"
@@ -46,6 +46,25 @@ class Chance(Law):
         rows = n * chosen * share + excess(spread, spread * lean, ranks)
         return whole(np.clip(rows, np.minimum(n, 1), n * min(chosen, experts // ranks)), tokens)
 
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many tokens have an expert on the rank that most have one on, each once; rounded up.
+
+        A token has none of the h experts of a rank with probability C(E−h, k)/C(E, k).
+
+        >>> Chance().reached(8, 8, 4096, 256) / 4096, Chance().reached(64, 8, 4096, 256) / 4096
+        (0.6728515625, 0.132080078125)
+        """
+        if ranks == 1:
+            return tokens
+        held, ways = experts // ranks, math.comb(experts, chosen)
+        none, neither = (math.comb(max(experts - n * held, 0), chosen) / ways for n in (1, 2))
+        n = np.asarray(tokens, dtype=np.float64)
+        spread = none * (1 - none)
+        apart = spread - (neither - none**2)  # of independent ranks
+        lean = (2 * none - 1) * math.sqrt(apart / spread) if spread else 0.0
+        most = n * (1 - none) + excess(n * apart, n * apart * lean, ranks)
+        return whole(np.clip(most, np.minimum(n, 1), n), tokens)
+
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """held·(1 − (1 − k/E)^n) of all experts; of a part of them, what the rank that touches most does.
 
@@ -55,7 +74,7 @@ class Chance(Law):
         >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
         [8.0, 51.6, 111.8, 128.0, 128.0]
         >>> [round(Chance().distinct(16, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
-        [2.5, 9.3, 15.5, 16.0, 16.0]
+        [2.6, 9.3, 15.7, 16.0, 16.0]
         """
         if chosen >= experts:
             return held * (tokens > 0)

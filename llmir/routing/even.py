@@ -30,6 +30,10 @@ class Even(Law):
         """An equal share, rounded up."""
         return -(-tokens * chosen // ranks)
 
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """The copies of a token are dealt to as many ranks as there are copies, or ranks."""
+        return -(-tokens * min(chosen, ranks) // ranks)
+
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """An expert for each row, while there are any left."""
         return _least(self.busiest(experts // held, chosen, tokens, experts), held)

@@ -47,6 +47,15 @@ class Law(ABC):
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many of the `held` experts of that rank these rows touch; an expected number."""
 
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many tokens have an expert on the busiest of `ranks`; whole.
+
+        Its rows fall to tokens as if each had so many chances as it can have rows there.
+        """
+        chances = min(chosen, -(-experts // ranks))
+        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens * chances, 1)
+        return whole(tokens * (1 - (1 - np.minimum(share, 1)) ** chances), tokens)
+
     def __str__(self) -> str:
         given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
         return f"{self.word}({given})" if given else self.word

@@ -65,6 +65,14 @@ class Zipf(Law):
         rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
         return whole(np.maximum(rows, n * chosen / ranks), tokens)
 
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
+        others = max(min(chosen, experts // ranks) - 1, 1)
+        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens, 1)
+        first = np.minimum(popularity(experts, chosen, self.skew)[0], share)
+        missed = (1 - first) * (1 - np.minimum((share - first) / others, 1)) ** others
+        return whole(tokens * (1 - missed), tokens)
+
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
 

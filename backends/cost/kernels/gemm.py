@@ -1,10 +1,13 @@
 """y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
 
 A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
-takes the longest of three times: of multiplying, of fetching its rows and columns by way of the L2, and of
-their way down its pipeline, step by step along k. Beside them all the memory delivers what the L2 does not
-hold. The fastest choice of tile and split is taken, as libraries choose well, if not always; being the least
-of times that rise with m, n and k, so does it.
+takes the longer of two times, of multiplying and of fetching its rows and columns by way of the L2, and a bit
+more for each step along k. Beside them all the memory delivers what the L2 does not hold. The fastest choice
+of tile and split is taken, as libraries choose well, if not always; being the least of times that rise with
+m, n and k, so does it.
+
+Tiles that m does not fill count by their rows, beyond the first: a library has lower tiles for the rest, and
+one more row may cost a wave of tiles at most. Silicon is rougher.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from .call import Call, bits, prices
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
-SPLITS = (1, 2, 3, 4, 6, 8)
+SPLITS = (1, 2, 3, 4, 6, 8, 12)
 K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
 # Three of our own, set once with the rows of A100, H100, B200 and L40S in view, and the same for all.
 TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles
@@ -74,6 +77,7 @@ class Gemm(Kernel):
     """A matrix product on a GPU."""
 
     group: ClassVar[str] = "products"
+    prior: ClassVar[float] = 0.03
 
     rate: float = parameter(0.85, 0.3, 1, "", "share of the matrix peak that full tiles reach for a while")
     sustained: float = parameter(0.87, 0.5, 1, "", "share of that rate which the power limit allows for long")
@@ -83,10 +87,16 @@ class Gemm(Kernel):
     resident: float = parameter(0.4, 0.05, 1.5, "", "share of the L2 that keeps operands until the next use")
     split_us: float = parameter(3, 0.1, 20, "µs", "to gather the pieces where k is cut")
     launch_us: float = parameter(2.4, 0.2, 20, "µs", "of an empty call")
-    step_ns: float = parameter(20, 1, 500, "ns", "of a tile for each 64 elements of k, at least")
+    step_ns: float = parameter(80, 1, 500, "ns", "more of a tile for each 64 elements of k")
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = TILES
     splits: ClassVar[tuple[int, ...]] = SPLITS
+    tile_s: ClassVar[float] = TILE_S
+
+    @staticmethod
+    def beside(tiles: Number, memory: Number) -> Number:
+        """Seconds of both, which overlap."""
+        return longer(tiles, memory)
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
@@ -106,26 +116,27 @@ class Gemm(Kernel):
         high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = longer(2 * rows * columns / rate, fetch, self.step_ns * 1e-9 / K_STEP)
-        places = np.ceil(m / rows) * np.ceil(n / columns) * (batch * share)  # waves of whole tiles
+        step = longer(2 * rows * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        across = np.ceil(n / columns) * (batch * share)
+        even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
         memory = self.memory(device, shape)
 
         def cut(splits: Array) -> Number:
-            waves = places * splits
-            waves = np.maximum(1, (1 - self.tail) * waves + self.tail * np.ceil(waves))
+            lost = np.minimum(np.ceil(whole * splits) - even * splits, 1)
+            waves = np.maximum(even * splits + self.tail * lost, 1)
             depth = np.ceil(k / K_STEP / splits) * K_STEP
-            return (waves * (step * depth + store + TILE_S)).min(axis=-rank - 1)
+            return (waves * (step * depth + store + self.tile_s)).min(axis=-rank - 1)
 
-        whole = longer(cut(np.ones(())), memory)
+        uncut = self.beside(cut(np.ones(())), memory)
         sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
         split = np.array(self.splits[1:], dtype=float).reshape(-1, *(1,) * rank)
         gather = self.split_us * 1e-6 + split * sums
         # No cut saves a step of work.
-        least = longer((places * step * k).min(axis=0), memory)
-        if not split.size or np.all(least + gather[0] > whole * (1 + 1e-9)):
-            return np.asarray(whole)
+        least = self.beside((even * step * k).min(axis=0), memory)
+        if not split.size or np.all(least + gather[0] > uncut * (1 + 1e-9)):
+            return np.asarray(uncut)
         tiles = cut(split[:, None])
-        return np.asarray(np.minimum(whole, (longer(tiles, memory) + gather).min(axis=0)))
+        return np.asarray(np.minimum(uncut, (self.beside(tiles, memory) + gather).min(axis=0)))
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""

@@ -17,6 +17,7 @@ from llmir.backends.cost.nodes import split
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
+from llmir.ragged import to_ports
 
 from .base import Kernel, Shape, families, parameter
 from .call import Call
@@ -59,18 +60,20 @@ class Network(Kernel):
 def across(row: Row, device: Device) -> tuple[Call, ...]:
     """The ways in which nodes can send each other the payload of a collective; none within one node.
 
-    Each rank sends for itself: of an exchange all that is for other nodes; of all else its part of what a
-    ring through all ranks sends where it leaves a node. Sums in one shot or two are for the inside of nodes.
+    Each rank sends for itself: of an exchange all that is for other nodes, a token that goes to ranks once a
+    node; of all else its part of what a ring through all ranks sends where it leaves a node. Sums in one shot
+    or two are for the inside of nodes.
     """
     inside, nodes = split(device, row.work.group) if row.work.wire else ((), 1)
     if nodes == 1:
         return ()
     link, pattern = network_of(device).link, row.work.pattern or row.node.op.opcode
     exchanges, ranks = pattern == "all_to_all", len(inside)
+    payload = to_ports(row.work.payload, ranks)
     family = ("network_send",) * (pattern == "send") + ("network",)
     found = []
     for a in ALGORITHMS.get(pattern, (SEND,)):
         if a.runs_on(link, nodes) and (exchanges or not a.direct):
             share = a.share(nodes) if exchanges else a.share(ranks * nodes) / ranks
-            found.append(Call(family, HopsShape(row.work.payload, ranks, a.hops(nodes), float(share))))
+            found.append(Call(family, HopsShape(payload, ranks, a.hops(nodes), float(share))))
     return tuple(found)

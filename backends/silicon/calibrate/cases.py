@@ -68,7 +68,8 @@ class Case:
         """Those nearest to the rows."""
         kinds = {family: KERNELS[family] for family in self.families}
         of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
-        return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=of.prior, loss=of.loss)
+        prior = min(kind.prior for kind in kinds.values())
+        return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
 
     @cached_property
     def errors(self) -> Errors:

@@ -12,6 +12,8 @@ from llmir.frozen import FrozenDict
 from .table import Format
 
 GIB = Column(0, 1e6, whole=False, empty=nan)
+MIB = Column(0, 1e9, whole=False)
+KIND = MIB._replace(empty=nan)
 LIMIT = Column(1, LONGEST, empty=nan)
 
 
@@ -53,3 +55,18 @@ class PeakMemory(Memory):
     )
     words = ("model", "gpu", "weight_dtype", "kv_dtype", "metric")
     more = ("framework", "note", "source")
+
+
+class MemorySeries(Memory):
+    """The memory that was taken while a request ran, by tokens that were out or seconds that had gone."""
+
+    name = "memory series"
+    numbers = FrozenDict(
+        {
+            "input_tokens": Column(1, LONGEST / 2),
+            "memory_MiB": MIB,
+            "token": Column(0, LONGEST / 2, empty=nan),
+            "time_s": Column(0, 1e9, whole=False, empty=nan),
+            **dict.fromkeys(("weights_MiB", "activations_MiB", "overhead_MiB", "kv_MiB"), KIND),
+        }
+    )

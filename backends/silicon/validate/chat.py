@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from llmir import strict_csv
-from llmir.backends.analysis.workload import Workload
 from llmir.backends.silicon.bounds import MODEL
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import header
@@ -35,9 +34,10 @@ class Chat:
     batch: int = 1
     unit: str = ""
 
-    def fits(self, prompt: int, generate: int) -> bool:
+    def fits(self, pricing: Pricing, prompt: int, generate: int) -> bool:
         """Whether a batch of such requests stays within the memory that may be used."""
-        return Workload(self.program, self.device, self.batch, prompt, generate).fits
+        at = self.batch, prompt, generate
+        return pricing.workload(self.program, self.device, self.engine, *at).fits
 
 
 def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged], list[str]]:
@@ -48,7 +48,7 @@ def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged]
     predicted = figures(t, on, pricing)
     least = predicted if pricing.name == "ideal" else figures(t, on, IDEAL)
     prompts, answers = (t[c].astype(int).tolist() for c in ("input_tokens", "output_tokens"))
-    all_fit = not prompts or on.fits(max(prompts), max(answers))
+    all_fit = not prompts or on.fits(pricing, max(prompts), max(answers))
     at = on.device.name, on.engine, on.engine, on.program.name, ""
     middle = int(np.median(prompts)) if prompts else 1
     sure = {
@@ -57,7 +57,7 @@ def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged]
     }
     found = []
     for i, line in enumerate(t["line"]):
-        if not all_fit and not on.fits(prompts[i], answers[i]):
+        if not all_fit and not on.fits(pricing, prompts[i], answers[i]):
             reason = f"does not fit on {on.program.devices} × {on.device.name}"
             found.append(Judged(path.name, int(line), "chat", "e2e", *at, reason=reason))
             continue

@@ -19,7 +19,8 @@ from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, engine, named
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
-from llmir.backends.silicon.tables.engine_memory import Memory
+from llmir.backends.silicon.tables.chat import Chat as Chats
+from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -29,6 +30,7 @@ from .judged import LATENCY, Judged, Validation
 from .memory import Amount, compared
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
+from .series import series
 
 Build = Callable[[Layout], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
@@ -54,12 +56,16 @@ def validate(
     amounts: list[Amount] = []
     for path in paths:
         format, rows = load(path)
-        if (format.name == "chat") != (on is not None):
+        if isinstance(format, Chats | MemorySeries) != (on is not None):
+            what = "chat log" if format.name == "chat" else format.name
+            needs = f"a {what} needs --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
-            raise InputError(f"{path.name}: {apart if on else 'a chat log needs --model and --hw'}")
+            raise InputError(f"{path.name}: {apart if on else needs}")
         problems += rows.problems
         file = _File(path.name, rows, Machines(path.parent))
-        if on:
+        if on and isinstance(format, MemorySeries):
+            amounts += series(path.name, rows, on, pricing)
+        elif on:
             requests, doubts = chat(path, rows, on, pricing)
             judged += requests
             questions += doubts

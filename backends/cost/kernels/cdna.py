@@ -1,0 +1,35 @@
+"""Products on AMD's CDNA: tiles of its own libraries, and less hidden behind each other.
+
+Composable Kernel and hipBLASLt are built with tiles from 16 rows up to 256×256 (aiter's tuning tables name
+them), and copies to the LDS go by way of registers, so that what multiplies and what the memory delivers
+overlap worse than where copies run by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from llmir.dim import Number
+
+from .base import families
+from .gemm import Gemm
+
+
+@families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
+@dataclass(frozen=True)
+class CdnaGemm(Gemm):
+    """A matrix product on a GPU of AMD's for data centres."""
+
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = (
+        *((16, 64), (16, 128), (32, 64), (32, 128), (64, 64)),
+        *((64, 128), (128, 128), (128, 256), (256, 256)),
+    )
+    tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X in view
+
+    @staticmethod
+    def beside(tiles: Number, memory: Number) -> Number:
+        """Seconds of both: two equal ones take 1.4 times as long as either."""
+        return np.asarray(np.hypot(tiles, memory))

@@ -1,0 +1,26 @@
+"""How an engine brings tokens to experts of other ranks unless it is told another way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmir.errors import HardwareError
+from llmir.hw.schema import show
+from llmir.hw.versions import section
+
+FORMS = ("rows", "ranks", "gather")  # what the pass `dispatch` knows
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """The engine's own form of dispatch."""
+
+    by: str
+
+
+@section("dispatch")
+def dispatch(value: object, where: str) -> Dispatch:
+    """One of the forms; HardwareError for anything else."""
+    if value not in FORMS:
+        raise HardwareError(f"{where} must be one of {', '.join(FORMS)}, got {show(value)}")
+    return Dispatch(str(value))

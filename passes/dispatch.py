@@ -1,0 +1,184 @@
+"""dispatch: how tokens come to the ranks of their experts, and what comes of them back.
+
+`shard` sends each token's row once for each expert that it chose, from ranks that have tokens of their own
+(`rows`). DeepEP sends a token once to each rank, and between nodes once to each node, that has one of its
+experts, and returns one sum from each (`ranks`). vLLM and SGLang by default gather all tokens on all ranks
+and scatter the sums (`gather`; `allgather_reducescatter` in vLLM's `all2all_backend`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.ops.collective import TOKENS
+from llmir.pipeline import Pass, option
+
+
+@dataclass(frozen=True)
+class DispatchBy(Pass):
+    """How tokens come to experts of other ranks.
+
+    Options: by, one of rows (as `shard` leaves it), ranks, gather. Runs after `shard`, on programs whose
+    ranks have tokens of their own.
+    """
+
+    name: ClassVar[str] = "dispatch"
+
+    by: str = option("rows", choices=("rows", "ranks", "gather"))
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each layer of experts whose rows are exchanged."""
+        walk = _Ranks if self.by == "ranks" else _Gather
+        walks = {name: walk(graph) for name, graph in program.graphs.items()}
+        if not any(each.layers for each in walks.values()):
+            rule = "that takes ep, and dp or sp, by which ranks have tokens of their own"
+            raise PassError(f"dispatch: by={self.by}, but {program.name!r} sends no rows to experts; {rule}")
+        if self.by == "rows":
+            return program
+        return program.replace(graphs={name: each.run() for name, each in walks.items()})
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Routed experts from `dispatch` to `combine`, and the `exchange` between them."""
+
+    combine: Node
+    dispatch: Node
+    exchange: Any
+
+
+class _Walk:
+    """One graph in which tokens go to experts and sums come back, instead of rows."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.b = graph, Builder(graph.name)
+        self.new: dict[Value, Value] = {}
+        self.weights: dict[str, Value] = {}  # where their tokens went, by the combine that takes them
+        self.skipped: set[str] = set()
+        self.layers = [layer for node in graph.nodes if (layer := self._layer(node))]
+
+    def _layer(self, combine: Node) -> _Layer | None:
+        """The layer that ends with an op, if its rows are exchanged."""
+        if not combine.op.combines:
+            return None
+        before, names = [combine.name], {combine.name}
+        exchanges: dict[str, Any] = {}
+        dispatch = combine
+        for name in before:
+            node = self.old[name]
+            if node.op.copies:
+                dispatch = node
+                continue
+            if node.op.exchanges and node.op.routing:
+                exchanges[name] = node.op
+            slots = node.operands[:1] if node is combine else node.operands
+            before += [v.node for v in slots if v.node not in names]
+            names |= set(before)
+        sent = next((op for op in exchanges.values() if op.experts), None)
+        self.skipped |= set(exchanges) if sent else set()
+        return _Layer(combine, dispatch, sent) if sent else None
+
+    def run(self) -> Graph:
+        """The graph; as it was where no rows are exchanged."""
+        if not self.layers:
+            return self.old
+        for node in self.old.nodes:
+            self.node(node)
+        self.b.output(*(self.new[v] for v in self.old.outputs))
+        return self.b.graph()
+
+    def node(self, node: Node) -> None:
+        """A node and what it takes, if they are not there yet."""
+        if node.values[0] in self.new:
+            return
+        layer = next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
+        taken = [*node.operands, *(layer.combine.operands[1:] if layer else ())]
+        for value in taken:
+            self.node(self.old[value.node])
+        operands = tuple(self.new[v] for v in node.operands)
+        if node.name in self.skipped:
+            values = operands
+        elif layer:
+            values = (self.begin if node == layer.dispatch else self.end)(layer, node, operands)
+        else:
+            values = (
+                self.b.insert(node) if node.op.source else self.b.apply(node.op, *operands, name=node.name)
+            )
+        self.new.update(zip(node.values, values, strict=True))
+
+    def begin(self, layer: _Layer, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Rows of the tokens that came."""
+        weights = self.new[layer.combine.operands[1]]
+        beside = tuple(dict.fromkeys((*operands, weights)))
+        there = dict(zip(beside, self.go(layer, beside), strict=True))
+        self.weights[layer.combine.name] = there[weights]
+        return self.b.apply(self.kept(layer, node), *(there[v] for v in operands), name=node.name)
+
+    def end(self, layer: _Layer, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Their sums, which go back."""
+        rows, weights = operands
+        (sums,) = self.b.apply(self.kept(layer, node), rows, self.weights[node.name], name=node.name)
+        return (self.back(layer, sums, weights),)
+
+    def kept(self, layer: _Layer, node: Node) -> Any:
+        """What copies or sums rows, where tokens are."""
+        return node.op
+
+    def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Tokens, and what stands beside them, on the ranks of their experts."""
+        raise NotImplementedError
+
+    def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:
+        """Their sums where they were."""
+        raise NotImplementedError
+
+    def _named(self, opcode: str, node: Node) -> dict[str, Any]:
+        return {"name": f"{opcode}_{node.name}", "block": node.op.block}
+
+
+class _Ranks(_Walk):
+    """A token goes once to each rank."""
+
+    def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        sent, (x, *beside) = layer.exchange, values
+        of: dict[str, Any] = {"top_k": sent.top_k, "experts": sent.experts, "routing": sent.routing}
+        how = self._named("send_tokens", layer.dispatch)
+        there: tuple[Value, ...] = self.b.send_tokens(x, *beside, over=sent.over, **of, **how)
+        return there
+
+    def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:
+        how = self._named("return_tokens", layer.combine)
+        back: Value = self.b.return_tokens(sums, weights, over=layer.exchange.over, **how)
+        return back
+
+
+class _Gather(_Walk):
+    """All tokens are on all ranks, of which each keeps the rows of its experts."""
+
+    def kept(self, layer: _Layer, node: Node) -> Any:
+        op: Any = node.op
+        return replace(op, over=(*layer.exchange.over, *op.over))
+
+    def _steps(self, layer: _Layer, value: Value) -> list[tuple[int, tuple[str, ...]]]:
+        """What splits tokens, from the outermost on: sequences, and tokens of them."""
+        type, over = self.b.type(value), layer.exchange.over
+        laid = ((0, type.placements[0]), (TOKENS, type.tokens))
+        found = ((dim, tuple(axis for axis in axes if axis in over)) for dim, axes in laid)
+        return [(dim, axes) for dim, axes in found if axes]
+
+    def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        for dim, over in reversed(self._steps(layer, values[0])):
+            values = self.b.all_gather(
+                *values, over=over, dim=dim, **self._named("all_gather", layer.dispatch)
+            )
+        return values
+
+    def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:
+        for dim, over in self._steps(layer, weights):
+            how = self._named("reduce_scatter", layer.combine)
+            sums = self.b.reduce_scatter(sums, over=over, dim=dim, **how)
+        return sums
