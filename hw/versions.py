@@ -28,6 +28,8 @@ S = TypeVar("S")
 # returns an immutable value of a class of its own. Each is defined in a module of `hw/sections` of that name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.sections")
 section = SECTIONS.register
+_GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
+_OTHERS = "other_versions_percent"
 _NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
 
@@ -38,8 +40,8 @@ class Engine(Record):
 
     `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
     that was asked for and lies in no range, so that this is the nearest, and `release` the one that was asked
-    for wherever it lies. `kernels` names whose kernels it
-    runs, where that is known.
+    for wherever it lies. `kernels` names whose kernels it runs, where that is known; `elsewhere` is the mean
+    error of the host on runs of other versions.
     """
 
     name: str
@@ -48,7 +50,13 @@ class Engine(Record):
     sections: Mapping[str, Any] = field(default_factory=dict)
     kernels: str = ""
     asked: str = ""
+    elsewhere: float = 0.0
     release: str = ""
+
+    @property
+    def error(self) -> float:
+        """The mean error of whole runs that the host was not fitted to: of such versions, or of others."""
+        return max(self.host.error, self.elsewhere) if self.asked else self.host.error
 
     def section(self, kind: type[S]) -> S | None:
         """What the file says in the section of that class; None where it says nothing."""
@@ -131,14 +139,18 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
     versions = _versions(said.pop("versions", []), f"{where}: versions")
     if "host" not in said:
         raise HardwareError(f"{where}: missing key host")
-    host = schema.fitted(said.pop("host"), f"{where}: host")
+    of_host = dict(schema.mapping(said.pop("host"), f"{where}: host"))
+    of_host.pop(_GONE, None)
+    others = of_host.pop(_OTHERS, None)
+    elsewhere = 0.0 if others is None else schema.number(others, f"{where}: host.{_OTHERS}", 0.01)
+    host = schema.fitted(of_host, f"{where}: host")
     for key in said:
         if key not in SECTIONS:
             may = ("versions", "extend", "host", *SECTIONS)
             near = suggest(str(key), may) or f", known are {', '.join(may)}"
             raise HardwareError(f"{where}: unknown key {schema.show(key)}{near}")
     sections = {key: SECTIONS[key](value, f"{where}: {key}") for key, value in said.items()}
-    return Engine(name, versions, host, sections, kernels)
+    return Engine(name, versions, host, sections, kernels, elsewhere=elsewhere)
 
 
 def _versions(value: object, where: str) -> tuple[str, ...]:

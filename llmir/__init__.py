@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .pipeline import Pass
     from .plugins import load_plugin
     from .text import parse_program, print_program
+    from .usual import pipeline_of
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
@@ -61,6 +62,7 @@ _LAZY = {
     "load_plugin": "plugins",
     "parse_program": "text",
     "print_program": "text",
+    "pipeline_of": "usual",
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "measure",
     "models",
     "parse_program",
+    "pipeline_of",
     "print_program",
     "run",
     "save",

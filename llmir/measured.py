@@ -85,8 +85,7 @@ def calibrate(
 
     llmir.calibrate("measured", family="gemm").kernels
     """
-    from .backends.silicon.calibrate import TABLE, Refit, fitted, with_fits
-    from .backends.silicon.calibrate import overheads as fitted_hosts
+    from .backends.silicon.calibrate import TABLES, Refit, fitted, overheads, runs, with_fits
     from .backends.silicon.machines import Machines
     from .backends.silicon.tables import load_all
 
@@ -100,9 +99,11 @@ def calibrate(
     if convert.flag("host", host):
         if hw or family:
             raise InputError("host: is of an engine on all devices; leave device and family out")
-        hosts = [o for o in fitted_hosts(path / TABLE, _built) if engine in (None, o.engine)]
+        name, versions = _range(engine)
+        found_runs = [r for r in runs(path, _built) if name in (None, r.engine)]
+        hosts = [o for o in overheads(found_runs) if versions in (None, o.versions)]
         if not hosts:
-            raise InputError(f"{path}: no runs of {engine} in {TABLE}")
+            raise InputError(f"{path}: no runs of {engine} in {TABLES}")
         return Refit([], hosts, machines)
     only, names = machines(hw) if hw else None, _families(family)
 
@@ -115,9 +116,16 @@ def calibrate(
         asked = ", ".join(filter(None, (hw, engine, family))) or "any known device"
         raise InputError(f"{path}: no rows of {asked}")
     whole = not (hw or engine or family)
-    runs = whole and (path / TABLE).exists()
-    hosts = fitted_hosts(path / TABLE, _built, with_fits(found)) if runs else []
+    hosts = overheads(runs(path, _built, with_fits(found))) if whole and [*path.glob(TABLES)] else []
     return Refit(found, hosts, machines, device=hw, whole=whole)
+
+
+def _range(engine: str | None) -> tuple[str | None, tuple[str, ...] | None]:
+    """The engine's name, and the versions of the range that was asked for, where one was."""
+    from . import hw
+
+    name, at, _ = (engine or "").partition("@")
+    return name or None, hw.engine(engine).versions if engine and at else None
 
 
 def _families(family: str | None) -> set[str]:
@@ -244,12 +252,16 @@ def _fused(config: Mapping[str, Any]) -> Program:
 
 
 def _built(layout: Layout) -> Program:
-    """The program of a measured row, as an engine would run it."""
-    from .passes import DEFAULT_PIPELINE
+    """The program of a measured row, as its engine runs it."""
+    from . import hw
     from .passes.quantize import Quantize
     from .passes.shard import Shard
     from .passes.stages import Stages
+    from .usual import pipeline_of
+
+    engine, at, version = layout.engine.partition("@")
+    passes = pipeline_of(engine + at + version if engine in hw.engines() else None)
 
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), DEFAULT_PIPELINE, over, "slice-sends"])
+    return run(load(layout.model), [types, Stages(layout.pp), passes, over, "slice-sends"])

@@ -107,7 +107,7 @@ def test_eager_attention_is_a_pipeline_without_its_fusion(run: Run) -> None:
     names = [op["name"] for op in eager["phases"]["prefill"]["ops"]]
     assert "layer.softmax" in names
     assert "layer.flash_attention" not in names
-    assert analyzed(run) == analyzed(run, "--pipeline", llmir.DEFAULT_PIPELINE)
+    assert analyzed(run) == analyzed(run, "--pipeline", llmir.pipeline_of("vllm"))
 
 
 def test_logits_of_all_positions_cost_more(run: Run) -> None:

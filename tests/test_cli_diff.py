@@ -17,7 +17,8 @@ from llmir.passes import PASSES
 
 from .commands import Run, config, runner
 
-ABSORBED = "absorb-mla{phase=decode}"  # comes first by default, and changes nothing of most models
+USUAL = llmir.pipeline_of("vllm")  # which prices where none is named
+FIRST = "rotate,absorb-mla{phase=decode}"
 POINT = ("--prompt", "32", "--generate", "8", "--batch", "2")
 
 
@@ -40,16 +41,20 @@ def pipelines(data: dict[str, Any]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "before", "after"),
     [
-        ((), "", llmir.DEFAULT_PIPELINE),
-        (("--before", "fuse"), "fuse", llmir.DEFAULT_PIPELINE),
+        ((), "", USUAL),
+        (("--before", "fuse"), "fuse", USUAL),
         (("--after", "fuse-attention"), "", "fuse-attention"),
         (("--before", "fuse", "--after", ""), "fuse", ""),
-        (("--pass", "fuse-attention"), ABSORBED, f"{ABSORBED},fuse-attention"),
-        (("--pass", "fuse"), f"{ABSORBED},fuse-attention", f"{ABSORBED},fuse-attention,fuse"),
-        (("--pass", "unroll"), llmir.DEFAULT_PIPELINE, f"{llmir.DEFAULT_PIPELINE},unroll"),
-        (("--hw-after", "a100"), llmir.DEFAULT_PIPELINE, llmir.DEFAULT_PIPELINE),
-        (("tiny.json",), llmir.DEFAULT_PIPELINE, llmir.DEFAULT_PIPELINE),
-        (("tiny.json", "--before", ""), "", llmir.DEFAULT_PIPELINE),
+        (("--pass", "fuse-attention"), FIRST, f"{FIRST},fuse-attention"),
+        (("--pass", "fuse"), f"{FIRST},fuse-attention", f"{FIRST},fuse-attention,fuse"),
+        (("--pass", "unroll"), USUAL, f"{USUAL},unroll"),
+        (("--hw-after", "a100"), USUAL, USUAL),
+        (("--engine", "sglang"), "", llmir.pipeline_of("sglang")),
+        (("--engine", "hf-transformers", "--hw-after", "a100"), *[llmir.pipeline_of("hf-transformers")] * 2),
+        (("--hw-after", "tpu-v6e"), llmir.DEFAULT_PIPELINE, llmir.DEFAULT_PIPELINE),
+        (("--cost", "ideal"), "", llmir.DEFAULT_PIPELINE),
+        (("tiny.json",), USUAL, USUAL),
+        (("tiny.json", "--before", ""), "", USUAL),
     ],
 )
 def test_what_is_compared(run: Run, arguments: tuple[str, ...], before: str, after: str) -> None:
@@ -69,12 +74,12 @@ def test_both_sides_are_what_analyze_says(run: Run) -> None:
 
 
 def test_a_file_of_ir_is_a_side(run: Run, tmp_path: Path) -> None:
-    run("opt", "tiny.json", "-p", "fuse-attention", "-o", "flash.ir")
-    run("opt", "tiny.json", "-p", "fuse-attention,fuse", "-o", "fused.ir")
+    run("opt", "tiny.json", "-p", f"{FIRST},fuse-attention", "-o", "flash.ir")
+    run("opt", "tiny.json", "-p", f"{FIRST},fuse-attention,fuse", "-o", "fused.ir")
     data = compared(run, "fused.ir", model="flash.ir")
     assert pipelines(data) == ("", "")
     assert data["phases"] == compared(run, "--pass", "fuse")["phases"]
-    assert pipelines(compared(run, model="flash.ir")) == ("", llmir.DEFAULT_PIPELINE)
+    assert pipelines(compared(run, model="flash.ir")) == ("", USUAL)
 
 
 def test_stdin_is_read_once_for_both_sides(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

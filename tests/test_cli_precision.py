@@ -147,7 +147,7 @@ def test_the_options_of_analyze_do_the_same_in_other_commands(run: Run, command:
         assert found["before"]["devices"] == found["after"]["devices"] == 2
         tail = "shard{tp=2},quantize{collectives=fp8}"
         assert found["before"]["pipeline"] == f"quantize{{weights=fp8}},{tail}"
-        assert found["after"]["pipeline"] == f"quantize{{weights=fp8}},{llmir.DEFAULT_PIPELINE},{tail}"
+        assert found["after"]["pipeline"] == f"quantize{{weights=fp8}},{llmir.pipeline_of('vllm')},{tail}"
 
 
 def test_explain_shows_the_narrow_bytes(run: Run) -> None:

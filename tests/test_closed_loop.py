@@ -75,7 +75,7 @@ def test_more_users_take_longer_and_get_more_in_all(engine: str, prompt: int, ge
         assert few.tpot_s is not None and many.tpot_s is not None
         assert many.tpot_s >= few.tpot_s * 0.999
         assert many.e2e_s >= few.e2e_s
-        assert many.output_tokens_per_s >= few.output_tokens_per_s * 0.999
+        assert many.output_tokens_per_s >= few.output_tokens_per_s * 0.99  # the host takes time for each
     assert all(loop.state.decoding <= loop.in_flight for loop in loops)
 
 

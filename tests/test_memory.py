@@ -167,8 +167,8 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):
         assert term in out
-    nominal = run("explain", "llama3.1-8b", "memory", "--hw", "h20", "--cost", "ideal").out
-    assert "96.00  nominal, what the driver gives is not known" in nominal
+    nominal = run("explain", "llama3.1-8b", "memory", "--hw", "a6000", "--cost", "ideal").out
+    assert "48.00  nominal, what the driver gives is not known" in nominal
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> Non
 
 def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text('extend: vllm\nmemory: {"0.17": {utilization: 0.5}}\n')
+    path.write_text('extend: vllm\nmemory: {"0.21": {utilization: 0.5}}\n')
     found = memory(built(), engine=str(path))
     assert found.usable_bytes == pytest.approx(0.5 * found.physical_bytes, abs=1)
 

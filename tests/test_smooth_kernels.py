@@ -12,7 +12,7 @@ import pytest
 
 from llmir import hw
 from llmir.backends.cost.calibration import Fit, engines, nearest
-from llmir.backends.cost.kernels import Gemm, GemmShape, GroupedShape
+from llmir.backends.cost.kernels import Gemm, GemmShape, GroupedShape, Moe
 from llmir.backends.cost.relatives import FEWEST
 from llmir.hw import Device
 
@@ -106,6 +106,20 @@ def test_two_rows_of_a_product_cost_hardly_more_than_one(name: str) -> None:
     for fit, shape in products(name):
         one, two = seconds(fit, device, replace(shape, m=np.array([1.0, 2.0])))
         assert two <= 1.3 * one, (fit.family, fit.engine, shape.n, shape.k)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_one_more_token_of_experts_costs_its_share_at_most(name: str) -> None:
+    """And a launch: with many experts a row more of each is many waves of tiles, and none is allowed."""
+    device = hw.load(name)
+    for (fit, shape), (count, top) in zip(experts(name), 1000 * ((128, 8), (16, 2)), strict=False):
+        kernel = fit.kernel
+        assert isinstance(kernel, Moe)
+        time, more = (seconds(fit, device, routed(shape, m, count, top)) for m in (COUNTS, COUNTS + 1))
+        where = fit.family, fit.engine, shape.n, shape.k
+        assert (np.diff(time) >= -1e-9 * time[1:]).all(), where
+        assert (more >= time * (1 - 1e-9)).all(), where
+        assert (more <= time * (1 + 1 / COUNTS) + kernel.launch_us * 1e-6).all(), where
 
 
 FASTER = {

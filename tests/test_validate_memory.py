@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_a_pool_is_there_from_the_start(tmp_path: Path) -> None:
     path.write_text("input_tokens,token,memory_MiB\n512,1,70000\n512,400,70000\n")
     first, last = llmir.validate(path, program=program, hw="a100", engine="vllm").amounts
     assert first.predicted == last.predicted
-    assert first.predicted == pytest.approx(0.9 * 79.25 * GIB, rel=1e-6)
+    assert first.predicted == pytest.approx(0.92 * 79.25 * GIB, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +137,26 @@ def test_a_series_without_its_place_is_refused(tmp_path: Path, text: str, option
     given = {} if options is None else {"program": llmir.load("llama-2-7b"), "hw": "a100", **options}
     with pytest.raises(llmir.LlmirError, match=says):
         llmir.validate(path, **given)
+
+
+def test_a_fit_finds_the_rule_behind_the_starts(tmp_path: Path) -> None:
+    """Logs that were made by another rule give its parameters back."""
+    from benchmarks.memory import fitted, under
+    from llmir.backends.silicon.tables import load
+    from llmir.backends.silicon.validate.memory import start
+    from llmir.hw import load as device
+    from llmir.measured import _built
+
+    names = ("Llama-3.1-8B", "Gemma-2-9B", "Qwen1.5-MoE-A2.7B", "Mixtral-8x7B")
+    path = tmp_path / "rows.csv"
+    path.write_text(STARTS + "".join(LLAMA.replace("Llama-3.1-8B", name) for name in names))
+    _, rows = load(path)
+    starts = [start(rows, i, device("h100"), _built) for i in range(len(names))]
+    rule = starts[0].pool.rule
+    hidden = {"sampler": 5.0, "experts": 2.0, "kept_bytes": 0.5 * GIB, "outside": {1: 0.75 * GIB}}
+    other = replace(rule, **hidden)
+    logs = [of._replace(said=under(of, other).predicted()) for of in starts]
+    found = fitted(rule, logs)
+    for name in ("sampler", "experts", "kept_bytes"):
+        assert getattr(found, name) == pytest.approx(hidden[name], rel=1e-3), name
+    assert found.outside[1] == hidden["outside"][1]

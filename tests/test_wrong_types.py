@@ -147,6 +147,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False, "draft": False}),
     "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
     "run a list": (lambda step: llmir.run(PROGRAM, ["fuse", step]), {"step": "dce"}),
+    "pipeline_of": (llmir.pipeline_of, {"engine": "vllm"}),
     "analyze": (
         llmir.analyze,
         {"program": PROGRAM, "hw": "h100-sxm", "beside": (), "phase": None, **AT, **CACHES},

@@ -19,7 +19,8 @@ class MemorySum(Figures, Result):
 
     Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
     nothing. `kv_tokens` lie in them in whole blocks, None if they take none, and `max_requests` requests of
-    `request_tokens` at once. Without an engine activations are those of all requests read in one step.
+    `request_tokens` at once. Of `overhead_bytes` `graph_bytes` are for CUDA graphs. Without an engine
+    activations are those of all requests read in one step.
     """
 
     model: str
@@ -34,6 +35,7 @@ class MemorySum(Figures, Result):
     weight_bytes: int
     activation_bytes: int
     overhead_bytes: int
+    graph_bytes: int
     kv_bytes: int
     kv_tokens: int | None
     max_requests: int
@@ -64,6 +66,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         weight_bytes=round(room.weights),
         activation_bytes=round(room.activations),
         overhead_bytes=round(room.overhead),
+        graph_bytes=round(rule.graphs * pool.device.capacity_bytes),
         kv_bytes=max(0, round(room.caches)),
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,
@@ -103,6 +106,7 @@ def of_steps(
         weight_bytes=round(weights),
         activation_bytes=round(activations),
         overhead_bytes=0,
+        graph_bytes=0,
         kv_bytes=max(0, round(caches[tightest])),
         kv_tokens=None if tokens[tightest] >= MOST else tokens[tightest],
         max_requests=max_requests,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmir.backends.analysis.costs import BUBBLE, OVERHEAD, OpCost
+from llmir.backends.analysis.plan import late
 from llmir.backends.analysis.report import Report
 from llmir.dim import B
 from llmir.errors import InputError
@@ -46,9 +47,26 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
         Term(
             "in a graph", f"that hides {100 * host.hidden:g}% of each launch", alone + float(added.hidden_s)
         ),
-        Term("as launched", f"by the CPU, {host.kernel_us:g} µs a kernel", float(whole - added.host_s)),
+        Term(
+            "as launched",
+            f"by the CPU, {host.kernel_us:g} µs a kernel",
+            float(whole - added.host_s - added.skew_s),
+        ),
+        *_late(report, row, host.skew_us, float(whole - added.host_s)),
         Term("as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)),
     )
+
+
+def _late(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[Term, ...]:
+    """That collectives wait for the last rank, where there are any."""
+    counts: dict[int, int] = {}
+    for r in report.plan.rows:
+        if r.stage == row.stage and late(r):
+            counts[r.work.ranks] = counts.get(r.work.ranks, 0) + r.repeat
+    if not counts:
+        return ()
+    calls = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(counts.items()))
+    return (Term("ranks together", f"{calls}, to which each is {skew_us:g} µs late", time_s),)
 
 
 def _bubble(report: Report, row: OpCost) -> tuple[Term, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
-from llmir.backends.cost.kernels import Host
+from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
 from llmir.dim import Binding, Dim, Number, Size, maximum, sole
@@ -85,7 +85,8 @@ class Plan:
         if host is None:
             return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
         busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
-        first, *others = (host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True))
+        calls = zip(busy, self._kernels, self._late, strict=True)
+        first, *others = (host.launched(time, n) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(at(_SEQUENCES)), *others), micro_batches)
 
     def overheads(self, at: Binding) -> tuple[Overhead, ...]:
@@ -97,7 +98,8 @@ class Plan:
         busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
         launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in stages]
-        return tuple(Overhead(before[i], launched[i] - busy[i], busy[i] - alone[i]) for i in stages)
+        late = [host.waited(late) for late in self._late]
+        return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
 
     def _stages(self, at: Binding, seconds: Callable[[Price, Binding], Number]) -> tuple[Number, ...]:
         """Seconds of the ops of a micro-batch on each stage.
@@ -118,6 +120,14 @@ class Plan:
         for row in self.rows:
             counts[row.stage] += row.repeat
         return counts
+
+    @cached_property
+    def _late(self) -> list[float]:
+        """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
+        sums = [0.0] * len(self.program.entries)
+        for row in self.rows:
+            sums[row.stage] += row.repeat * late(row)
+        return sums
 
     def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
         """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
@@ -175,6 +185,11 @@ def links(program: Program, device: Device) -> Mapping[str, Link]:
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
     used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
     return FrozenDict({span.name: span.link for span in used})
+
+
+def late(row: Row) -> float:
+    """What one of the ranks waits for the last in a collective; a send waits for nobody."""
+    return lateness(row.work.ranks) if row.work.wire and row.work.pattern != "send" else 0.0
 
 
 def _sums(

@@ -212,7 +212,7 @@ def most(fits: Callable[[int], bool]) -> int:
 @lru_cache(maxsize=4096)
 def _rooms(pool: Pool, sequences: int) -> tuple[Room, ...]:
     rule, program, device = pool.rule, pool.program, pool.device
-    overhead = rule.outside_bytes(program.parallelism.tp)
+    overhead = rule.outside_bytes(program.parallelism.tp) + rule.graphs * device.capacity_bytes
     found = []
     for stage, memory in enumerate(memories(program.phase("prefill"))):
         weights = float(Binding()(memory.weights))

@@ -19,6 +19,7 @@ class Overhead(NamedTuple):
 
     host_s: Number = 0.0  # the GPU waits for the CPU, which schedules and samples
     launching_s: Number = 0.0  # it waits for kernels that the CPU launches one by one
+    skew_s: Number = 0.0  # ranks of collectives wait for the last of them
     hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
 
 

@@ -59,7 +59,8 @@ class Measured(Price):
         """By another device's kernels, and another engine's."""
         family, engine = self.fit.family, self.basis.engine
         device = transfer.of_device(self.device, self.fit.device, family)
-        other = transfer.of_engine(family) if engine and engine not in LIBRARIES else 0.0
+        lent = engine and engine not in LIBRARIES and not self.fit.kernel.library
+        other = transfer.of_engine(family) if lent else 0.0
         return transfer.together(device, other)
 
     @cached_property
@@ -98,6 +99,16 @@ class Measured(Price):
     def takes(self, at: Binding) -> Any:
         """Whether the kernel can do the call there."""
         return self.fit.kernel.takes(self.call.at(at))
+
+    @cached_property
+    def less(self) -> Measured | None:
+        """The price of what the call takes no less than by any kernel; None of nothing."""
+        less = self.call.less
+        return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
+
+    def single(self, at: Binding) -> Any:
+        """Whether the call is of one new token there."""
+        return vars(self.call.at(at))["new"] == 1
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
@@ -179,44 +190,43 @@ class Fastest(Price):
         """The one that is fastest; all where it is now one and now another."""
         if isinstance(at, Mixed):
             return self
-        _, which = self._fastest(at, lambda price: (price.time(at), self.prices.index(price)))
+        which = self._which(at)
         first = int(np.min(which))
         return self.prices[first] if np.all(which == first) else self
 
-    def _fastest(self, at: Binding, value: Callable[[Measured], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """What `value` says of the kernel of which the first, its time, is least."""
-        *others, last = self.prices
-        found = value(last)
-        for price in reversed(others):
-            new = value(price)
-            faster = price.takes(at) & (new[0] <= found[0])
-            if at.shape:
-                found = tuple(np.where(faster, n, old) for n, old in zip(new, found, strict=True))
-            elif faster:
-                found = new
-        return found
+    def _which(self, at: Binding) -> Any:
+        """The number of the fastest, the first of equals."""
+        times = [time for (time,) in self._each(at, lambda price: (price.time(at),))]
+        return np.argmin(np.broadcast_arrays(*times), axis=0)
 
-    def _times(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
+    def _each(self, at: Binding, value: Callable[[Measured], tuple[Number, ...]]) -> list[list[Number]]:
+        """Times that `value` says of each kernel, no less than of what is less, infinite where it cannot."""
+        first, *others = self.prices
+        takes, less = first.takes(at), first.less
+        if less and np.all(takes & first.single(at)):
+            return [[*value(first)]]
+        every = [[_where(takes, time, np.inf) for time in value(first)]]
+        every += [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in others]
+        if less and np.any(takes):
+            floors = [_where(takes, time, 0.0) for time in value(less)]
+            every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
+        return every
+
+    def _least(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
         """The least of each time that `value` says of a kernel."""
         if isinstance(at, Mixed):
-            return [sum(each) for each in zip(*(self._times(part, value) for part in at.parts), strict=True)]
-        *others, last = self.prices
-        found = [*value(last, at)]
-        for price in others:
-            if np.any(takes := price.takes(at)):
-                everywhere = np.all(takes)
-                for i, new in enumerate(value(price, at)):
-                    found[i] = minimum(found[i], new if everywhere else np.where(takes, new, np.inf))
-        return found
+            return [sum(each) for each in zip(*(self._least(part, value) for part in at.parts), strict=True)]
+        every = self._each(at, lambda price: value(price, at))
+        return [reduce(minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
-        (time,) = self._times(at, lambda price, point: (price.time(point),))
+        (time,) = self._least(at, lambda price, point: (price.time(point),))
         return time
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds of the fastest kernel, alone and in a graph: not always the same."""
-        alone, together = self._times(at, lambda price, point: price.in_graph(point, hidden))
+        alone, together = self._least(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
 
     def least(self, at: Binding) -> Number:
@@ -227,8 +237,19 @@ class Fastest(Price):
         """Seconds, and what those of the fastest kernel are due to."""
         if isinstance(at, Mixed):
             return self.time(at), self.prices[-1].due(at)[1]
-        time, bound = self._fastest(at, lambda price: price.due(at))
-        return time, bound
+        which = self._which(at)
+        bounds = [price.due(at)[1] for price in self.prices]
+        if not at.shape:
+            return self.time(at), bounds[int(which)]
+        every = np.stack(np.broadcast_arrays(np.empty(at.shape), *bounds)[1:])
+        return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
+
+
+def _where(takes: Any, time: Number, other: float) -> Number:
+    """`time` where it can be taken, else `other`."""
+    if np.ndim(takes):
+        return np.where(takes, time, other)
+    return time if takes else other
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,10 +276,11 @@ class Calibrated(Model):
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
-        if len(known) > 1:
+        over = across(row, self.device)
+        if len(known) > 1 and not over:
             return Fastest(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
-        if over := across(row, self.device):
+        if over:
             return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
         return one or roofline
 

@@ -98,5 +98,5 @@ def _calibrated(device: Device, engine: str | None) -> Calibrated:
     own = host(device, engine)
     if own or profile is None:
         return Calibrated(device, engine and name, *(own or (None, None)))
-    fitted = Host.of(profile.host.parameters, f"engine {profile.name}"), profile.host.error
+    fitted = Host.of(profile.host.parameters, f"engine {profile.name}"), profile.error
     return Calibrated(device, engine and name, *fitted, profile)

@@ -101,6 +101,7 @@ _JUDGED = "; mean error on shapes left out of the fit"
 # The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
 _NAMED = {
     "memory_bytes": ("memory", "B"),
+    "physical_bytes": ("physical memory", "B"),
     "memory_Bps": ("memory bandwidth", "B/s"),
     "multiprocessors": ("multiprocessors", ""),
     "l2_bytes": ("L2 cache", "B"),

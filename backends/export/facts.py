@@ -45,7 +45,8 @@ def overhead(report: Report) -> str:
 
 def overhead_parts(report: Report) -> list[str]:
     """What the engine's overhead is made of."""
-    names = {"host_s": "CPU", "launching_s": "waiting for launches", "hidden_s": "hidden launches"}
+    names = {"host_s": "CPU", "launching_s": "waiting for launches", "skew_s": "late ranks"}
+    names["hidden_s"] = "hidden launches"
     return [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
 
 

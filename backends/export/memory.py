@@ -17,7 +17,7 @@ WHOLE = {
     "static": "physical memory less overhead",
     "free": "what all else leaves, and that",
 }
-RANKS = "contexts, and buffers of collectives"
+RANKS = "contexts, buffers of collectives"
 
 
 @table.printed(of=MemorySum)
@@ -41,6 +41,7 @@ def lines(of: MemorySum) -> list[tuple[str, str, str]]:
     if of.physical_bytes != of.nominal_bytes:
         nominal = f"physical, of {_gib(of.nominal_bytes)} nominal"
     aside = " (beside what may be used)" if of.rule == "static" else ""
+    graphs = f", {_gib(of.graph_bytes)} for CUDA graphs" if of.graph_bytes else ""
     tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
     limits = ""
     if of.max_num_seqs is not None:
@@ -50,7 +51,7 @@ def lines(of: MemorySum) -> list[tuple[str, str, str]]:
         ("usable", _gib(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
         ("weights", _gib(of.weight_bytes), ""),
         ("activations", _gib(of.activation_bytes), of.fullest + aside),
-        *([("overhead", _gib(of.overhead_bytes), RANKS + aside)] if of.engine else []),
+        *([("overhead", _gib(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
         ("KV cache", _gib(of.kv_bytes), "the rest"),
         ("", "", f"{tokens}{_blocks(of)}"),
         ("", "", f"{requests(of)}{limits}"),

@@ -33,6 +33,17 @@ def engine(framework: str) -> str:
     return str(known()["engines"].get(word, word))
 
 
+def at_version(framework: str, version: str = "") -> str:
+    """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
+
+    >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
+    ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
+    """
+    said = re.search(r"-v?(\d[\w.]*)", framework.strip())
+    known_as = said[1] if said else version.strip()
+    return f"{engine(framework)}@{known_as}" if known_as else engine(framework)
+
+
 def named(framework: str, kernel: str = "") -> str:
     """An engine, and a kernel of its own behind it.
 

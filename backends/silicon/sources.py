@@ -17,7 +17,9 @@ from .rows import Array, Table
 FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
-    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored"), ""),
+    **dict.fromkeys(
+        ("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored", "version"), ""
+    ),
     "turns": nan,
     "lengths": 1.0,
     "harness_us": 0.0,

@@ -61,7 +61,8 @@ class EngineMemory(Record):
     `states` more hidden states of all tokens. Then the sampler holds the logits, `sampler` fp32 values for
     each of them and `vocabularies` fp32 rows of the vocabulary on each multiprocessor, beside the hidden
     states and `experts` times the workspace of the experts. `kept_bytes` stay of either, and `outside` of
-    PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives.
+    PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives. For CUDA graphs a share
+    `graphs` of physical memory is set aside.
     """
 
     rule: str
@@ -74,6 +75,7 @@ class EngineMemory(Record):
     vocabularies: float = 0
     experts: float = 0
     kept_bytes: float = 0
+    graphs: float = 0
     outside: Mapping[int, float] = field(default_factory=lambda: {1: 0.0})
     origin: str = ""
     rows: int = 0
@@ -123,6 +125,10 @@ def _amount(value: object, where: str, unit: float) -> float:
     return 0.0 if value == 0 and not isinstance(value, bool) else schema.number(value, where, unit)
 
 
+def _zero_or_share(value: object, where: str, unit: float) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else _share(value, where, unit)
+
+
 def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
     found = {schema.count(tp, f"{where}: tp", 1): _amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
@@ -167,6 +173,7 @@ MEMORY = {
     "sampler": Key("sampler", _amount),
     "vocabularies": Key("vocabularies", _amount),
     "experts": Key("experts", _amount),
+    "graphs": Key("graphs", _zero_or_share),
     "kept_GiB": Key("kept_bytes", _amount, 2**30),
     "outside_GiB": Key("outside", _outside, 2**30, required=True),
     "origin": Key("origin", schema.text, required=True),

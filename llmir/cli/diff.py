@@ -35,10 +35,11 @@ def diff(**given: Any) -> None:
     """Compare two pipelines on a model, op by op: what is fused, new, gone, and what that saves.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
-    passes, after is the default pipeline. With MODEL2 or --hw-after, both sides run the default pipeline
-    (.ir as it is). A fused op is shown with the ops that it replaced. --weights, --tp and their like hold
-    for both sides; what only one side has is a pass of --after or --before, such as shard{tp=8}. Both sides
-    are priced alike, as the first line says: by measured kernels of one engine, or all by the roofline.
+    passes, after are those that the engine runs. With MODEL2 or --hw-after, both sides run these (.ir as it
+    is); where two engines run different ones, the default pipeline. A fused op is shown with the ops that it
+    replaced. --weights, --tp and their like hold for both sides; what only one side has is a pass of --after
+    or --before, such as shard{tp=8}. Both sides are priced alike, as the first line says: by measured
+    kernels of one engine, or all by the roofline.
 
     \b
     llmir diff llama3.1-8b --batch 8
@@ -76,18 +77,18 @@ def diff(**given: Any) -> None:
 
 def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Sequence[Step]]:
     """The passes of either side."""
-    from llmir.passes import DEFAULT_PIPELINE
     from llmir.pipeline import around
 
+    engine = inputs.usual(given)
     two = given["other"] is not None or given["hw_after"] is not None
     before, after = given["before"], given["after"]
     if given["step"] is None:
         if two:
-            usual = [inputs.passes(m, "flash", None) for m in models]
+            usual = [inputs.passes(m, "flash", None, usual=engine) for m in models]
             return [usual[0] if before is None else before], [usual[1] if after is None else after]
-        return [before or ""], [DEFAULT_PIPELINE if after is None else after]
+        return [before or ""], [engine if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
             "--pass: says both sides already, with --before, --after, MODEL2 or --hw-after"
         )
-    return around(given["step"], DEFAULT_PIPELINE)
+    return around(given["step"], engine)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, ParseError
+from llmir.errors import InputError, LlmirError, ParseError
 
 from . import precision
 
@@ -44,9 +44,24 @@ def _stdin() -> Program:
         raise ParseError(f"stdin: {getattr(error, 'strerror', None) or error}") from None
 
 
-def passes(model: str, attention: str, pipeline: str | None, mla: str | None = None) -> str:
-    """The pipeline that the options ask for; IR is taken as it is unless they name one."""
-    from llmir.passes import DEFAULT_PIPELINE
+def usual(given: Mapping[str, Any]) -> str:
+    """The passes that run by default: those of the engine that prices, on both devices if there are two.
+
+    Options that ask for what is not there are an error later.
+    """
+    from llmir.usual import pipeline_of, priced_pipeline
+
+    if not {*PRICING, "hw", "cluster"} <= given.keys():
+        return pipeline_of()
+    try:
+        devices = [hardware({**given, "network": None}), given.get("hw_after")]
+        return priced_pipeline([d for d in devices if d], {name: given[name] for name in PRICING})
+    except LlmirError:
+        return pipeline_of()
+
+
+def passes(model: str, attention: str, pipeline: str | None, mla: str | None = None, usual: str = "") -> str:
+    """The pipeline that the options ask for, by default the `usual`; IR is taken as it is."""
     from llmir.tensor import split_commas
 
     if pipeline is not None:
@@ -57,13 +72,13 @@ def passes(model: str, attention: str, pipeline: str | None, mla: str | None = N
         if mla:
             raise InputError(f"--mla {mla}: {model} is IR already; --pipeline absorb-mla rewrites it")
         return ""
-    steps = {step.split("{")[0]: step for step in split_commas(DEFAULT_PIPELINE)}
+    steps = {step.split("{")[0]: step for step in split_commas(usual)}
     if attention == "eager":
-        del steps["fuse-attention"]
+        steps.pop("fuse-attention", None)
     if mla == "naive":
-        del steps["absorb-mla"]
+        steps.pop("absorb-mla", None)
     elif mla == "absorbed":
-        steps["absorb-mla"] = "absorb-mla"
+        steps = {"absorb-mla": "absorb-mla"} | steps | {"absorb-mla": "absorb-mla"}
     return ",".join(steps.values())
 
 
@@ -82,7 +97,7 @@ def _asked(program: Program, given: Mapping[str, Any]) -> str:
     from llmir import api
 
     mla = given["mla"]
-    steps = passes(given["model"], given["attention"], given["pipeline"], mla)
+    steps = passes(given["model"], given["attention"], given["pipeline"], mla, usual(given))
     if mla and api.run(program, "absorb-mla") is program:
         raise InputError(f"--mla {mla}: {program.name} has no latent attention")
     if given["attention"] == "eager" and api.run(program, "fuse-attention") == program:

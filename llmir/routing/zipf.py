@@ -67,7 +67,9 @@ class Zipf(Law):
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
-        others = max(min(chosen, experts // ranks) - 1, 1)
+        others = min(chosen, experts // ranks) - 1
+        if ranks == 1 or others == 0:
+            return whole(np.minimum(self.busiest(ranks, chosen, tokens, experts), tokens), tokens)
         share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens, 1)
         first = np.minimum(popularity(experts, chosen, self.skew)[0], share)
         missed = (1 - first) * (1 - np.minimum((share - first) / others, 1)) ** others

@@ -8,8 +8,9 @@ from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
+from .dispatch import DeepEp
 from .gemm import Gemm, GemmShape
-from .host import Host, RunShape, StepShape
+from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
@@ -27,6 +28,7 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
+    "DeepEp",
     "Elementwise",
     "Exchange",
     "Gemm",
@@ -47,6 +49,7 @@ __all__ = [
     "StreamShape",
     "across",
     "calls",
+    "lateness",
     "parameter",
     "parameters",
     "stacked",

@@ -103,4 +103,5 @@ class CpuHost(Host):
 
     def step(self, shape: StepShape) -> Number:
         """Seconds of a step."""
-        return self.launched(shape.busy, shape.kernels) + self.beside(shape.sequences)
+        busy = self.launched(shape.busy, shape.kernels)
+        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)

@@ -11,7 +11,7 @@ XQA: 32) have a second one, on the vector units, for a head alone and for larger
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
@@ -88,7 +88,7 @@ class Decode(Kernel):
             maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
         )
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
-        least = read * self.row_s(device, shape) * LEAST_ROWS
+        least = (1 - single) * read * self.row_s(device, shape) * LEAST_ROWS
         traffic = maximum(cache + rows, least * maximum(queries / LEAST_ROWS, 1))
         block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
         longest = (
@@ -112,5 +112,7 @@ NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bi
 
 @prices("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call:
-    """Of new tokens of each sequence after others."""
-    return Call((*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode"), shape(row))
+    """Of new tokens of each sequence after others; by no kernel do several take less than one."""
+    known = (*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode")
+    given = shape(row)
+    return Call(known, given, less=replace(given, new=1))

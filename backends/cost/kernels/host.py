@@ -2,7 +2,9 @@
 
 A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
 it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
-the time that each waits to begin.
+the time that each waits to begin. Ranks of a collective come to it at different times, and all wait for the
+last: of n that are late by exponentially distributed times, the last is by the n-th harmonic number of mean
+times (Rényi 1953).
 """
 
 from __future__ import annotations
@@ -18,25 +20,39 @@ from .base import Kernel, Shape, families, parameter
 
 @dataclass(frozen=True)
 class StepShape(Shape):
-    """A step of `kernels` calls on one rank, and so many `sequences`.
+    """A step of `kernels` calls on one rank, and so many `sequences`; or the sum of so many `steps`.
 
-    They take `busy` seconds if each waits to begin, less `waiting` if none does.
+    They take `busy` seconds if each waits to begin, less `waiting` if none does. `late` is what a rank waits
+    for others in all its collectives, in mean times that one is late (`lateness` of each).
     """
 
     busy: Number
     waiting: Number
     kernels: Number
     sequences: Number
+    late: Number = 0.0
+    steps: Number = 1.0
+
+    def times(self, count: Number) -> StepShape:
+        """So many of them, or a share of one."""
+        return StepShape(*(value * count for value in vars(self).values()))
+
+
+def lateness(ranks: int) -> float:
+    """How long a rank waits for the last of so many, on average, in mean times that one is late: H(n) − 1.
+
+    >>> lateness(1), lateness(2), round(lateness(8), 3)
+    (0.0, 0.5, 1.718)
+    """
+    return sum(1 / n for n in range(2, ranks + 1))
 
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A figure of a whole run, by the steps that it is made of: some that decode, some that read prompts."""
+    """A measured time as the steps that it is of: those that decode alone, and those that read prompts."""
 
     decode: StepShape
-    prefill: StepShape
-    decodes: Number
-    prefills: Number
+    reads: StepShape
 
 
 @families("host")
@@ -56,20 +72,25 @@ class Host(Kernel):
     kernel_us: float = parameter(
         20, 0.1, 300, "µs", "of the host to launch a kernel, while the last one runs"
     )
+    skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
 
     def launched(self, busy: Number, kernels: Number) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
         return maximum(busy, kernels * self.kernel_us * 1e-6)
 
-    def beside(self, sequences: Number) -> Number:
+    def waited(self, late: Number) -> Number:
+        """Seconds of a rank's waiting for others in collectives of so much lateness."""
+        return self.skew_us * 1e-6 * late
+
+    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
         """Seconds in which the host does what is not launching."""
-        return (self.step_us + self.sequence_us * sequences) * 1e-6
+        return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
     def step(self, shape: StepShape) -> Number:
-        """Seconds of a step."""
-        busy = shape.busy - self.hidden * shape.waiting
-        return self.launched(busy, shape.kernels) + self.beside(shape.sequences)
+        """Seconds of a step, or of some that are alike."""
+        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels)
+        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
 
     def seconds(self, device: Device, shape: RunShape) -> Number:
         """What is measured of a run."""
-        return shape.decodes * self.step(shape.decode) + shape.prefills * self.step(shape.prefill)
+        return self.step(shape.decode) + self.step(shape.reads)

@@ -8,7 +8,7 @@ a second kernel combines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -184,7 +184,8 @@ def naive_decode(row: Row) -> Call | None:
     if not isinstance(made.shape, AttentionShape):
         return None
     narrow = made.families[0] == "mla_naive_kv8"
-    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape)
+    one = replace(made.shape, new=1)
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
 
 
 @prices("compressed_attention")

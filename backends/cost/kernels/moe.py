@@ -2,16 +2,18 @@
 
 Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
 A product reads the weights of the experts that are touched, which for few rows is all that counts, and
-multiplies tiles of rows, the last of each expert not full: low tiles where experts have few rows, as engines
-choose by the number of tokens, else high ones. A low one takes no less time than its columns need to arrive.
-What is shorter of reading and multiplying is not hidden whole, and a block takes its time to walk down k
-however few there are. Between the products rows go through memory; where other ranks hold experts, their
-rows cost kernels that walk over all rows something as well.
+multiplies tiles of rows, of the height that takes least time; a low one takes no less than its columns need
+to arrive. Loads are never quite even, so that the last tile of an expert is a quarter of one more in the
+mean, and one more token takes no step of a tile for all experts at once. What is shorter of reading and
+multiplying is not hidden whole, and a block takes its time to walk down k however few there are. Between the
+products rows go through memory; where other ranks hold experts, their rows cost kernels that walk over all
+rows something as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -24,12 +26,13 @@ from llmir.hw import Device
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .base import Array, Kernel, Shape, families, longer, multiprocessors, parameter
 from .call import Call, bits, prices, rows_of
 from .stream import StreamShape
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
-LOW = 16  # rows of a low tile: the least that Triton's and CUTLASS's matrix instructions take
+HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, of which 16 is the least
+LAST = 0.25  # of a tile more in the mean; half would be the mean of any load, none of loads that fill tiles
 FP32 = 4  # bytes of a token's weight for one expert
 
 
@@ -82,7 +85,8 @@ class Moe(Kernel):
     group: ClassVar[str] = "experts"
 
     # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
-    starts: ClassVar[int] = 5
+    starts: ClassVar[int] = 3
+    prior: ClassVar[float] = 0.05
     loss: ClassVar[str] = "cauchy"
 
     matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
@@ -95,12 +99,10 @@ class Moe(Kernel):
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
     fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
-    few: float = choice(16, (16, 8, 64), "rows", "of an expert up to which tiles are low")
-    tile_rows: float = choice(128, (128, 64, 256), "", "rows of a high tile")
 
     def seconds(self, device: Device, shape: GroupedShape) -> Number:
         """Time of one grouped product."""
-        rows = self.padded(shape) + self.strays * shape.away
+        rows = self.tiled(shape) + self.strays * shape.away
         wide = np.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
         multiply = 2 * rows * wide * (shape.k + self.fill) / rate
@@ -110,14 +112,14 @@ class Moe(Kernel):
         busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
         return busy + self.launch_us * 1e-6
 
-    def padded(self, shape: GroupedShape) -> Array:
-        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included.
-
-        Engines choose tiles by tokens, whose rows they do not count by rank.
-        """
-        each, seen = (np.maximum(rows / shape.experts, 1) for rows in (shape.rows, shape.rows + shape.away))
-        high, low = (np.ceil(each / rows) * longer(rows, self.fetch) for rows in (self.tile_rows, LOW))
-        return np.asarray(np.where(seen <= self.few, np.minimum(low, high), high) * shape.experts)
+    def tiled(self, shape: GroupedShape) -> Array:
+        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included."""
+        each = np.maximum(shape.rows / shape.experts, 1)
+        heights = ((height, longer(height, self.fetch)) for height in HEIGHTS)
+        return np.asarray(
+            reduce(np.minimum, (np.maximum(each / rows + LAST, 1) * took for rows, took in heights))
+            * shape.experts
+        )
 
     def narrow(self, device: Device, shape: StreamShape) -> Number:
         """Time to narrow rows, before they are sorted or between the products."""

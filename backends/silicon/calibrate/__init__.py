@@ -3,11 +3,12 @@
 from . import overview
 from .cases import Case, cases
 from .fit import fit
-from .hosts import TABLE, overheads, step_shape
+from .hosts import overheads
 from .refit import Refit, block, fitted, with_fits
+from .runs import TABLES, runs, step_shape
 
 __all__ = [
-    "TABLE",
+    "TABLES",
     "Case",
     "Refit",
     "block",
@@ -16,6 +17,7 @@ __all__ = [
     "fitted",
     "overheads",
     "overview",
+    "runs",
     "step_shape",
     "with_fits",
 ]

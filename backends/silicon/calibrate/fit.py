@@ -27,11 +27,13 @@ def fit(
     seed: int = 0,
     prior: float = Kernel.prior,
     loss: str = "soft_l1",
+    near: Kernels | None = None,
 ) -> Kernels:
     """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
 
-    Positive parameters move on a logarithmic scale. The first start is the defaults, others lie around it.
-    Parameters that are one of a few numbers are tried in all combinations, from the first start. A parameter
+    Positive parameters move on a logarithmic scale. The first start is the defaults, or the kernels `near`,
+    which stand for them in all that follows; others lie around it. Parameters that are one of a few numbers
+    are tried in all combinations, from the first start. A parameter
     e times its default costs as much as if every time were wrong by `prior`: what the rows do not tell stays
     at its default, which siblings share, and is not driven to where noise wants it. So does a choice whose
     default is the usual one: another must be worth as much. `loss` is one of scipy's: by "soft_l1" an
@@ -61,7 +63,7 @@ def fit(
         return {family: kind(**values[family]) for family, kind in kinds.items()}
 
     low, high = scaled([p.low for _, p in known]), scaled([p.high for _, p in known])
-    usual = scaled([p.default for _, p in known])
+    usual = scaled([getattr(near[f], p.name) if near else p.default for f, p in known])
     measured = np.log(seconds)
     weight = prior * np.sqrt(len(measured))
 

@@ -1,199 +1,192 @@
-"""What engines add to their kernels, fitted to whole models: once for each, on all devices and models."""
+"""What engines add to their kernels, fitted to whole models on all devices: a host a range of versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from llmir import hw
-from llmir.backends.analysis.plan import Plan, plan
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.together import Together, together
-from llmir.backends.cost import Calibrated, Model
-from llmir.backends.cost.kernels import Call, Host, RunShape, StepShape, stacked
-from llmir.backends.cost.relatives import kernels_of
-from llmir.backends.serving import loop
-from llmir.backends.serving.closed import ClosedLoop
-from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.machines import engine as engine_of
-from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL, Pricing
-from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.dim import Binding, Dim
-from llmir.errors import InputError, LlmirError
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.backends.cost.kernels import Host, stacked
+from llmir.backends.silicon.folds import Errors, errors
+from llmir.backends.silicon.rows import Array
 from llmir.hw.calibration import digits
+from llmir.hw.versions import FOLDER
 
-from .cases import Case
-from .clock import Clock, Term
+from .fit import fit
+from .runs import Run
 
-TABLE = "e2e.csv"  # the table of whole models in a folder
-PRICED = Pricing("calibrated")
-JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+_OF = hw.load("h100-sxm")  # of a device a host asks nothing
+# Where a range's own runs do not tell, as those of one rank of many, its host is that of the engine's range
+# with most runs: a parameter e times as large costs as much as 0.5% of every time.
+_NEAR = 0.005
 
 
-class Run(NamedTuple):
-    """A measured run: its engine, its model, what it is made of, and its time."""
+@dataclass(frozen=True, eq=False)
+class Overheads:
+    """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
+
+    `near` is that of the engine's range with most runs, which stands for what these do not tell.
+    """
 
     engine: str
-    model: str
-    shape: RunShape
-    seconds: float
+    versions: tuple[str, ...]
+    runs: Sequence[Run]
+    others: Sequence[Run] = ()
+    near: Overheads | None = None
 
-
-@dataclass(frozen=True)
-class Overheads:
-    """The host of one engine, fitted to runs of so many models; a fifth of these is left out at a time."""
-
-    case: Case
-    models: int
-
-    @property
-    def engine(self) -> str:
-        """Whose it is."""
-        return self.case.engine
-
-    @property
+    @cached_property
     def host(self) -> Host:
         """What was fitted to all runs."""
-        host = self.case.kernels["host"]
-        assert isinstance(host, Host)
-        return host
+        return _host(self.runs, self.near)
+
+    @property
+    def range(self) -> str:
+        """`0.11–0.12`."""
+        return "–".join(dict.fromkeys(self.versions))
+
+    @cached_property
+    def models(self) -> int:
+        """Of how many models the runs are."""
+        return len({run.model for run in self.runs})
+
+    @cached_property
+    def fitted(self) -> Array:
+        """Seconds of each run, which the fit has seen."""
+        return _seconds(self.host, self.runs)
+
+    @cached_property
+    def by_model(self) -> Array:
+        """Seconds of each run by a fit without any of its model; NaN where there is one."""
+        return self._without(lambda run: run.model)
+
+    @cached_property
+    def by_tp(self) -> Array:
+        """Seconds of each run by a fit without any of its tp; NaN where there is one."""
+        return self._without(lambda run: run.tp)
+
+    def _without(self, group: Callable[[Run], object]) -> Array:
+        groups = [group(run) for run in self.runs]
+        found = np.full(len(groups), np.nan)
+        for left in dict.fromkeys(groups) if len(set(groups)) > 1 else ():
+            rest = [run for run, own in zip(self.runs, groups, strict=True) if own != left]
+            at = np.array([own == left for own in groups])
+            found[at] = _seconds(
+                _host(rest, self.near), [r for r, own in zip(self.runs, at, strict=True) if own]
+            )
+        return found
+
+    @cached_property
+    def error(self) -> float:
+        """The larger of the mean errors of models and of tp left out; of one of them, that of `near` too."""
+        sides = ("by_model", "by_tp")
+        known = [self.errors(of).mape for name in sides if not np.isnan(of := getattr(self, name)).any()]
+        other = [self.near.error] if self.near and len(known) < len(sides) else []
+        return max(*known, *other, self.errors(self.fitted).mape)
+
+    @cached_property
+    def elsewhere(self) -> float | None:
+        """The mean error on runs of the engine's other versions; None where there are none."""
+        if not self.others:
+            return None
+        measured = np.array([run.seconds for run in self.others])
+        return errors(_seconds(self.host, self.others), measured).mape
+
+    def errors(self, predicted: Array, some: Any = slice(None)) -> Errors:
+        """Of some of the runs."""
+        measured = np.array([run.seconds for run in self.runs])
+        return errors(predicted[some], measured[some])
 
     @property
     def row(self) -> dict[str, Any]:
         """Its errors, as shares of one, and its parameters."""
-        return {"engine": self.engine, "models": self.models, **self.case.errors._asdict(), **vars(self.host)}
+        about = {"engine": self.engine, "versions": self.range, "models": self.models}
+        return {**about, **self._errors(), "other_versions": self.elsewhere, **vars(self.host)}
+
+    @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Its errors by device and tp."""
+        for device, tp in sorted({(run.device, run.tp) for run in self.runs}):
+            at = np.array([(run.device, run.tp) == (device, tp) for run in self.runs])
+            about = {"engine": self.engine, "versions": self.range, "device": device, "tp": tp}
+            yield {**about, **self._errors(at)}
+
+    def _errors(self, some: Any = slice(None)) -> dict[str, Any]:
+        found = self.errors(self.fitted, some)
+        figures: dict[str, Any] = {
+            "n": found.n,
+            "mape": found.mape,
+            "median": found.median,
+            "bias": found.bias,
+        }
+        for name, of in (("model", self.by_model), ("tp", self.by_tp)):
+            left = self.errors(of, some)
+            figures |= {f"{name}_mape": left.mape, f"{name}_median": left.median}
+        return figures
 
     @property
     def yaml(self) -> str:
-        """A file of `hw/engines`, three significant digits a parameter."""
-        values = {"error_percent": 100 * self.case.errors.mape, **vars(self.host)}
-        said = "".join(f"{name}: {digits(value)}\n" for name, value in values.items())
-        return f'origin: "{self.case.origin}"\nrows: {len(self.case.seconds)}\n{said}'
+        """What a file of an engine says of it, three significant digits a parameter."""
+        origin = f"{self.engine} {self.range}".strip() + f" in whole runs of {self.models} models"
+        values = {"rows": len(self.runs), "error_percent": digits(100 * self.error)}
+        if self.elsewhere is not None:
+            values["other_versions_percent"] = digits(100 * self.elsewhere)
+        values |= {name: digits(value) for name, value in vars(self.host).items()}
+        lines = "".join(f"  {name}: {value}\n" for name, value in values.items())
+        return f'host:\n  origin: "{origin}"\n{lines}'
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """The file of the range in `hw/engines`, and its text with this host in it."""
+        first = self.versions[0] if self.versions else "0"
+        name, path = f"{self.engine}/{first}.yaml", FOLDER / self.engine / f"{first}.yaml"
+        text = path.read_text(encoding="utf-8") if path.exists() else f'versions: ["{first}"]\n'
+        rest = re.sub(r"^host:\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+        head, _, tail = rest.partition("\n")
+        return f"engines/{name}", f"{head}\n{self.yaml}{tail}"
+
+    @property
+    def own_file(self) -> str:
+        """A file of the user's own, which extends that of the range."""
+        base = f"extend: {self.engine}@{self.versions[-1]}\n" if self.versions else ""
+        return base + self.yaml
 
 
-def overheads(
-    path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device] = lambda device: device
-) -> list[Overheads]:
-    """The hosts of all engines in a table of whole models; InputError if no row can be used.
-
-    `known` gives a device with another calibration than its own.
-    """
-    runs = list(_runs(path, build, known))
-    if not runs:
-        raise InputError(f"{path.name}: no run of a known model on a calibrated device")
-    engines = dict.fromkeys(run.engine for run in runs)
-    return [_overheads(engine, [run for run in runs if run.engine == engine]) for engine in engines]
+def overheads(runs: Iterable[Run]) -> list[Overheads]:
+    """The hosts of all engines, by range of versions, those with most runs of an engine first."""
+    apart: dict[str, dict[tuple[str, ...], list[Run]]] = {}
+    for run in runs:
+        apart.setdefault(run.engine, {}).setdefault(run.versions, []).append(run)
+    return [host for engine, ranges in apart.items() for host in _ranges(engine, ranges)]
 
 
-def _overheads(engine: str, runs: Sequence[Run]) -> Overheads:
-    device, at = hw.load("h100-sxm"), np.arange(len(runs))  # of a device a host asks nothing
-    names = [run.model for run in runs]
-    models = len(set(names))
-    term = Term("host", Call(("host",), stacked([run.shape for run in runs])), np.zeros(len(runs)), at)
-    return Overheads(
-        Case(
-            device,
-            engine,
-            main=True,
-            families=("host",),
-            origin=f"{engine} in whole runs of {models} models, {TABLE}",
-            seconds=np.array([run.seconds for run in runs]),
-            groups=names if models > 1 else at.tolist(),
-            clock=Clock(device, (term,), len(runs)),
-            ideal=np.zeros(len(runs)),
-            hot=0,
-        ),
-        models,
-    )
+def _ranges(engine: str, ranges: Mapping[tuple[str, ...], list[Run]]) -> Iterator[Overheads]:
+    near: Overheads | None = None
+    for versions, runs in sorted(ranges.items(), key=lambda item: -len(item[1])):
+        others = [run for other, rest in ranges.items() if other != versions for run in rest]
+        found = Overheads(engine, versions, runs, others, near)
+        near = near or found
+        yield found
 
 
-def _runs(path: Path, build: Callable[[Layout], Program], known: Callable[[Device], Device]) -> Iterator[Run]:
-    format, t = load(path)
-    if format.name != "model":
-        of = f"this is one of {format.name}"
-        raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
-    build, machines = cache(build), Machines(path.parent)
-    for i in range(len(t)):
-        if t["kind"][i] not in JUDGED or t["unfit"][i]:
-            continue
-        try:
-            asked, device = request(t, i), known(machines(t["gpu"][i]))
-            if not _calibrated(device):
-                continue
-            engine, program = engine_of(t["framework"][i]), build(asked.layout)
-            for metric, seconds in asked.figures.items():
-                shape = _shape(metric, asked, program, device, engine)
-                yield Run(engine, asked.layout.model, shape, seconds)
-        except LlmirError:
-            continue
+def _host(runs: Sequence[Run], near: Overheads | None) -> Host:
+    shape, seconds = stacked([run.shape for run in runs]), np.array([run.seconds for run in runs])
+    prior = _NEAR if near else Host.prior
+    found = fit(
+        {"host": Host},
+        lambda kernels: np.asarray(kernels["host"].seconds(_OF, shape)),
+        seconds,
+        starts=Host.starts,
+        prior=prior,
+        near={"host": near.host} if near else None,
+    )["host"]
+    assert isinstance(found, Host)
+    return found
 
 
-def _calibrated(device: Device) -> bool:
-    """Whether its kernels rest on its vendor's; what another's leave is more than the host's."""
-    found = kernels_of(device)
-    return found is not None and found.vendor == device.vendor
-
-
-def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
-    """A run as its steps; a closed loop by what it settles at with the host that is known."""
-    prompt, generate = asked.prompt, asked.generate
-    one = PRICED.workload(program, device, engine, 1, prompt, generate)
-    model = _model(device, engine)
-    if asked.serving:
-        return _loop(ClosedLoop(one, asked.batch), model)
-    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)[0]
-    waves = asked.batch / within if metric == "e2e" else 1
-
-    def step(new: int, cached: int) -> StepShape:
-        return step_shape(plan(program, model), Binding(B=within, T=new, C=cached))
-
-    return RunShape(
-        decode=step(1, prompt + generate // 2),
-        prefill=step(prompt, 0),
-        decodes=waves * {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric],
-        prefills=waves * (metric in ("e2e", "ttft")),
-    )
-
-
-def _loop(loop: ClosedLoop, model: Model) -> RunShape:
-    """From token to token in a closed loop."""
-    decode, *reads = loop.state.turns
-    first = _of(loop.step(decode.decoding), model)
-    steps = [
-        (chunk.steps, _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model))
-        for turn in reads
-        for chunk in turn.chunks
-    ]
-    whole = sum(count for count, _ in steps)
-    read = {f.name: sum(n * getattr(shape, f.name) for n, shape in steps) / whole for f in fields(StepShape)}
-    prefills = sum(turn.share for turn in reads)
-    return RunShape(first, StepShape(**read) if steps else first, decode.share, prefills)
-
-
-def _of(report: Report, model: Model) -> StepShape:
-    """A step by the kernels of a model."""
-    both = isinstance(report.plan, Together)
-    return step_shape((together if both else plan)(report.program, model), report.at)
-
-
-def step_shape(made: Plan, at: Binding) -> StepShape:
-    """The kernels of a step, with and without the time that each waits to begin."""
-    waits = flows = 0.0
-    for row, price in zip(made.rows, made.prices, strict=True):
-        alone, together = price.in_graph(at, 1.0)
-        waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
-    return StepShape(waits, waits - flows, sum(row.repeat for row in made.rows), at(Dim.symbol("B")))
-
-
-@cache
-def _model(device: Device, engine: str) -> Calibrated:
-    own = device.calibration.engines if device.calibration else {}
-    return Calibrated(device, engine if engine in own else None)
+def _seconds(host: Host, runs: Sequence[Run]) -> Array:
+    return np.asarray(host.seconds(_OF, stacked([run.shape for run in runs])))

@@ -18,12 +18,16 @@ ERRORS = ("mape", "median", "bias", "p90")
 def shown(found: Refit) -> Any:
     """Rows of kernels, and of the hosts that were fitted with them or alone."""
     kernels, hosts = found.kernels, found.hosts
-    tables = [*([_kernels(kernels)] if kernels else []), *([_hosts(hosts)] if hosts else [])]
+    tables = [
+        *([_kernels(kernels)] if kernels else []),
+        *([_hosts(hosts), _runs(found.runs)] if hosts else []),
+    ]
     return table.stack(*(part for each in tables for part in (each, "")))
 
 
 def _percents(row: Mapping[str, Any], *names: str) -> list[str]:
-    return [f"{100 * row[name]:.1f}%" for name in names]
+    known = (row[name] for name in names)
+    return ["–" if share is None or share != share else f"{100 * share:.1f}%" for share in known]  # noqa: PLR0124 (not a number)
 
 
 def _kernels(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -40,16 +44,29 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Any:
     return Group(shown, "", legend)
 
 
+LEFT = ("mape", "median", "bias", "model_mape", "model_median", "tp_mape", "tp_median")
+_HEADS = ("rows", "mean", "median", "bias", "model", "(median)", "tp", "(median)")
+
+
 def _hosts(rows: Sequence[Mapping[str, Any]]) -> Any:
     from rich.console import Group
 
     known = parameters(Host)
-    headings = ("engine", "models", "rows", "mean", "median", "bias", "p90", *(p.name for p in known))
-    shown = table.columns(headings, headings[1:])
+    about = ("engine", "versions", "models")
+    shown = table.columns((*about, *_HEADS, "other versions"), (about[-1], *_HEADS, "other versions"))
+    fitted = table.columns((*about[:2], *(p.name for p in known)), [p.name for p in known])
     for row in rows:
-        values = [digits(row[p.name]) for p in known]
-        table.add(
-            shown, (row["engine"], f"{row['models']}", f"{row['n']:,}", *_percents(row, *ERRORS), *values)
-        )
+        whose = [str(row[name]) for name in about]
+        table.add(shown, (*whose, f"{row['n']:,}", *_percents(row, *LEFT, "other_versions")))
+        table.add(fitted, (*whose[:2], *(digits(row[p.name]) for p in known)))
     meanings = table.pairs([(p.name, p.unit or "ratio", p.meaning) for p in known])
-    return Group(shown, "", "errors on models left out of the fit", "", meanings)
+    legend = "errors on all runs; without the model, or the tp, in the fit; on the engine's other versions"
+    return Group(shown, "", legend, "", fitted, "", meanings)
+
+
+def _runs(rows: Sequence[Mapping[str, Any]]) -> Any:
+    about = ("engine", "versions", "device", "tp")
+    shown = table.columns((*about, *_HEADS), (about[-1], *_HEADS))
+    for row in rows:
+        table.add(shown, (*(str(row[name]) for name in about), f"{row['n']:,}", *_percents(row, *LEFT)))
+    return shown

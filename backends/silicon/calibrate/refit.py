@@ -33,11 +33,13 @@ NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
 class Refit(Immutable, Shown):
     """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
 
+    `runs` has those of hosts by device and tp.
     `device` is the one that was asked for, as it was named; `whole`, whether all there is was fitted.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
     hosts: tuple[Mapping[str, Any], ...]
+    runs: tuple[Mapping[str, Any], ...]
     _cases: Sequence[Case]
     _overheads: Sequence[Overheads]
     _machines: Machines
@@ -56,6 +58,7 @@ class Refit(Immutable, Shown):
         vars(self).update(
             kernels=tuple(FrozenDict(case.row) for case in cases),
             hosts=tuple(FrozenDict(host.row) for host in hosts),
+            runs=tuple(FrozenDict(row) for host in hosts for row in host.rows),
             _cases=tuple(cases),
             _overheads=tuple(hosts),
             _machines=machines,
@@ -70,13 +73,14 @@ class Refit(Immutable, Shown):
         """
         if not target.endswith(YAML):
             made = files(self._cases, whole=self._whole)
-            made |= {f"engines/{host.engine}.yaml": host.yaml for host in self._overheads}
+            made |= dict(host.file for host in self._overheads)
             if not made:
                 raise InputError(f"{target}: nothing to write, no fit to a bundled device {BETTER}")
             return {f"{target}/{name}": text for name, text in made.items()}
         if not self._cases:
-            (host,) = _alone(self._overheads, target, "engine", [host.engine for host in self._overheads])
-            return {target: host.yaml}
+            names = [f"{host.engine}@{host.versions[-1]}" for host in self._overheads if host.versions]
+            (host,) = _alone(self._overheads, target, "engine", names)
+            return {target: host.own_file}
         devices = list(dict.fromkeys(case.device for case in self._cases))
         (device,) = _alone(devices, target, "device", [d.name for d in devices])
         base = self._machines.base(device, self._device or device.name, target)

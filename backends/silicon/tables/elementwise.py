@@ -18,7 +18,7 @@ from .attention import TYPES
 from .table import MORE, WHOSE, Kernels, columns
 
 FP8 = "fp8_e4m3_t"
-NARROWS = ("scale_matrix", "static")  # their dtype may be the result's
+NARROWS = ("scale_matrix", "static", "rms_norm_quant_fp8")  # their dtype may be the result's
 Build = Callable[..., Any]
 
 

@@ -25,4 +25,14 @@ class Whole(Format):
         }
     )
     words = ("model", "gpu", "kind", "isl", "osl", "batch_or_concurrency")
-    more = ("framework", "weight_dtype", "kv_dtype", "throughput_kind", "mode", "flag", "note", "source")
+    more = (
+        "framework",
+        "version",
+        "weight_dtype",
+        "kv_dtype",
+        "throughput_kind",
+        "mode",
+        "flag",
+        "note",
+        "source",
+    )

@@ -29,9 +29,10 @@ class Judged(NamedTuple):
     token (seconds for each output token, over all GPUs: the inverse of a throughput).
     The device is as the table calls it if we do not know it. `measured_s` is NaN in a log without it.
     `ideal_s` is the roofline's lower bound. `basis` says whose kernels the prediction is by, `relation` how
-    near most of them were measured, `band` its mean relative error where that is known.
-    `exceeds` is empty, or the rule that explains why the bound is above
-    the measurement. Where there is a reason, `metric` is what would have been judged first, if that is known.
+    near most of them were measured, `band` its mean relative error where that is known. `exceeds` is empty,
+    or the rule that explains why the bound is above the measurement. `version` is the range of the engine's
+    versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
+    `metric` is what would have been judged first, if that is known.
     """
 
     file: str
@@ -51,6 +52,8 @@ class Judged(NamedTuple):
     relation: str = ""
     exceeds: str = ""
     reason: str = ""
+    version: str = ""
+    tp: str = ""
 
     @property
     def within(self) -> bool:
@@ -105,7 +108,7 @@ class Group(NamedTuple):
 
 
 BY = ("kind", "metric", "device", "framework")
-KEYS = (*BY, "engine", "model", "dtype", "size", "file")
+KEYS = (*BY, "engine", "version", "tp", "model", "dtype", "size", "file")
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,14 @@ class Pricing(NamedTuple):
         """
         if self.name == "ideal" or first(device) is None:
             return model(device, "ideal")
-        name, at, version = engine.partition("@")
+        name = engine.partition("@")[0]
         device = _unmeasured(device, name, self.without) if self.without else device
         known = (*engines(device), *hw.engines())
         found = next((e for e in (name, owner(name)) if e in known), None)
-        return model(device, self.name, found + at + version) if found else _instead(device, name)
+        if not found:
+            return _instead(device, name)
+        versions = found in hw.engines() or owner(found) in hw.engines()
+        return model(device, self.name, engine.replace(name, found, 1) if versions else found)
 
     def workload(
         self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from llmir.backends.silicon.machines import at_version
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.sources import known
 from llmir.errors import InputError
@@ -23,7 +24,10 @@ KINDS = (
 
 
 class Layout(NamedTuple):
-    """A model over ranks and in types: what a program is built from; empty types are the model's own."""
+    """A model over ranks and in types, of an engine: what a program is built from.
+
+    Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
+    """
 
     model: str
     tp: int = 1
@@ -33,6 +37,7 @@ class Layout(NamedTuple):
     weights: str = ""
     activations: str = ""
     kv: str = ""
+    engine: str = ""
 
 
 class Request(NamedTuple):
@@ -84,7 +89,8 @@ def _figures(
     if kind == "serving_closed_loop":
         found = {"tpot": tpot}
     elif kind == "serving_max_throughput":
-        found = {"token": 1 / rate}
+        each = (prompt + generate) / generate if "input+output" in said and generate else 1
+        found = {"token": each / rate}
     elif kind in ("single_stream", "static_batch_throughput"):
         tokens = batch * (prompt + generate if "input+output" in said else generate)
         found = {"e2e": tokens / rate if generate else math.nan}
@@ -118,8 +124,11 @@ def _layout(t: Table, i: int) -> Layout:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
     weights, activations, kv = types(t, i)
-    name = plain_model(t["model"][i])
-    return Layout(name, degrees["tp"], degrees["pp"], ep, degrees["dp"], weights, activations, kv)
+    over, engine = (
+        (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
+        at_version(t["framework"][i], t["version"][i]),
+    )
+    return Layout(plain_model(t["model"][i]), *over, weights, activations, kv, engine)
 
 
 def types(t: Table, i: int) -> tuple[str, str, str]:

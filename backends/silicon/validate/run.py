@@ -169,7 +169,9 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            program, by = build(asked.layout), engine(t["framework"][i])
+            program, by = build(asked.layout), asked.layout.engine
+            runs = pricing.model(device, by).runs
+            version, tp = runs.range if runs else "", str(asked.layout.tp)
             priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
         except LlmirError as error:
             yield file.judged(i, kind, metric, reason=_reason(error))
@@ -177,7 +179,8 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
         for metric, measured in asked.figures.items():
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
-            yield file.judged(i, kind, metric, measured, predicted, least, *sure, rule)
+            figures = measured, predicted, least, *sure, rule
+            yield file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
 
 
 def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[Judged | Amount]:

@@ -1,0 +1,150 @@
+"""Measured runs of whole models as the steps that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir import hw
+from llmir.backends.analysis.plan import Plan, late, plan
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.together import Together, together
+from llmir.backends.cost import Calibrated, Model
+from llmir.backends.cost.kernels import RunShape, StepShape
+from llmir.backends.cost.relatives import kernels_of
+from llmir.backends.serving import loop
+from llmir.backends.serving.closed import ClosedLoop
+from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.tables import load
+from llmir.backends.silicon.validate.pricing import IDEAL, priced_by
+from llmir.backends.silicon.validate.requests import Layout, Request, request
+from llmir.dim import Binding, Dim
+from llmir.errors import InputError, LlmirError
+from llmir.graph import Program
+from llmir.hw import Device
+
+TABLES = "e2e*.csv"  # the tables of whole models in a folder
+JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+
+PRICED = priced_by("calibrated")
+
+Build = Callable[[Layout], Program]
+Known = Callable[[Device], Device]
+
+
+class Run(NamedTuple):
+    """A measured figure: whose, of what, the steps that it is made of, and its time.
+
+    `versions` are of the range that the engine's version lies in, none of an engine that is not bundled.
+    """
+
+    engine: str
+    versions: tuple[str, ...]
+    device: str
+    model: str
+    tp: int
+    shape: RunShape
+    seconds: float
+
+
+def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[Run]:
+    """What hosts can be fitted to in a folder's tables of whole models; InputError if nothing can.
+
+    `known` gives a device with another calibration than its own.
+    """
+    build, paths = cache(build), sorted(folder.glob(TABLES))
+    found = [run for path in paths for run in _runs(path, build, known)]
+    if not found:
+        files = ", ".join(path.name for path in paths) or TABLES
+        raise InputError(f"{files}: no run of a known model on a calibrated device")
+    return found
+
+
+def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
+    format, t = load(path)
+    if format.name != "model":
+        of = f"this is one of {format.name}"
+        raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
+    machines = Machines(path.parent)
+    for i in range(len(t)):
+        if t["kind"][i] not in JUDGED or t["unfit"][i]:
+            continue
+        try:
+            asked, device = request(t, i), known(machines(t["gpu"][i]))
+            if not _calibrated(device):
+                continue
+            engine = asked.layout.engine
+            name = engine.partition("@")[0]
+            versions = hw.engine(engine).versions if name in hw.engines() else ()
+            program, layout = build(asked.layout), asked.layout
+            for metric, seconds in asked.figures.items():
+                shape = _shape(metric, asked, program, device, engine)
+                yield Run(name, versions, device.name, layout.model, layout.tp, shape, seconds)
+        except LlmirError:
+            continue
+
+
+def _calibrated(device: Device) -> bool:
+    """Whether its kernels are its own or of a GPU with another memory; what others' leave is no host's."""
+    found = kernels_of(device)
+    alike = device.isa, device.multiprocessors
+    return found is not None and (found.isa, found.multiprocessors) == alike
+
+
+def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
+    """A run as its steps; a closed loop by what it settles at with the host that is known."""
+    prompt, generate = asked.prompt, asked.generate
+    model = _model(device, engine.partition("@")[0])
+    if asked.serving:
+        return _loop(
+            ClosedLoop(PRICED.workload(program, device, engine, 1, prompt, generate), asked.batch), model
+        )
+    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)[0]
+    waves = asked.batch / within if metric == "e2e" else 1
+
+    def steps(new: int, cached: int, count: float) -> StepShape:
+        return step_shape(plan(program, model), Binding(B=within, T=new, C=cached)).times(waves * count)
+
+    tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
+    return RunShape(steps(1, prompt + generate // 2, tokens), steps(prompt, 0, metric in ("e2e", "ttft")))
+
+
+def _loop(loop: ClosedLoop, model: Model) -> RunShape:
+    """From token to token in a closed loop."""
+    decode, *reads = loop.state.turns
+    first = _of(loop.step(decode.decoding), model)
+    sums = np.zeros(len(fields(StepShape)))
+    for turn in reads:
+        whole = sum(chunk.steps for chunk in turn.chunks)
+        for chunk in turn.chunks:
+            step = _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model)
+            sums += list(vars(step.times(turn.share * chunk.steps / whole)).values())
+    return RunShape(first.times(decode.share), StepShape(*map(float, sums)))
+
+
+def _of(report: Report, model: Model) -> StepShape:
+    """A step by the kernels of a model."""
+    both = isinstance(report.plan, Together)
+    return step_shape((together if both else plan)(report.program, model), report.at)
+
+
+def step_shape(made: Plan, at: Binding) -> StepShape:
+    """The kernels of a step, with and without the time that each waits to begin."""
+    waits = flows = lateness = 0.0
+    for row, price in zip(made.rows, made.prices, strict=True):
+        alone, together = price.in_graph(at, 1.0)
+        waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
+        lateness += row.repeat * late(row)
+    kernels = sum(row.repeat for row in made.rows)
+    return StepShape(waits, waits - flows, kernels, at(Dim.symbol("B")), lateness)
+
+
+@cache
+def _model(device: Device, engine: str) -> Calibrated:
+    own = device.calibration.engines if device.calibration else {}
+    return Calibrated(device, engine if engine in own else None)

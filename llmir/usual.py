@@ -1,0 +1,46 @@
+"""The passes that run where none are asked for: those of the engine that prices, as far as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import convert
+from .errors import HardwareError
+
+if TYPE_CHECKING:
+    from .hw import Engine
+
+
+def pipeline_of(engine: str | None = None) -> str:
+    """The passes that an engine runs by default, `vllm@0.12` at a version; `DEFAULT_PIPELINE` of none.
+
+    HardwareError for an unknown engine.
+
+    >>> pipeline_of("hf-transformers"), pipeline_of("vllm@0.6")
+    ('fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce')
+    """
+    from . import hw
+
+    return _said(None if engine is None else hw.engine(convert.text("engine", engine, error=HardwareError)))
+
+
+def _said(engine: Engine | None) -> str:
+    from .hw.sections.passes import Pipelines
+    from .passes import DEFAULT_PIPELINE
+
+    known = engine.section(Pipelines) if engine else None
+    return known.of(engine).pipeline if known and engine else DEFAULT_PIPELINE
+
+
+def priced_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:
+    """The passes of the engine that prices a model on these devices by `cost`, `engine` and `efficiency`.
+
+    `DEFAULT_PIPELINE` where none does, or different ones would.
+    """
+    from .backends.cost.models import model
+    from .hw import load
+
+    priced = [model(load(device), **options) for device in devices]
+    found = {_said(each.runs) for each in priced}
+    return found.pop() if len(found) == 1 else _said(None)

@@ -1,0 +1,97 @@
+"""Hosts fitted to whole runs: what made the times is found again, by version; errors of what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmir import hw
+from llmir.backends.cost.kernels import Host, RunShape, StepShape, lateness
+from llmir.backends.silicon.calibrate import hosts
+from llmir.backends.silicon.calibrate.runs import Run
+from llmir.hw import versions
+
+pytest.importorskip("scipy")
+H100 = hw.load("h100")
+
+
+def runs(host: Host, engine: str, span: tuple[str, ...], tps: tuple[int, ...], seed: int) -> Iterator[Run]:
+    """Decode steps of three models, and static batches of them, as an engine with this host runs them."""
+    random = np.random.default_rng(seed)
+    for model, kernels in ("a", 400), ("b", 900), ("c", 1500):
+        for tp in tps:
+            for batch in (1, 4, 16, 64):
+                late = kernels / 8 * lateness(tp)
+                busy = kernels * random.uniform(3e-6, 30e-6)
+                step = StepShape(busy, kernels * 2.5e-6, kernels, batch, late)
+                prompt = StepShape(batch * busy, kernels * 2.5e-6, kernels, batch, late)
+                shape = RunShape(step.times(100), prompt.times(batch % 2))
+                seconds = float(host.seconds(H100, shape))
+                yield Run(engine, span, "H100-SXM", model, tp, shape, seconds)
+
+
+OLD = Host(hidden=0.7, step_us=2000, sequence_us=60, kernel_us=3, skew_us=9)
+NEW = Host(hidden=0.7, step_us=400, sequence_us=20, kernel_us=3, skew_us=9)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[hosts.Overheads]:
+    old = runs(OLD, "e", ("1.0", "1.4"), (1, 2, 4, 8), 0)
+    new = runs(NEW, "e", ("2.0",), (1,), 1)
+    return hosts.overheads([*new, *old])
+
+
+def test_the_host_that_made_the_times_is_found(found: list[hosts.Overheads]) -> None:
+    old, new = found  # the one with most runs first
+    for name in ("step_us", "sequence_us", "skew_us"):
+        assert getattr(old.host, name) == pytest.approx(getattr(OLD, name), rel=0.15)
+    assert max(old.errors(of).mape for of in (old.fitted, old.by_model, old.by_tp)) < 0.01
+    assert new.host.step_us == pytest.approx(NEW.step_us, rel=0.3)
+    assert new.host.skew_us == pytest.approx(old.host.skew_us, rel=0.01)  # of which one rank tells nothing
+
+
+def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts.Overheads]) -> None:
+    for host in found:
+        assert host.elsewhere is not None
+        assert host.elsewhere > 3 * max(host.errors(host.fitted).mape, host.errors(host.by_model).mape)
+    old, new = found
+    assert np.isnan(new.by_tp).all()
+    assert new.error >= old.error  # whose tp it takes
+
+
+def test_groups_add_up(found: list[hosts.Overheads]) -> None:
+    for host in found:
+        rows = list(host.rows)
+        assert sum(row["n"] for row in rows) == len(host.runs)
+        mean = sum(row["n"] * row["mape"] for row in rows) / len(host.runs)
+        assert mean == pytest.approx(host.row["mape"])
+
+
+def test_a_file_keeps_what_else_it_says(
+    found: list[hosts.Overheads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "e" / "1.0.yaml"
+    file.parent.mkdir()
+    text = 'versions: ["1.0", "1.4"]\n# Why.\nhost:\n  origin: "x"\n  rows: 1\nmemory:\n  tokens: 3\n'
+    file.write_text(text)
+    monkeypatch.setattr(hosts, "FOLDER", tmp_path)
+    name, written = found[0].file
+    assert name == "engines/e/1.0.yaml"
+    assert written.endswith("# Why.\nmemory:\n  tokens: 3\n")
+    assert written.count("host:") == 1
+    file.write_text(written.partition("# Why.")[0])
+    engine = versions.read(file)
+    assert engine.host.parameters == pytest.approx(vars(found[0].host), rel=0.01)
+    assert (engine.host.error, engine.elsewhere) == pytest.approx(
+        (found[0].error, found[0].elsewhere), rel=0.01
+    )
+
+
+def test_a_version_that_was_not_measured_is_as_doubtful_as_others_are() -> None:
+    for name in hw.engines():
+        for engine in versions.ranges(name):
+            assert engine.error == engine.host.error
+            assert versions.at(name, "99").error >= versions.at(name).error
