@@ -114,8 +114,12 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
         axes, type = source.op.axes, source.results[0]
         for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
-            even = axis not in ("vocab", "expert") or (axis == "expert" and split > size)
-            if isinstance(size, int) and size % split and even:
+            if (
+                isinstance(size, int)
+                and size % split
+                and axis != "vocab"
+                and (axis != "expert" or size < split)
+            ):
                 name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in axes else "tp"
                 raise PassError(_refused(axis, size, name, split, program, degrees))
 
