@@ -81,6 +81,27 @@ class OpMethods:
         """partial → replicated."""
         return self._op("all_reduce", (x,), name, block, over=over)
 
+    def all_reduce_add_rms_norm(
+        self,
+        y: Value,
+        x: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """(y + x, rms_norm(y + x)) where y is a sum over the ranks that the mesh axes `over` join.
+
+        `* h!, * h!, h! -> * h!, * h!`
+        """
+        return self._op(
+            "all_reduce_add_rms_norm", (y, x, weight), name, block, eps=eps, offset=offset, over=over
+        )
+
     def all_to_all(
         self,
         x: Value,
@@ -921,11 +942,16 @@ class OpMethods:
         /,
         *,
         over: tuple[str, ...],
+        mode: str = "",
+        sms: int = 20,
         name: str = "",
         block: str | None = None,
     ) -> Any:
-        """The sums of a token that ranks made go back to where its `weights` stayed, and are added there."""
-        return self._op("return_tokens", (sums, weights), name, block, over=over)
+        """The sums of a token that ranks made go back to where its `weights` stayed, and are added there.
+
+        `mode` and `sms` are as those of `send_tokens`.
+        """
+        return self._op("return_tokens", (sums, weights), name, block, over=over, mode=mode, sms=sms)
 
     def rms_norm(
         self,
@@ -1151,16 +1177,28 @@ class OpMethods:
         top_k: int,
         experts: int,
         routing: str = "chance",
+        mode: str = "",
+        sms: int = 20,
         name: str = "",
         block: str | None = None,
     ) -> Any:
         """Tokens of `x`, and what stands beside each, go once to every rank that has an expert of theirs.
 
         They choose among `experts`, `top_k` each, by the law `routing`. Along the first dimension are
-        those that came; the second is 1.
+        those that came; the second is 1. `mode` is that of DeepEP's kernels, normal or low_latency, where
+        it is known, and `sms` the multiprocessors that normal ones were given.
         """
         return self._op(
-            "send_tokens", (x, *beside), name, block, over=over, top_k=top_k, experts=experts, routing=routing
+            "send_tokens",
+            (x, *beside),
+            name,
+            block,
+            over=over,
+            top_k=top_k,
+            experts=experts,
+            routing=routing,
+            mode=mode,
+            sms=sms,
         )
 
     def sequence_mul(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:

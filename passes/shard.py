@@ -98,6 +98,10 @@ class _Walk:
         operands = tuple(self.new[v] for v in node.operands)
         if op.relays:
             return operands[: len(node.results)]
+        if op.joins:
+            raise PassError(
+                f"shard: {node.name} is a kernel with its own sum over ranks; shard before it is made"
+            )
         if isinstance(op, Dispatch):
             return self._dispatch(node.name, op, operands)
         if isinstance(op, Combine):

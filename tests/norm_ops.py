@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TOKENS = 15  # 3 sequences of 5
 
+REDUCED = {"all_reduce_add_rms_norm"}  # see test_fuse_all_reduce
+
 NORMS = {
     "rms_norm_quantize": (
         {"to": "fp8_e4m3_c.mmk"},

@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import routing
+from llmir import hw, routing
 from llmir.backends.analysis.conserve import conservation
+from llmir.backends.cost import Ideal, Row, model, rows
+from llmir.backends.cost.kernels import calls
 from llmir.backends.interpret import interpret
+from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
 from llmir.dim import B, Binding
 from llmir.errors import HardwareError, PassError
 from llmir.hw.versions import SECTIONS
@@ -211,3 +214,49 @@ def test_the_default_is_the_engines(run: Run) -> None:
 def test_a_dispatch_that_no_engine_has_is_refused() -> None:
     with pytest.raises(HardwareError, match=r"mine: dispatch must be one of rows, ranks, gather, got 'all'"):
         SECTIONS["dispatch"]("all", "mine: dispatch")
+
+
+def table_row(op: str, tokens: int, hidden: int, chosen: int, experts: int, sms: int) -> Row:
+    (found,) = rows(dispatch(op, 8, "bf16" if "combine" in op else "fp8", 1, 0, chosen, experts, sms))
+    return found
+
+
+@pytest.mark.parametrize("op", DISPATCH)
+@pytest.mark.parametrize(("hidden", "chosen", "experts"), [(7168, 8, 256), (2048, 8, 128), (4096, 2, 8)])
+@pytest.mark.parametrize("name", ["h100-sxm", "b200"])
+def test_kernels_take_more_for_more_tokens_and_no_less_than_the_link(
+    name: str, op: str, hidden: int, chosen: int, experts: int
+) -> None:
+    device, tokens = hw.load(name), np.array([1, 8, 64, 512, 4096])
+    row = table_row(op, 1, hidden, chosen, experts, 20)
+    price = model(device, None, "sglang").price(row)
+    at = Binding(t=tokens * 8, h=hidden)
+    times = np.broadcast_to(price.time(at), tokens.shape)
+    assert (np.diff(times) > 0).all()
+    assert (times >= np.broadcast_to(price.least(at), times.shape)).all()
+    (call,) = calls(row)
+    assert call.families[0] == op.replace("_normal", "")
+    shape = call.at(at)
+    copies = shape.copies * 1.0
+    law = Chance().busiest if "_ll_" in op else Chance().reached
+    assert copies.tolist() == [law(8, chosen, int(n) * 8, experts) for n in tokens]
+
+
+def test_kernels_of_low_latency_run_where_experts_are_shared_evenly() -> None:
+    """512 experts on 132 multiprocessors take four rounds on 128; 8 experts run on 8."""
+    device = hw.load("h100-sxm")
+    for experts, busy in ((8, 8), (128, 128), (160, 80), (256, 128), (384, 128), (512, 128)):
+        (call,) = calls(table_row("deepep_ll_dispatch", 1, 4096, 2, experts, 0))
+        assert call.at(Binding(t=8, h=4096)).busy(device) == busy
+
+
+def test_a_model_takes_the_faster_mode() -> None:
+    """Few tokens go at low latency, many by the normal kernels, which send a token once a rank."""
+    device = hw.load("h100-sxm")
+    program = llmir.run(llmir.load(MODEL), "shard{dp=8, ep=8},dispatch{by=ranks}")
+    (row,) = (r for r in rows(program) if r.node.op.opcode == "send_tokens")
+    normal, quick = (model(device, None, "sglang")._measured(c, Ideal(device).price(row)) for c in calls(row))
+    price = model(device, None, "sglang").price(row)
+    for tokens, first in ((8, quick), (1 << 16, normal)):
+        at = Binding(B=tokens, T=1, C=0)
+        assert price.time(at) == min(normal.time(at), quick.time(at)) == first.time(at)

@@ -16,6 +16,7 @@ from llmir.backends.cost.kernels import (
     CpuAttention,
     CpuGemm,
     Decode,
+    DeepEp,
     Elementwise,
     Exchange,
     Gemm,
@@ -59,7 +60,20 @@ def test_the_table_of_families_has_each_one() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    gpu = (Gemm, Stream, Elementwise, Prefill, Decode, Absorbed, Chunks, Update, Moe, AllReduce, Exchange)
+    gpu = (
+        Gemm,
+        Stream,
+        Elementwise,
+        Prefill,
+        Decode,
+        Absorbed,
+        Chunks,
+        Update,
+        Moe,
+        AllReduce,
+        Exchange,
+        DeepEp,
+    )
     kernels = (*gpu, CpuGemm, CpuAttention)
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 

@@ -263,6 +263,18 @@ def test_a_step_of_both_phases_does_the_work_of_each() -> None:
         llmir.analyze(program, "h200", new=[1, 2])
 
 
+def test_a_few_new_tokens_after_others_read_latents_as_a_step_does() -> None:
+    """As engines verify drafts: keys and values of what is cached are not made anew for two tokens."""
+    program = llmir.run(llmir.load("DeepSeek-V3"), [DEFAULT, "shard{tp=8}"])
+    at: dict[str, Any] = {"batch": 1, "context": 32768}
+    one, two, eight, many = (llmir.analyze(program, "h200", new=n, **at) for n in (1, 2, 8, 9))
+    assert [step.phase for step in (one, two, eight, many)] == ["decode"] * 3 + ["prefill"]
+    assert one.time_s < two.time_s < 1.3 * one.time_s + two.ideal_time_s - one.ideal_time_s
+    assert llmir.analyze(program, "h200", new=2).phase == "prefill"
+    grid = llmir.analyze(program, "h200", batch=1, new=[1, 2, 8], context=32768)
+    assert grid.time_s.tolist() == pytest.approx([one.time_s, two.time_s, eight.time_s])
+
+
 def test_a_phase_changes_nothing_of_a_model_without_latents() -> None:
     program = llmir.load("llama3.2-1b")
     assert llmir.run(program, "absorb-mla{phase=decode}") is program

@@ -18,7 +18,7 @@ from llmir.tensor import Tensor, parse_tensor
 
 from .attention_cases import ATTENTION
 from .image_ops import IMAGES
-from .norm_ops import NORMS
+from .norm_ops import NORMS, REDUCED
 from .stream_ops import STREAMS
 
 AT = Binding(B=3, T=5, C=7)
@@ -276,7 +276,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
 }
 WITHOUT_WORK = {"input", "weight", "buffer", "cache", "repeat"}
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice"}  # see test_shard
-EXCHANGES = {"send_tokens", "return_tokens"}  # see test_dispatch
+EXCHANGES = {"send_tokens", "return_tokens"} | REDUCED  # see test_dispatch
 
 
 def test_every_op_is_here() -> None:

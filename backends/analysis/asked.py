@@ -12,6 +12,8 @@ from llmir.dim import Binding, Dim, Mixed, Number
 from llmir.errors import InputError
 from llmir.graph import APART, Program
 
+DRAFTS = 8  # new tokens that engines verify by what decodes, latents absorbed: few enough for their kernels
+
 
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
     """Sequences, new tokens of each and cached ones; `InputError` for what is none."""
@@ -64,6 +66,12 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     return "prefill"
 
 
+def _verified(program: Program, new: Number, context: Number) -> Number:
+    """`new`, and 1 where so few come after others that what decodes verifies them, if that is apart."""
+    few = (np.asarray(new) <= DRAFTS) & (np.asarray(context) > 0)
+    return np.where(few, 1, new) if program.splits else new
+
+
 def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str) -> str:
     """The phase of steps of images alone; `InputError` for tokens, which they have none of."""
     facts = f"{program.name} reads {program.patches} patches of each image"
@@ -94,11 +102,12 @@ def running(
         phase = _encodes(program, steps, phase)
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):
         _whole_prompts(program, prompt, steps)
-    phases = [phase or phase_of(new) for _, new, _ in steps]
+    numbers = [_verified(program, new, context) for _, new, context in steps]
+    phases = [phase or phase_of(new) for new in numbers]
     if phase in APART and not (program.patches or phase in program.phases):
         why = {"encode": "the step of images", "draft": "the step of a layer that predicts further tokens"}
         raise InputError(f"phase: {program.name} has no {phase}, {why[phase]}")
-    phase = phase or step_phase(program, [new for _, new, _ in steps])
+    phase = phase or step_phase(program, numbers)
     runs = program.phase(phase)
     parts = [binding(program.micro_batches, *step) for step in steps]
     return runs, phase, Mixed(parts, phases if runs.splits else ()) if len(parts) > 1 else parts[0]

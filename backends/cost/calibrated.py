@@ -59,7 +59,8 @@ class Measured(Price):
         """By another device's kernels, and another engine's."""
         family, engine = self.fit.family, self.basis.engine
         device = transfer.of_device(self.device, self.fit.device, family)
-        other = transfer.of_engine(family) if engine and engine not in LIBRARIES else 0.0
+        lent = engine and engine not in LIBRARIES and not self.fit.kernel.library
+        other = transfer.of_engine(family) if lent else 0.0
         return transfer.together(device, other)
 
     @cached_property
@@ -275,10 +276,11 @@ class Calibrated(Model):
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
-        if len(known) > 1:
+        over = across(row, self.device)
+        if len(known) > 1 and not over:
             return Fastest(tuple(known))
         one = known[0] if known else self._measured(other, roofline, other.families[0])
-        if over := across(row, self.device):
+        if over:
             return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
         return one or roofline
 

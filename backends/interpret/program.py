@@ -70,8 +70,10 @@ class _Run:
             elif op.joins:
                 tokens = node.results[0].shape[1:2] or (T,)  # of a sequence, where they are split together
                 meeting = replace(self.meeting, positions=int(self.at(tokens[0])))
-                moved = operands[: len(node.results)]
-                results = [self.ranks.run(op, operand, meeting) for operand in moved]
+                moved = [
+                    self.ranks.run(op, x, meeting) for x in operands[: len(node.results) if op.moves else 1]
+                ]
+                results = moved if op.moves else self.compute(op, graph, node, [*moved, *operands[1:]])
             else:
                 results = self.compute(op, graph, node, operands)
             for value, result in zip(node.values, results, strict=True):

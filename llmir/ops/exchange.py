@@ -19,6 +19,8 @@ from ..routing import CHANCE, law
 from ..tensor import Placement, Tensor
 from .collective import Collective, total
 
+SMS = 20  # `Buffer.num_sms` in deep_ep/buffer.py
+
 
 def _split(x: Tensor) -> Placement:
     """What the tokens of `x` are split over."""
@@ -30,7 +32,8 @@ class SendTokens(Collective):
     """Tokens of `x`, and what stands beside each, go once to every rank that has an expert of theirs.
 
     They choose among `experts`, `top_k` each, by the law `routing`. Along the first dimension are those that
-    came; the second is 1.
+    came; the second is 1. `mode` is that of DeepEP's kernels, normal or low_latency, where it is known, and
+    `sms` the multiprocessors that normal ones were given.
     """
 
     opcode = "send_tokens"
@@ -40,6 +43,8 @@ class SendTokens(Collective):
     top_k: int
     experts: int
     routing: str = str(CHANCE)
+    mode: str = ""
+    sms: int = SMS
 
     def routed_by(self, law: str) -> Op:
         """As many tokens reach a rank as that law says."""
@@ -71,11 +76,17 @@ class SendTokens(Collective):
 
 @dataclass(frozen=True)
 class ReturnTokens(Collective):
-    """The sums of a token that ranks made go back to where its `weights` stayed, and are added there."""
+    """The sums of a token that ranks made go back to where its `weights` stayed, and are added there.
+
+    `mode` and `sms` are as those of `send_tokens`.
+    """
 
     opcode = "return_tokens"
     kind = "collective"
     takes = ("sums", "weights")
+
+    mode: str = ""
+    sms: int = SMS
 
     @property
     def pattern(self) -> str:

@@ -8,7 +8,8 @@ from .call import Call, calls
 from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
-from .gemm import Gemm, GemmShape
+from .dispatch import DeepEp
+from .gemm import Gemm, GemmShape, LowGemm
 from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
@@ -27,6 +28,7 @@ __all__ = [
     "CpuGemm",
     "CpuHost",
     "Decode",
+    "DeepEp",
     "Elementwise",
     "Exchange",
     "Gemm",
@@ -35,6 +37,7 @@ __all__ = [
     "HopsShape",
     "Host",
     "Kernel",
+    "LowGemm",
     "Moe",
     "Network",
     "Parameter",

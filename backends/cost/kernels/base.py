@@ -107,7 +107,8 @@ class Kernel(ABC):
 
     A fit to its rows begins from so many `starts`, keeps to the defaults by `prior`, and passes over outliers
     by `loss` (`silicon.calibrate.fit`). A `separate` one is fitted while others of its rows are held. Kernels
-    of a `group` are alike in how far off they are where they are borrowed (`cost.transfer`).
+    of a `group` are alike in how far off they are where they are borrowed (`cost.transfer`); those of a
+    `library` are the same ones in all engines.
     """
 
     group: ClassVar[str] = ""
@@ -116,6 +117,7 @@ class Kernel(ABC):
     prior: ClassVar[float] = 0.1
     loss: ClassVar[str] = "soft_l1"
     separate: ClassVar[bool] = False
+    library: ClassVar[bool] = False
 
     @abstractmethod
     def seconds(self, device: Device, shape: Any) -> Number:

@@ -21,14 +21,23 @@ from llmir.hw import Device, Link
 from .base import Kernel, Shape, families, parameter
 from .call import Call, prices
 
+# Share of the memory bandwidth at which the kernel of a sum reads the residual and writes the norm. No rows
+# tell; so it is never slower than a norm by itself, which reads the sum and writes it too, at full bandwidth.
+BESIDE = 0.5
+UNSEEN = 0.1  # of a kernel with no rows, of which the greater part is one with rows
+
 
 @dataclass(frozen=True)
 class CollectiveShape(Shape):
-    """`payload` bytes as the IR counts them, among `ranks`; `adds` where switches can sum its type."""
+    """`payload` bytes as the IR counts them, among `ranks`; `adds` where switches can sum its type.
+
+    `beside` bytes are read and written by the same kernel, which norms the sum.
+    """
 
     payload: Number
     ranks: Number
     adds: Number = True
+    beside: Number = 0
 
     def of_link(self, device: Device, value: Callable[[Link], Number]) -> Number:
         """What `value` says of the link that joins the ranks; it may be another for more of them."""
@@ -88,7 +97,7 @@ class AllReduce(Kernel):
         if sums.any():
             sent = shape.payload * (shape.ranks + 1) / shape.ranks
             time = np.where(sums, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
-        return np.maximum(time, self.issue_us * 1e-6)
+        return np.maximum(time, self.issue_us * 1e-6) + shape.beside / (BESIDE * device.memory_Bps)
 
 
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
@@ -127,3 +136,11 @@ def collective(row: Row) -> Call | None:
         return Call(("send", "all_to_all"), CollectiveShape(2 * row.work.payload, 2))
     adds = row.shape.dtype.bits >= 16
     return Call((pattern,), CollectiveShape(row.work.payload, row.work.ranks, adds=adds))
+
+
+@prices("all_reduce_add_rms_norm")
+def summed_norm(row: Row) -> Call:
+    """A sum, beside which the residual is read and the norm written."""
+    residual, norm = row.reads[1][1], row.writes[1][1]
+    shape = CollectiveShape(row.work.payload, row.work.ranks, True, residual + norm)
+    return Call(("all_reduce",), shape, doubt=UNSEEN)

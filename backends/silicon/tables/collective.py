@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import MOST, Array, Column, Table
+from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.build import Builder
+from llmir.dim import Dim
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.mesh import Mesh
+from llmir.ragged import sent
+from llmir.routing import CHANCE
 from llmir.tensor import parse_tensor
 
 from .table import MORE, WHOSE, Kernels, columns
 
 SEND = "send_recv"
+SENT_TYPES = {"fp8": "fp8_e4m3_b1x128.mmk"}  # by token and 128 values, as DeepEP casts
 # A table's word -> the op, and its input as it lies, of one byte or two an element.
 OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "all_reduce": ("all_reduce", "{type}[s]+{plus}", {}),
@@ -29,41 +34,65 @@ OPS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def together(note: str) -> float:
-    """How many ranks of a collective share a node, as Vidur's tables note it; all if nothing is said.
+ROUTED, LENGTHS = ("topk", "experts", "sms"), ("tokens", "hidden")
+# A table's word -> whether tokens come back, and the mode of DeepEP's kernels.
+DISPATCH = {
+    "deepep_normal_dispatch": (False, "normal"),
+    "deepep_normal_combine": (True, "normal"),
+    "deepep_ll_dispatch": (False, "low_latency"),
+    "deepep_ll_combine": (True, "low_latency"),
+}
 
-    >>> together("devices_per_node=4"), together("nccl-tests") == MOST
-    (4.0, True)
+
+@lru_cache(maxsize=1 << 12)
+def noted(note: str) -> Mapping[str, float]:
+    """The numbers that a note has by name, as Vidur's and AIConfigurator's tables write them.
+
+    >>> noted("devices_per_node=4"), noted("nccl-tests"), noted("topk=8;experts=128")
+    ({'devices_per_node': 4.0}, {}, {'topk': 8.0, 'experts': 128.0})
     """
-    found = re.search(r"devices_per_node=(\d+)", note)
-    return float(found[1]) if found else MOST
+    return {name: float(n) for name, n in re.findall(r"(\w+)=(\d+(?:\.\d+)?)", note) if float(n) > 0}
 
 
 class Collective(Kernels):
     """`bytes` as nccl-tests count them, among `num_gpus`."""
 
     name = "collective"
-    numbers = columns("num_gpus", bytes=Column(high=1e13), note=Column(empty=MOST, reads=together))
+    numbers = columns("num_gpus", bytes=Column(high=1e13))
     words = (*WHOSE, "dtype", "op")
-    more = MORE
-    key = ("op", "num_gpus", "dtype", "nodes", "slots")
+    more = (*MORE, "note")
+    key = ("op", "num_gpus", "dtype", "nodes", "slots", *ROUTED)
     variants = True
 
     def completed(self, rows: Table, device: Device) -> Table:
-        """Over how many nodes the ranks lie, and how many devices each has, 0 where nothing joins them."""
+        """Over how many nodes the ranks lie, and how many devices each has, 0 where nothing joins them.
+
+        Of dispatch and combine also what their notes say: tokens of a rank, hidden, topk, experts, sms.
+        """
         slots = device.node.devices if device.node and device.node.network else 0
-        nodes = rows["num_gpus"] / np.minimum(rows["note"], rows["num_gpus"])
-        return Table({**rows.columns, "nodes": nodes, "slots": np.full(len(rows), slots)})
+        notes = [noted(note) for note in rows["note"]]
+        ranks = rows["num_gpus"]
+        each = [
+            note.get("devices_per_node", n / note.get("nodes", 1))
+            for note, n in zip(notes, ranks, strict=True)
+        ]
+        said = {name: np.array([note.get(name, 0.0) for note in notes]) for name in (*ROUTED, *LENGTHS)}
+        nodes = ranks / np.minimum(each, ranks)
+        return Table({**rows.columns, **said, "nodes": nodes, "slots": np.full(len(rows), slots)})
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        op, ranks, dtype, nodes, slots = key
+        op, ranks, dtype, nodes, slots, *routed = key
+        if op in DISPATCH:
+            top_k, experts, sms = map(int, routed)
+            return dispatch(op, int(ranks), dtype, nodes, int(slots), top_k, experts, sms)
         return collective(op, int(ranks), dtype == "int8", nodes, int(slots))
 
     def sizes(self, rows: Table) -> dict[str, Array]:
-        """Elements; of an exchange, the payload is a rank's rows."""
+        """Elements; of an exchange, the payload is a rank's rows. Of a dispatch, tokens of all ranks."""
         whole = np.where(rows["op"] == "alltoall", rows["num_gpus"], 1)
-        return {"s": rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)}
+        elements = rows["bytes"] * whole / np.where(rows["dtype"] == "int8", 1, 2)
+        return {"s": elements, "t": rows["tokens"] * rows["num_gpus"], "h": rows["hidden"]}
 
     def wrong(self, rows: Table) -> dict[str, Array]:
         """What is between nodes, over whatever network."""
@@ -74,8 +103,11 @@ class Collective(Kernels):
         }
 
     def left_out_together(self, rows: Table) -> list[tuple[Any, ...]]:
-        """Sizes of a decade."""
-        return list(zip(np.floor(np.log10(rows["bytes"]))))
+        """Sizes of a decade; of a dispatch, layers of one shape."""
+        notes = [noted(note) for note in rows["note"]]
+        shapes = [tuple(note.get(name, 0.0) for name in ("hidden", "topk", "experts")) for note in notes]
+        decades = np.floor(np.log10(rows["bytes"]))
+        return [shape if any(shape) else (decade,) for shape, decade in zip(shapes, decades, strict=True)]
 
 
 @lru_cache(maxsize=64)
@@ -87,18 +119,44 @@ def collective(op: str, ranks: int, narrow: bool, nodes: float = 1, slots: int =
     if op not in OPS:
         raise InputError(f"no op is a {op!r}")
     opcode, type, options = OPS[op]
-    if ranks % nodes or slots % (ranks / nodes):
-        raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
-    each = int(ranks / nodes)
+    mesh = laid(ranks, nodes, slots)
     if op == SEND and ranks != 2:
         raise InputError(f"a send is between two ranks, not {ranks}")
-    idle = slots // each if nodes > 1 else 1
-    axes = ("tp0", int(nodes)), ("idle", idle), ("tp1", each)
-    mesh = Mesh(axes[1:2] if op == SEND else axes)  # each stage has a mesh
+    mesh = Mesh(mesh.axes[1:2]) if op == SEND else mesh  # each stage has a mesh
     atoms = mesh.atoms("tp")
     b = Builder()
     one = "int8" if narrow else "bf16"
     x = b.input(parse_tensor(type.format(type=one, plus="+".join(atoms), at=".".join(atoms))), name="x")
     over = {"over": atoms} if atoms else {}
     b.output(getattr(b, opcode)(x, **over, name="y", **options))
+    return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)
+
+
+def laid(ranks: int, nodes: float, slots: int) -> Mesh:
+    """So many ranks over nodes of so many slots."""
+    if ranks % nodes or slots % (ranks / nodes):
+        raise InputError(f"{ranks} ranks do not lie alike over {nodes:g} nodes of {slots}")
+    each = int(ranks / nodes)
+    return Mesh((("tp0", int(nodes)), ("idle", slots // each if nodes > 1 else 1), ("tp1", each)))
+
+
+@lru_cache(maxsize=256)
+def dispatch(
+    op: str, ranks: int, dtype: str, nodes: float, slots: int, top_k: int, experts: int, sms: int
+) -> Program:
+    """Tokens of `h` values, `t` on all ranks, to their experts, which they choose at random; or back."""
+    back, mode = DISPATCH[op]
+    mesh = laid(ranks, nodes, slots)
+    at = ".".join(mesh.atoms("tp"))
+    b = Builder()
+    how: dict[str, Any] = {"over": mesh.atoms("tp"), "mode": mode, "sms": sms}
+    weights = b.input(f"fp32[t@{at}, 1, {top_k}]", name="weights")
+    if back:
+        there = sent(Dim.symbol("t"), top_k, experts, CHANCE)
+        sums = b.input(f"{SENT_TYPES.get(dtype, dtype)}[{there}@{at}, 1, h]", name="sums")
+        b.output(b.return_tokens(sums, weights, name="y", **how))
+    else:
+        chosen = b.input(f"int64[t@{at}, 1, {top_k}]", name="chosen")
+        x = b.input(f"{SENT_TYPES.get(dtype, dtype)}[t@{at}, 1, h]", name="x")
+        b.output(*b.send_tokens(x, chosen, weights, top_k=top_k, experts=experts, name="y", **how))
     return Program(f"{op} {ranks}", {"main": b.graph()}, mesh=mesh)

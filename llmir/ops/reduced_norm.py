@@ -1,0 +1,60 @@
+"""A norm of what ranks add up, in one kernel with the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ..dim import Size, ceildiv
+from ..mesh import Mesh
+from ..op import Array, Meeting, Work
+from ..tensor import Placement, Tensor
+from .collective import summed, total
+from .norm import AddRmsNorm
+
+
+@dataclass(frozen=True)
+class AllReduceAddRmsNorm(AddRmsNorm):
+    """(y + x, rms_norm(y + x)) where y is a sum over the ranks that the mesh axes `over` join."""
+
+    opcode = "all_reduce_add_rms_norm"
+    takes = ("y", "x", "weight")
+    aliases = MappingProxyType({0: 1})
+    exchanges = True
+    share = "2(n−1)/n"
+
+    over: tuple[str, ...] = ()
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The axes `over`."""
+        return self.over
+
+    def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
+        """The first is a partial sum."""
+        return [self.over, (), ()]
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Those of a whole sum."""
+        y, *others = operands
+        return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """2(n−1)/n of the payload, as an all_reduce."""
+        return ceildiv(2 * (ranks - 1) * payload, ranks)
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an add and a norm, and what goes over the wire."""
+        done, payload, group = (
+            super().work(operands, results, mesh),
+            operands[0].local(mesh).bytes,
+            mesh.group(self.over),
+        )
+        return replace(
+            done, wire=self.wire(payload, len(group)), payload=payload, group=group, pattern="all_reduce"
+        )
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """The sum of the first operand, before all else."""
+        return total(members)

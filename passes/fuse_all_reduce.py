@@ -1,0 +1,46 @@
+"""fuse-all-reduce: the sum over ranks in one kernel with the residual add and the norm that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.errors import PassError
+from llmir.graph import Program, Value
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _sum_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
+    total, normed = p.add_rms_norm(x, p.all_reduce(y, label="sum"), w, results=2, label="norm")
+    return total, normed
+
+
+def _summed_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
+    norm: Any = match["norm"].op
+    ranks: Any = match["sum"].op
+    how = {"eps": norm.eps, "offset": norm.offset, "block": norm.block, "over": ranks.over}
+    return b.all_reduce_add_rms_norm(y, x, w, name=f"all_reduce_{match['norm'].name}", **how)
+
+
+RULES = (Rule("all-reduce-norm", _sum_norm, _summed_norm),)
+
+
+@dataclass(frozen=True)
+class FuseAllReduce(Pass):
+    """An all_reduce, the residual add and the norm that follow it in one kernel; after `fuse` and `shard`.
+
+    FlashInfer, vLLM and TensorRT-LLM have such a kernel. The sum at the end of a layer stays as it is: the
+    norm that follows it is in the next one.
+    """
+
+    name: ClassVar[str] = "fuse-all-reduce"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once; PassError where ranks have no sum to share."""
+        if program.mesh.devices == 1:
+            raise PassError(f"fuse-all-reduce: {program.name} runs on one rank; shard it first")
+        return rewrite_graphs(program, RULES)
