@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import geometric_mean
 
 from llmir.errors import HardwareError
 from llmir.hw import Device, Fitted
 from llmir.hw.calibration import DATED
 from llmir.names import suggest
 
-from .kernels import KERNELS, Host, Kernel
+from .kernels import KERNELS, Gemm, Host, Kernel
 from .relatives import kernels_of, relatives
-from .transfer import carried
+from .transfer import ALIKE, PRODUCTS, Reached, carried, reached
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +37,15 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     """
     known = [d for d in (device, *relatives(device)) if d.calibration]
     found = next((b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last))), None)
-    if found is None or found.device == device:
-        return found
-    return replace(found, kernel=carried(found.kernel, device, found.device))
+    return lent(found, device) if found else None
+
+
+def lent(fit: Fit, device: Device) -> Fit:
+    """The kernel as it is on that device, if it was fitted on another."""
+    if fit.device == device:
+        return fit
+    reach = _reach(device, fit.device)
+    return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach))
 
 
 def first(device: Device) -> str | None:
@@ -81,6 +88,28 @@ def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = 
             where = f"{device.name}: calibration.{name}.{family}"
             return Fit(family, _kernel(family, fitted, where), device, name, fitted)
     return None
+
+
+@lru_cache(maxsize=256)
+def _reach(device: Device, other: Device) -> Reached:
+    """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`."""
+    home = next(
+        (d for d in (device, *relatives(device)) if d.vendor == device.vendor and d.calibration), None
+    )
+    if device.vendor == other.vendor or home is None:
+        return ALIKE
+    shares: list[tuple[Reached, Reached]] = []
+    for family in PRODUCTS:
+        fits = _of(home, family, None), _of(other, family, None)
+        here, there = (fit.kernel if fit else None for fit in fits)
+        if isinstance(here, Gemm) and isinstance(there, Gemm):
+            shares.append((reached(here, home, family), reached(there, other, family)))
+    if not shares:
+        return ALIKE
+    matrix, memory = (
+        min(1.0, geometric_mean(ours[i] / theirs[i] for ours, theirs in shares)) for i in (0, 1)
+    )
+    return Reached(matrix, memory)
 
 
 def own(family: str, device: Device) -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmir.backends.cost.calibration import Fit, basis, owner
-from llmir.backends.cost.kernels import KERNELS, Kernel
+from llmir.backends.cost.calibration import basis, lent, owner
+from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.cost.relatives import relation
-from llmir.backends.cost.transfer import carried
 from llmir.backends.silicon.rows import Array
 from llmir.hw import Device
 from llmir.hw.calibration import DATED, LIBRARIES
@@ -75,15 +74,12 @@ def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
     abroad = how == RELATIONS[-1]
     fits = [basis(device, family, None if abroad else engine) for family in case.families]
     known = [f for f in fits if f and f.device == device and (abroad or f.engine == engine)]
+    known = [f for f in known if f.family in case.families]  # CDNA has products of its own
     if len(known) < len(fits):
         return None
-    kernels = {fit.family: _on(fit, case.device) for fit in known}
+    kernels = {fit.family: lent(fit, case.device).kernel for fit in known}
     off = case.predicted(kernels) / case.seconds - 1
     return Loan(case, how, device, known[-1].engine, max(f.fitted.error for f in known), off)
-
-
-def _on(fit: Fit, device: Device) -> Kernel:
-    return fit.kernel if fit.device == device else carried(fit.kernel, device, fit.device)
 
 
 def bands(found: Sequence[Loan]) -> dict[str, dict[str, float]]:
