@@ -7,9 +7,6 @@ from typing import Any
 
 from llmir.build import Builder
 from llmir.graph import Graph, Node, Program, Value
-from llmir.ops.collective import AllReduce
-from llmir.ops.norm import AddRmsNorm
-from llmir.ops.zeros import Zeros
 
 ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
 
@@ -44,7 +41,7 @@ def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> boo
     before = graph[value.node]
     loop = before.op.loop
     handed = bool(loop and loop.body in sums and value.result == ADDED)
-    return handed or isinstance(before.op, Zeros) or (inner and before == graph.inputs[ADDED])
+    return handed or before.op.zero or (inner and before == graph.inputs[ADDED])
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:
@@ -62,8 +59,15 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
         layers = [_sum(program, p.body, left) for p in graph.loops.values()]
         inner = all(node.op.loop and node.operands[ADDED] == given for node in users)
         return layers[-1] if inner and out.result == ADDED and all(layers) else None
-    normed = all(isinstance(n.op, AddRmsNorm) and n.operands[1] == given != n.operands[0] for n in users)
-    return last if isinstance(last.op, AllReduce) and normed and users else None
+    return last if users and _adds(graph, last) else None
+
+
+def _adds(graph: Graph, node: Node) -> bool:
+    """Whether an op is nothing but the sum over ranks of what it takes."""
+    if not node.op.exchanges or len(node.operands) != 1:
+        return False
+    type = graph.type(node.operands[0])
+    return bool(type.partial) and type.laid(type.placements, (), type.tokens) == node.results[0]
 
 
 class _Put:
@@ -115,8 +119,8 @@ class _Put:
         """A residual, and zeros to add up; or zeros, and what ranks would add up for these layers alone."""
         ranks: Any = last.op
         before = self.graph[first.node]
-        alone = all(first not in n.operands or n == node or isinstance(n.op, Zeros) for n in self.graph.nodes)
-        if isinstance(before.op, AllReduce) and before.op.over == ranks.over and alone:
+        alone = all(first not in n.operands or n == node or n.op.zero for n in self.graph.nodes)
+        if before.op.joins == ranks.over and _adds(self.graph, before) and alone:
             partial = self._value(before.operands[0])
             return self.b.zeros(partial, block=last.op.block), partial
         whole = self._value(first)

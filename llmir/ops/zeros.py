@@ -22,6 +22,7 @@ class Zeros(Op):
     opcode = "zeros"
     kind = "elementwise"
     rule = "* -> *"
+    zero = True
 
     linear = frozenset({0})  # x, of which the shape alone counts, may be a partial sum
 
