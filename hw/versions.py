@@ -31,6 +31,7 @@ section = SECTIONS.register
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
 _NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
+_TAIL = r"(?:[.+_-]?[a-z][\w.+-]*|[+_-][\w.+-]*)?"  # rc6.post1, .dev12+g1a2b, -1
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
 
 
@@ -181,12 +182,12 @@ def spelled(engine: str) -> tuple[str, str | None]:
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version's numbers; ValueError where it begins with none.
+    """A version's numbers; ValueError where it begins with none, or what follows is no release's name.
 
     >>> number("0.12.0"), number("v1.2.0rc6.post1")
     ((0, 12, 0), (1, 2, 0))
     """
-    found = re.match(_NUMBERS, version.strip())
+    found = re.fullmatch(_NUMBERS + _TAIL, version.strip(), re.IGNORECASE)
     if not found:
         raise ValueError(version)
     return tuple(map(int, found[1].split(".")))
