@@ -257,11 +257,11 @@ def _built(layout: Layout) -> Program:
     from .passes.quantize import Quantize
     from .passes.shard import Shard
     from .passes.stages import Stages
-    from .usual import pipeline_of
+    from .usual import dispatch_of, pipeline_of
 
-    engine, at, version = layout.engine.partition("@")
-    passes = pipeline_of(engine + at + version if engine in hw.engines() else None)
-
+    known = layout.engine if layout.engine.partition("@")[0] in hw.engines() else None
+    passes = pipeline_of(known)
+    dispatch = dispatch_of(hw.engine(known) if known else None, layout.dp, layout.ep)
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), passes, over, "slice-sends"])
+    return run(load(layout.model), [types, Stages(layout.pp), passes, over, *dispatch, "slice-sends"])

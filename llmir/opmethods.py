@@ -330,6 +330,16 @@ class OpMethods:
             top_k=top_k,
         )
 
+    def concat(self, cache: Value, rows: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """A cache with the new tokens' rows behind it, all in new memory, as `torch.cat` does.
+
+        What a step finds in place of the old cache is the copy; that both are held for a while is not
+        counted.
+
+        `b p *, b t * -> b (p+t) *`
+        """
+        return self._op("concat", (cache, rows), name, block)
+
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:

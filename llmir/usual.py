@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from . import convert
@@ -10,6 +11,7 @@ from .errors import HardwareError
 
 if TYPE_CHECKING:
     from .hw import Engine
+    from .pipeline import Pass
 
 
 def pipeline_of(engine: str | None = None) -> str:
@@ -18,7 +20,7 @@ def pipeline_of(engine: str | None = None) -> str:
     HardwareError for an unknown engine.
 
     >>> pipeline_of("hf-transformers"), pipeline_of("vllm@0.6")
-    ('fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce')
+    ('concat-caches,fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce')
     """
     from . import hw
 
@@ -31,6 +33,15 @@ def _said(engine: Engine | None) -> str:
 
     known = engine.section(Pipelines) if engine else None
     return known.of(engine).pipeline if known and engine else DEFAULT_PIPELINE
+
+
+def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
+    """The pass by which an engine brings tokens to experts, where its ranks have tokens of their own."""
+    from .hw.sections.dispatch import Dispatch
+    from .passes.dispatch import DispatchBy
+
+    said = engine.section(Dispatch) if engine and gcd(dp, ep) > 1 else None
+    return [DispatchBy(said.by)] if said else []
 
 
 def priced_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:

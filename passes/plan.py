@@ -114,26 +114,43 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
         axes, type = source.op.axes, source.results[0]
         for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
-            if isinstance(size, int) and size % split and axis != "vocab":
+            if (
+                isinstance(size, int)
+                and size % split
+                and axis != "vocab"
+                and (axis != "expert" or size < split)
+            ):
                 name = "ep" if axis == "expert" else "dp·tp/ep" if "expert" in axes else "tp"
                 raise PassError(_refused(axis, size, name, split, program, degrees))
 
 
 def padded(program: Program, plan: Plan) -> Iterator[str]:
-    """What to say of vocabularies that their ranks do not divide: all but the last hold pieces of one size.
+    """What to say of vocabularies and experts that their ranks do not divide: costs are of the longest piece.
 
-    Engines pad the table, so that the last has rows of zeros; its piece is as long here where costs count.
+    Engines pad the table, so that the last rank has rows of zeros. Of experts some ranks have one less.
     """
-    ways = plan.mesh.size(plan.axes["vocab"])
-    sizes = {n for source in _sources(program) for axis, n in _sizes(source) if axis == "vocab" and n % ways}
-    for size in sorted(sizes):
+
+    def uneven(wanted: str) -> tuple[int, list[int]]:
+        ways = plan.mesh.size(plan.axes[wanted])
+        found = {
+            n for source in _sources(program) for axis, n in _sizes(source) if axis == wanted and n % ways
+        }
+        return ways, sorted(found)
+
+    ways, sizes = uneven("vocab")
+    for size in sizes:
         yield f"vocabulary of {size:,} padded to {-(-size // ways) * ways:,}, to be split {ways} ways"
+    ways, sizes = uneven("expert")
+    for size in sizes:
+        yield f"{size} experts on {ways} ranks: {size // ways} or {size // ways + 1} each"
 
 
 def _refused(axis: str, size: int, name: str, split: int, program: Program, degrees: Parallelism) -> str:
     head = f"shard: axis '{axis}' is {size} and cannot be split {split} ways over mesh axis '{name}'"
     if name == "ep":
-        return f"{head}; {_allowed(gcd(size, degrees.dp * degrees.tp))}"
+        ranks = degrees.dp * degrees.tp
+        fit = ", ".join(str(d) for d in range(1, size + 1) if ranks % d == 0)
+        return f"{head}; allowed are {fit}"
     works = ", ".join(str(n) for n in range(1, 129) if _divides(program, n))
     return f"{head}; tp can be {works}"
 

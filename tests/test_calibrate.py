@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llmir
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
@@ -195,6 +196,22 @@ def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Pa
     assert (fitted.rows, fitted.origin) == (240, "ours-1.0, measured by test")
     assert fitted.parameters["launch_us"] == pytest.approx(5, rel=0.1)
     assert device.memory_Bps == hw.load("h100-sxm").memory_Bps
+
+
+def test_each_parameter_is_shown_with_its_least_and_most_over_the_folds(run: Run, tmp_path: Path) -> None:
+    """What the rows tell is the same in all five."""
+    pytest.importorskip("scipy")
+    made = Gemm(rate=0.7, bandwidth=0.7, launch_us=5, split_us=20)
+    found = llmir.calibrate(written(tmp_path / "rows", made), family="gemm")
+    spreads = {row["parameter"]: row for row in found.spreads}
+    assert [*spreads] == [p.name for p in parameters(Gemm)]
+    for row in spreads.values():
+        assert row["low"] <= row["high"]
+    launch = spreads["launch_us"]
+    assert (launch["low"], launch["high"]) == pytest.approx((5, 5), rel=0.1)
+    ran = run("calibrate", "--from", "rows", "--family", "gemm")
+    assert "least and most of fits that leave a fifth of the groups out" in ran.out
+    assert "launch_us" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
+from llmir.backends.analysis.conserve import conservation
+from llmir.backends.interpret import interpret
 from llmir.routing import Chance, Even
 from llmir.routing.maximum import excess
+from llmir.text import print_program
+
+from .test_dispatch import weights
+from .test_text import TINY_MOE
 
 # Ranks, experts, how many a token chooses: of DeepSeek-V3, Qwen3, Mixtral, Llama-4, with few and many ranks.
 LAYERS = [(2, 8, 2), (8, 8, 2), (8, 64, 6), (8, 128, 8), (16, 128, 1), (32, 256, 8), (64, 256, 8)]
@@ -107,3 +113,55 @@ def test_a_program_that_says_nothing_is_priced_by_chance(over: str) -> None:
     assert rows > 64
     assert flops["chance"] * 64 == flops["even"] * rows
     assert step["chance"].time_s > step["even"].time_s
+
+
+@pytest.mark.parametrize(
+    ("ranks", "experts", "chosen"), [(64, 160, 6), (8, 60, 4), (3, 128, 8), (48, 256, 8)]
+)
+@pytest.mark.parametrize("tokens", [16, 256])
+def test_ranks_with_an_expert_more_are_the_busiest(
+    ranks: int, experts: int, chosen: int, tokens: int
+) -> None:
+    """Where ranks do not divide the experts; all count as full, so that it is a little too much."""
+    rng = np.random.default_rng(13)
+    where = np.sort(np.arange(experts) % ranks)
+    rows = []
+    for _ in range(200):
+        choice = rng.random((tokens, experts)).argpartition(chosen - 1, axis=1)[:, :chosen]
+        rows.append(np.bincount(where[choice].ravel(), minlength=ranks).max())
+    mine, expected = Chance().busiest(ranks, chosen, tokens, experts), np.mean(rows)
+    assert expected * 0.98 <= mine <= expected * 1.12 + 1
+    held = -(-experts // ranks)
+    share = held * (1 - (1 - chosen / experts) ** tokens)
+    assert share - 1e-9 <= Chance().distinct(held, chosen, tokens, experts) <= held
+
+
+def test_weights_of_the_fullest_rank_are_counted() -> None:
+    """Of 128 experts on 3 ranks 42 or 43 each; parameters are the model's."""
+    program = llmir.load("qwen3-30b-a3b")
+    even, uneven = (llmir.run(program, f"shard{{dp={n}, ep={n}}}") for n in (8, 3))
+    held = {
+        n: p["layer"].type(p["layer"]["gate_proj.weight"].values[0]).local(p.mesh).shape[0]
+        for n, p in ((8, even), (3, uneven))
+    }
+    assert held == {8: 16, 3: 43}
+    assert "128 experts on 3 ranks: 42 or 43 each" in uneven.notes
+    assert uneven.parameters == program.parameters
+
+
+@pytest.mark.parametrize("over", ["tp=4, ep=4", "dp=4, ep=4", "dp=2, tp=2, ep=4"])
+@pytest.mark.parametrize("form", ["", ",dispatch{by=ranks}", ",dispatch{by=gather}"])
+def test_uneven_experts_mean_the_same(over: str, form: str) -> None:
+    config = {
+        **TINY_MOE,
+        **{"num_experts": 5, "mlp_only_layers": [], "num_hidden_layers": 1, "num_key_value_heads": 4},
+    }
+    plain, tokens = llmir.load(config), np.arange(12).reshape(4, 3)
+    (expected,), _ = interpret(plain, {"tokens": tokens}, weights)
+    if form and "dp" not in over:
+        return
+    sharded = llmir.run(plain, f"fuse-attention,fuse,shard{{{over}}}{form}")
+    (found,), _ = interpret(sharded, {"tokens": tokens}, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert llmir.parse_program(print_program(sharded)) == sharded
+    assert conservation(llmir.run(plain, "fuse-attention,fuse"), sharded, batch=8, new=4).problems == ()

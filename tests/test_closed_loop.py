@@ -148,7 +148,8 @@ def test_json_and_tables_have_both_answers(run: Run) -> None:
     sizes = ["--prompt", "1000", "--generate", "200", "--concurrency", "16", "--max-tpot", "50"]
     asked = ["analyze", "qwen3-4b", "--hw", "h100", *sizes]
     serving = json.loads(run(*asked, "--format", "json").out)["serving"]
-    loop = served(built(), 16, max_tpot_s=0.05).loop
+    program = llmir.run(llmir.load("qwen3-4b"), llmir.pipeline_of("vllm"))
+    loop = served(program, 16, max_tpot_s=0.05).loop
     keys = ("concurrency", "ttft_s", "tpot_s", "output_tokens_per_s", "max_in_flight")
     assert {key: serving[key] for key in keys} == {key: getattr(loop, key) for key in keys}
     shown = run(*asked)

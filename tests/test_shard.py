@@ -254,8 +254,8 @@ def test_bytes_of_a_rank_never_rise_with_tp(name: str) -> None:
         ("qwen3-30b-a3b", "tp=4, ep=3", "ep 3 does not divide the 4 ranks of dp·tp; allowed are 1, 2, 4"),
         (
             "qwen3-30b-a3b",
-            "dp=3, ep=3",
-            "axis 'expert' is 128 and cannot be split 3 ways over mesh axis 'ep'; allowed are 1",
+            "dp=192, ep=192",
+            "axis 'expert' is 128 and cannot be split 192 ways over mesh axis 'ep'; allowed are 1, 2",
         ),
         ("qwen2.5-0.5b", "tp=4", "axis 'heads' is 14 and cannot be split 4 ways"),
         ("llama3.1-8b", "tp=0", "shard: tp: expected an integer from 1 to 1,048,576, got 0"),

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 @options.memory
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
-@click.option("--max-tpot", type=Number("MS"), help="Exit 1 if a later token takes longer (mean, ms).")
+@click.option(
+    "--max-tpot",
+    type=Number("MS"),
+    help="Exit 1 if a later token takes longer (mean, ms); with --concurrency also how many users may be.",
+)
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def analyze(**given: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, LlmirError, ParseError
@@ -163,24 +162,18 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
 
 def _dispatch(given: Mapping[str, Any]) -> list[Pass]:
     """The pass by which tokens go to experts as `--dispatch` asks for, or as the engine does by itself."""
-    from llmir.passes.dispatch import DispatchBy
-
-    by = given.get("dispatch")
-    if by is None and gcd(given["dp"], given["ep"]) > 1 and "engine" in given:
-        by = _usual_dispatch(given)
-    return [] if by is None else [DispatchBy(by)]
-
-
-def _usual_dispatch(given: Mapping[str, Any]) -> str | None:
-    """That of the engine whose kernels are priced; None where it is none, or is not known to have one."""
     from llmir.backends.cost import model
     from llmir.hw import load
-    from llmir.hw.sections.dispatch import Dispatch
+    from llmir.passes.dispatch import DispatchBy
+    from llmir.usual import dispatch_of
 
+    if given.get("dispatch") is not None:
+        return [DispatchBy(given["dispatch"])]
+    if min(given["dp"], given["ep"]) == 1 or "engine" not in given:
+        return []
     device = load(given["cluster"] or given["hw"] or "h100-sxm")
-    engine = getattr(model(device, given["cost"], given["engine"], given["efficiency"]), "runs", None)
-    said = engine.section(Dispatch) if engine else None
-    return said.by if said else None
+    priced = model(device, given["cost"], given["engine"], given["efficiency"])
+    return dispatch_of(getattr(priced, "runs", None), given["dp"], given["ep"])
 
 
 def _slices(given: Mapping[str, Any]) -> list[Pass]:

@@ -194,11 +194,11 @@ class GroupedLinear(Op):
 
     def routed(self, rows: Tensor, weight: Tensor) -> Size:
         """The rows of all ranks that share the experts, of which one has `rows`."""
-        return together(rows.shape[0], self.experts // self._held(weight))
+        return together(rows.shape[0], -(-self.experts // self._held(weight)))
 
     def _held(self, weight: Tensor) -> int:
         held = weight.shape[0]
-        if not isinstance(held, int) or self.experts % held:
+        if not isinstance(held, int) or not 0 < held <= self.experts:
             raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
         return held
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .law import Law, Number, whole
+from .law import Law, Number, fullest, whole
 from .maximum import excess
 
 
@@ -40,11 +40,12 @@ class Chance(Law):
         """
         if ranks == 1:
             return tokens * chosen
-        share, n = 1 / ranks, np.asarray(tokens, dtype=np.float64)
+        held = fullest(experts, ranks)
+        share, n = held / experts, np.asarray(tokens, dtype=np.float64)
         spread = n * chosen * share * (experts - chosen) / max(experts - 1, 1)  # of independent ranks
         lean = (1 - 2 * share) * (experts - 2 * chosen) / max(experts - 2, 1) / math.sqrt(1 - share)
         rows = n * chosen * share + excess(spread, spread * lean, ranks)
-        return whole(np.clip(rows, np.minimum(n, 1), n * min(chosen, experts // ranks)), tokens)
+        return whole(np.clip(rows, np.minimum(n, 1), n * min(chosen, held)), tokens)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many tokens have an expert on the rank that most have one on, each once; rounded up.
@@ -56,7 +57,7 @@ class Chance(Law):
         """
         if ranks == 1:
             return tokens
-        held, ways = experts // ranks, math.comb(experts, chosen)
+        held, ways = fullest(experts, ranks), math.comb(experts, chosen)
         none, neither = (math.comb(max(experts - n * held, 0), chosen) / ways for n in (1, 2))
         n = np.asarray(tokens, dtype=np.float64)
         spread = none * (1 - none)
@@ -84,6 +85,6 @@ class Chance(Law):
             return -held * (np.expm1 if several else math.expm1)(tokens * miss)
         share = -np.expm1(tokens * miss)
         variance = held * share * (1 - share)
-        touched = held * share + excess(variance, variance * (1 - 2 * share), experts // held)
+        touched = held * share + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
         touched = np.clip(touched, np.minimum(tokens, 1), np.minimum(held, tokens * min(chosen, held)))
         return touched if isinstance(tokens, np.ndarray) else float(touched)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import VerifyError
-from .law import Law, Number, whole
+from .law import Law, Number, fullest, whole
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Even(Law):
         return "rows are dealt out evenly to experts"
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
-        """An equal share, rounded up."""
-        return -(-tokens * chosen // ranks)
+        """An equal share of each expert, rounded up."""
+        held = fullest(experts, ranks)
+        return -(-tokens * chosen * held // experts)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """The copies of a token are dealt to as many ranks as there are copies, or ranks."""
@@ -36,7 +37,7 @@ class Even(Law):
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """An expert for each row, while there are any left."""
-        return _least(self.busiest(experts // held, chosen, tokens, experts), held)
+        return _least(-(-tokens * chosen * held // experts), held)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Groups(Law):
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Of the first rank: its share of what is found, and what all take."""
-        held = min(experts / ranks, experts / 2)
+        held = min(fullest(experts, ranks), experts / 2)
         rows = tokens * chosen * held / experts + tokens * min(chosen / 2, held)
         return whole(np.minimum(rows, tokens * min(chosen, held)), tokens)
 

@@ -25,6 +25,8 @@ _TINY = 1e-12
 class Law(ABC):
     """How the tokens of a step choose `chosen` of `experts` experts each, those of a rank lying together.
 
+    Where ranks do not divide the experts, all count as having as many as the fullest.
+
     Its fields are its parameters; `word(parameters)` is its text, of which `law` makes it again.
     """
 
@@ -52,13 +54,18 @@ class Law(ABC):
 
         Its rows fall to tokens as if each had so many chances as it can have rows there.
         """
-        chances = min(chosen, -(-experts // ranks))
+        chances = min(chosen, fullest(experts, ranks))
         share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens * chances, 1)
         return whole(tokens * (1 - (1 - np.minimum(share, 1)) ** chances), tokens)
 
     def __str__(self) -> str:
         given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
         return f"{self.word}({given})" if given else self.word
+
+
+def fullest(experts: int, ranks: int) -> int:
+    """The experts of a rank that has most of them: where ranks do not divide them, some have one less."""
+    return -(-experts // ranks)
 
 
 def parameter(law: Law, name: str, value: object, most: float) -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .law import Array, Law, Number, parameter, whole
+from .law import Array, Law, Number, fullest, parameter, whole
 
 STEEPEST = 10.0  # past this, loads are alike: the least that there is
 NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
@@ -53,7 +53,7 @@ class PowerLaw(Law):
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Those whose load is half a row or more, and others that get what was rounded away."""
-        rows = self._rows(experts // held, chosen, tokens, experts)
+        rows = self._rows(fullest(experts, held), chosen, tokens, experts)
         widest = np.where(tokens * chosen > experts, np.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
         mean = self._moment(widest, 1) / self._moment(widest, 0)
         half = np.clip(0.5 * held * mean / np.maximum(rows, 1), 1, widest)  # in loads of the least
@@ -62,10 +62,10 @@ class PowerLaw(Law):
         return touched if isinstance(tokens, np.ndarray) else float(touched)
 
     def _rows(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Array:
-        share = np.asarray(tokens * chosen / ranks)
+        held = fullest(experts, ranks)
+        share = np.asarray(tokens * chosen * held / experts)
         if ranks == 1:
             return share
-        held = experts / ranks
         variance = self._variance(np.maximum(WIDEST * tokens, NARROWEST))
         part = np.minimum(variance / held / 9, (_score(ranks) / 2) ** 2)  # beyond, their formula falls again
         above = np.maximum(1 - part + _score(ranks) * np.sqrt(part), 0)

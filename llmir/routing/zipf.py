@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..frozen import read_only
-from .law import Array, Law, Number, parameter, whole
+from .law import Array, Law, Number, fullest, parameter, whole
 from .maximum import excess
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts
@@ -55,19 +55,20 @@ class Zipf(Law):
         if ranks == 1:
             return tokens * chosen
         p = popularity(experts, chosen, self.skew)
-        held = experts // ranks
+        held = fullest(experts, ranks)
+        share = held / experts
         off, noise = p - chosen / experts, p * (1 - p)
         n = np.asarray(tokens, dtype=np.float64)
         second = n * noise.sum() + n**2 * (off**2).sum()
         third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
         hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
-        rows = n * chosen / ranks + excess(second / ranks, third / ranks, ranks)
+        rows = n * chosen * share + excess(second * share, third * share, ranks)
         rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
-        return whole(np.maximum(rows, n * chosen / ranks), tokens)
+        return whole(np.maximum(rows, n * chosen * share), tokens)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
-        others = min(chosen, experts // ranks) - 1
+        others = min(chosen, fullest(experts, ranks)) - 1
         if ranks == 1 or others == 0:
             return whole(np.minimum(self.busiest(ranks, chosen, tokens, experts), tokens), tokens)
         share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens, 1)
@@ -92,7 +93,7 @@ class Zipf(Law):
         if held < experts:
             share = touched / experts
             variance = held * share * (1 - share)
-            mean = mean + excess(variance, variance * (1 - 2 * share), experts // held)
+            mean = mean + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
             mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
         return mean if isinstance(mean, np.ndarray) else float(mean)
 

@@ -119,24 +119,35 @@ class Gemm(Kernel):
         step = longer(2 * rows * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
         across = np.ceil(n / columns) * (batch * share)
         even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
-        memory = self.memory(device, shape)
-
-        def cut(splits: Array) -> Number:
-            lost = np.minimum(np.ceil(whole * splits) - even * splits, 1)
-            waves = np.maximum(even * splits + self.tail * lost, 1)
-            depth = np.ceil(k / K_STEP / splits) * K_STEP
-            return (waves * (step * depth + store + self.tile_s)).min(axis=-rank - 1)
-
-        uncut = self.beside(cut(np.ones(())), memory)
-        sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
-        split = np.array(self.splits[1:], dtype=float).reshape(-1, *(1,) * rank)
-        gather = self.split_us * 1e-6 + split * sums
-        # No cut saves a step of work.
-        least = self.beside((even * step * k).min(axis=0), memory)
-        if not split.size or np.all(least + gather[0] > uncut * (1 + 1e-9)):
+        memory = np.asarray(self.memory(device, shape))
+        uncut = self.beside(self.tiled(1, even, whole, step, store, k), memory)
+        if len(self.splits) == 1:
             return np.asarray(uncut)
-        tiles = cut(split[:, None])
-        return np.asarray(np.minimum(uncut, (self.beside(tiles, memory) + gather).min(axis=0)))
+        sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
+        gather = self.split_us * 1e-6
+        # No cut saves a step of work.
+        least = self.beside((even * step * k).min(axis=0), memory) + gather + self.splits[1] * sums
+        gains = least <= uncut * (1 + 1e-9)
+        if not np.any(gains):
+            return np.asarray(uncut)
+        found = np.array(np.broadcast_to(uncut, gains.shape))
+        even, whole, step, store = (
+            np.broadcast_to(v, (len(rows), *gains.shape))[:, gains] for v in (even, whole, step, store)
+        )
+        k, memory, sums = (np.broadcast_to(v, gains.shape)[gains] for v in (k, memory, sums))
+        split = np.array(self.splits[1:], dtype=float).reshape(-1, 1, 1)
+        tiles = (
+            self.beside(self.tiled(split, even, whole, step, store, k), memory) + gather + split[:, 0] * sums
+        )
+        found[gains] = np.minimum(found[gains], tiles.min(axis=0))
+        return found
+
+    def tiled(self, split: Number, even: Array, whole: Array, step: Array, store: Array, k: Array) -> Array:
+        """Seconds of all tiles, of the fastest height and width, where k is cut into so many pieces."""
+        lost = np.minimum(np.ceil(whole * split) - even * split, 1)
+        waves = np.maximum(even * split + self.tail * lost, 1)
+        depth = np.ceil(k / K_STEP / split) * K_STEP
+        return np.asarray((waves * (step * depth + store + self.tile_s)).min(axis=-even.ndim))
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""

@@ -110,6 +110,12 @@ def rope(row: Row) -> Call:
     return Call(FAMILIES, streamed(row, batch * tokens), doubt=OTHERS)
 
 
+@prices("concat")
+def concat(row: Row) -> Call:
+    """All rows of the cache."""
+    return Call(FAMILIES, streamed(row, rows_of(row.shape)), doubt=OTHERS)
+
+
 @prices("append")
 def append(row: Row) -> Call:
     """Of the new rows alone; the result is the whole cache."""

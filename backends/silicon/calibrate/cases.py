@@ -72,12 +72,24 @@ class Case:
         return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
 
     @cached_property
+    def folds(self) -> tuple[tuple[Array, Mapping[str, Kernel]], ...]:
+        """The rows of some groups and kernels that saw none of these, for all groups in turn."""
+        return tuple((judged, self.take(seen).kernels) for seen, judged in group_folds(self.groups))
+
+    @cached_property
     def errors(self) -> Errors:
         """Errors of each row by a fit that saw none of its group."""
         found = np.empty(len(self.seconds))
-        for seen, judged in group_folds(self.groups):
-            found[judged] = self.take(judged).predicted(self.take(seen).kernels)
+        for judged, kernels in self.folds:
+            found[judged] = self.take(judged).predicted(kernels)
         return errors(found, self.seconds)
+
+    def spread(self, family: str) -> dict[str, tuple[float, float, float]]:
+        """Each parameter of a family: as fitted to all rows, and the least and most that a fold found."""
+        values = [vars(kernels[family]) for _, kernels in self.folds]
+        every = {name: [float(one[name]) for one in values] for name in values[0]}
+        own = vars(self.kernels[family])
+        return {name: (float(own[name]), min(of), max(of)) for name, of in every.items()}
 
     @property
     def ideal_errors(self) -> Errors:

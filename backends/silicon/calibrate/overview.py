@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from llmir.backends.cost.kernels import Host, parameters
@@ -11,6 +12,7 @@ from llmir.hw.calibration import digits
 
 from .refit import Refit
 
+SPREAD = "parameters, their least and most"
 ERRORS = ("mape", "median", "bias", "p90")
 
 
@@ -19,7 +21,7 @@ def shown(found: Refit) -> Any:
     """Rows of kernels, and of the hosts that were fitted with them or alone."""
     kernels, hosts = found.kernels, found.hosts
     tables = [
-        *([_kernels(kernels)] if kernels else []),
+        *([_kernels(kernels), _spreads(found.spreads)] if kernels else []),
         *([_hosts(hosts), _runs(found.runs)] if hosts else []),
     ]
     return table.stack(*(part for each in tables for part in (each, "")))
@@ -42,6 +44,20 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> Any:
         table.add(shown, (*about, *_percents(row, *ERRORS, "ideal_mape")))
     legend = "errors on shapes left out of the fit; ideal: the mean error of the roofline"
     return Group(shown, "", legend)
+
+
+def _spreads(rows: Sequence[Mapping[str, Any]]) -> Any:
+    from rich.console import Group
+
+    shown = table.columns(("device", "engine", "family", SPREAD), (), (SPREAD,))
+    for about, some in groupby(rows, lambda row: (row["device"], row["engine"], row["family"])):
+        table.add(shown, (*about, ", ".join(map(_spread, some))))
+    return Group(shown, "", "least and most of fits that leave a fifth of the groups out")
+
+
+def _spread(row: Mapping[str, Any]) -> str:
+    value, low, high = (digits(row[name]) for name in ("value", "low", "high"))
+    return f"{row['parameter']} {value}" + (f" ({low} to {high})" if low != high else "")
 
 
 LEFT = ("mape", "median", "bias", "model_mape", "model_median", "tp_mape", "tp_median")

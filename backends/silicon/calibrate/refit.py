@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -34,10 +34,12 @@ class Refit(Immutable, Shown):
     """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
 
     `runs` has those of hosts by device and tp.
-    `device` is the one that was asked for, as it was named; `whole`, whether all there is was fitted.
+    `spreads` has a row for each parameter: its value, and the least and the most of fits without a fifth of
+    the groups. `device` is the one that was asked for, as it was named; `whole`, whether all was fitted.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
+    spreads: tuple[Mapping[str, Any], ...]
     hosts: tuple[Mapping[str, Any], ...]
     runs: tuple[Mapping[str, Any], ...]
     _cases: Sequence[Case]
@@ -57,6 +59,7 @@ class Refit(Immutable, Shown):
     ) -> None:
         vars(self).update(
             kernels=tuple(FrozenDict(case.row) for case in cases),
+            spreads=tuple(FrozenDict(row) for case in cases for row in _spreads(case)),
             hosts=tuple(FrozenDict(host.row) for host in hosts),
             runs=tuple(FrozenDict(row) for host in hosts for row in host.rows),
             _cases=tuple(cases),
@@ -85,6 +88,13 @@ class Refit(Immutable, Shown):
         (device,) = _alone(devices, target, "device", [d.name for d in devices])
         base = self._machines.base(device, self._device or device.name, target)
         return {target: f"extend: {base}\n{block(self._cases)}"}
+
+
+def _spreads(case: Case) -> Iterator[dict[str, Any]]:
+    of = {"device": case.device.name, "engine": case.engine}
+    for family in case.families:
+        for name, (value, low, high) in case.spread(family).items():
+            yield {**of, "family": family, "parameter": name, "value": value, "low": low, "high": high}
 
 
 def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> Sequence[T]:

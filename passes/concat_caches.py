@@ -1,0 +1,36 @@
+"""concat-caches: caches are copied whole to grow by a token, as eager transformers does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.graph import Program, Value
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _append(p: Any, cache: Value, rows: Value) -> Any:
+    return p.append(cache, rows, label="append")
+
+
+def _concat(b: Builder, match: Match, cache: Value, rows: Value) -> Any:
+    append = match["append"]
+    return b.concat(cache, rows, block=append.op.block, name=append.name)
+
+
+@dataclass(frozen=True)
+class ConcatCaches(Pass):
+    """Each cache is read and written whole in every step, to make room for its new rows.
+
+    So does transformers' DynamicCache (`torch.cat`, transformers/cache_utils.py).
+    """
+
+    name: ClassVar[str] = "concat-caches"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once; what a fused kernel appends stays in place."""
+        return rewrite_graphs(program, (Rule("concat", _append, _concat),))
