@@ -1609,9 +1609,13 @@ class OpMethods:
         """
         return self._op("xielu", (x, positive, negative), name, block)
 
-    def zeros(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+    def zeros(
+        self, x: Value, /, *, over: tuple[str, ...] = (), name: str = "", block: str | None = None
+    ) -> Value:
         """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+
+        They may be a partial sum over the mesh axes `over`.
 
         `* -> *`
         """
-        return self._op("zeros", (x,), name, block)
+        return self._op("zeros", (x,), name, block, over=over)

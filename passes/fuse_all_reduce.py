@@ -11,6 +11,8 @@ from llmir.graph import Program, Value
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule
 
+from .dce import DeadCode
+from .defer import deferred
 from .fuse_attention import rewrite_graphs
 
 
@@ -33,8 +35,8 @@ RULES = (Rule("all-reduce-norm", _sum_norm, _summed_norm),)
 class FuseAllReduce(Pass):
     """An all_reduce, the residual add and the norm that follow it in one kernel; after `fuse` and `shard`.
 
-    FlashInfer, vLLM and TensorRT-LLM have such a kernel. The sum at the end of a layer stays as it is: the
-    norm that follows it is in the next one.
+    FlashInfer, vLLM and TensorRT-LLM have such a kernel. Layers that `rotate` made end in partial sums, which
+    the next one adds up beside its first norm.
     """
 
     name: ClassVar[str] = "fuse-all-reduce"
@@ -43,4 +45,4 @@ class FuseAllReduce(Pass):
         """Rewrite each graph once; PassError where ranks have no sum to share."""
         if program.mesh.devices == 1:
             raise PassError(f"fuse-all-reduce: {program.name} runs on one rank; shard it first")
-        return rewrite_graphs(program, RULES)
+        return rewrite_graphs(DeadCode()(deferred(program)), RULES)

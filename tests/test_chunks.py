@@ -158,6 +158,6 @@ def test_prompts_that_are_read_as_a_whole(
     """An option that could not act is refused by name."""
     whole = llmir.run(llmir.load(model), [passes] if passes else [])
     (name,) = option
-    says = f"^{name}: 16.*{'read as a whole' if name == 'concurrency' else why}|^cached: expected fewer"
+    says = f"^{name}: 16.*{'is not modelled' if name == 'concurrency' else why}|^cached: expected fewer"
     with pytest.raises(InputError, match=says):
         llmir.workload(whole, "h100", **sizes, **option)

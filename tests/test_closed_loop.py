@@ -110,6 +110,31 @@ def test_prompts_fill_what_a_budget_leaves() -> None:
     )
 
 
+@pytest.mark.parametrize("budget", [8, 64, 512])
+@pytest.mark.parametrize("prompt", [1, 500, 4000])
+def test_full_steps_are_full_whoever_waits(prompt: int, budget: int) -> None:
+    """Requests that wait for their prompt take no token of a step: only those that decode do."""
+    later = 40
+    loop = served(built(), 600, prompt, later + 1, chunk=budget).loop
+    most = budget * later / (prompt + later)  # decodes and the prompts that come for them fill the budget
+    assert loop.state.decoding <= most * 1.01 + 1
+    if loop.in_flight > 2 * most + 2:
+        assert loop.state.decoding >= 0.9 * most - 1
+
+
+def test_no_more_decode_than_there_are() -> None:
+    loop = served(built("shard{dp=3}"), 8).loop
+    assert loop.terms[0].what == "a step that decodes 8"
+
+
+def test_an_engine_of_whole_batches_serves_them_one_after_another() -> None:
+    """`generate` of transformers reads all prompts, and all are done at once."""
+    service = served(built(), 8, engine="hf-transformers")
+    assert service.loop.tpot_s == pytest.approx(service.tpot_s)
+    assert service.loop.ttft_s == pytest.approx(service.ttft_s)
+    assert service.loop.max_in_flight == service.max_batch
+
+
 def test_data_parallel_ranks_are_servers_of_their_own() -> None:
     one = served(built(), 8, cost="ideal").loop
     four = served(built("shard{dp=4}"), 32, cost="ideal").loop
@@ -172,7 +197,7 @@ def test_json_and_tables_have_both_answers(run: Run) -> None:
     [
         ({"concurrency": 0}, "concurrency: expected an integer from 1"),
         ({"concurrency": 4, "batch": 4}, "concurrency: 4 requests; leave batch out"),
-        ({"concurrency": 64, "chunk": 64}, "chunk: 64 tokens a step are too few, 64 sequences"),
+        ({"concurrency": 4, "chunk": 512, "max_batched_tokens": 256}, "chunk: 512 tokens of a step are"),
         ({"max_tpot_s": 0.1}, "max_tpot_s: 0.1; it limits concurrency"),
         ({"concurrency": 4, "max_tpot_s": 0.0}, "max_tpot_s: expected a number above 0"),
         (

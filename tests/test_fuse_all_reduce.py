@@ -21,6 +21,9 @@ FUSED = "rotate,fuse-attention,fuse,shard{tp=2}"
         ("llama3.2-1b", "shard{tp=2, dp=2}"),
         ("gemma-3-1b", "shard{tp=2}"),
         ("qwen3-30b-a3b", "shard{tp=4, ep=4}"),
+        ("deepseek-v2-lite-16b", "shard{tp=2}"),  # dense layers, then sparse ones
+        ("qwen3-next-80b-a3b", "shard{tp=2}"),  # of two kinds in a period
+        ("llama3.2-1b", "stages{pp=2},shard{tp=2}"),
     ],
 )
 @pytest.mark.parametrize("first", ["", "rotate,"])
@@ -58,6 +61,10 @@ def test_it_sends_as_much_moves_less_and_is_never_slower(device: str, tp: int) -
 def test_each_layer_has_one() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"{FUSED},fuse-all-reduce")
     ops = [n.name for n in program["layer"].nodes if n.op.joins]
+    assert ops == ["all_reduce_add_input_norm", "all_reduce_add_post_norm"]
+    assert [n.name for n in program["main"].nodes if n.op.joins][:-1] == ["all_reduce_add_final_norm"]
+    unturned = llmir.run(llmir.load("llama3.1-8b"), f"{FUSED.removeprefix('rotate,')},fuse-all-reduce")
+    ops = [n.name for n in unturned["layer"].nodes if n.op.joins]
     assert ops == ["all_reduce_add_post_norm", "all_reduce_down_proj"]
     found = step(program, "h100-sxm", 8, 1)
     (op,) = (op for op in found.ops if op.name == "layer.all_reduce_add_post_norm")

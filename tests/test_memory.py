@@ -164,6 +164,29 @@ def test_without_an_engine_all_requests_are_read_in_one_step() -> None:
     assert job.memory.max_requests == job.max_batch
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "hf-transformers"])
+def test_what_is_missing_is_said(run: Run, engine: str) -> None:
+    said = run("explain", "llama3.1-70b", "memory", "--engine", engine).out
+    of = memory(built("llama3.1-70b"), engine=engine)
+    held = of.weight_bytes + (of.rule != "static") * (of.activation_bytes + of.overhead_bytes)
+    assert of.usable_bytes <= of.physical_bytes
+    assert f"nothing is left, {(held - of.usable_bytes) / 2**30:.2f} are missing" in " ".join(said.split())
+
+
+def test_requests_that_are_no_quotient_of_tokens_say_why(run: Run) -> None:
+    why = "by what windows and states keep"
+    for model, unlike in (("llama3.1-8b", False), ("gemma-3-12b", True), ("qwen3-next-80b-a3b", True)):
+        said = run("explain", model, "memory", "--hw", "h200", "--tp", "2").out
+        assert (why in " ".join(said.split())) is unlike
+
+
+def test_a_limit_of_sequences_is_no_lack_of_memory(run: Run) -> None:
+    said = run("analyze", "llama3.1-8b", "--batch", "8", "--max-num-seqs", "1", "--require-fit")
+    assert said.code == 1
+    assert "NO, 1 of 8 requests may run at once" in " ".join(said.out.split())
+    assert "--require-fit: 1 of 8 requests may run at once" in said.err
+
+
 def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):

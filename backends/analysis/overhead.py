@@ -41,12 +41,11 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
     added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
     kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
     alone = float(whole - sum(added))
-    cpu = f"{host.step_us:g} µs, and {host.sequence_us:g} µs for each of {report.at(B):,} sequences"
+    cpu = f"{host.step_us:,.0f} µs + {report.at(B):,} × {host.sequence_us:.3g} µs a sequence"
+    hidden = f"{100 * host.hidden:.3g}%" if host.hidden > 0.0005 else "nothing"
     return (
         Term("ops alone", f"{kernels:,} kernels, each with its launch", alone),
-        Term(
-            "in a graph", f"that hides {100 * host.hidden:g}% of each launch", alone + float(added.hidden_s)
-        ),
+        Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
         Term(
             "as launched",
             f"by the CPU, {host.kernel_us:g} µs a kernel",
@@ -66,7 +65,7 @@ def _late(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[T
     if not counts:
         return ()
     calls = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(counts.items()))
-    return (Term("ranks together", f"{calls}, to which each is {skew_us:g} µs late", time_s),)
+    return (Term("ranks together", f"{calls}, each is {skew_us:.3g} µs late", time_s),)
 
 
 def _bubble(report: Report, row: OpCost) -> tuple[Term, ...]:

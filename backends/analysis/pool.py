@@ -58,7 +58,7 @@ def _static(physical: float, share: float, weights: float, activations: float, o
 
 def _free(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
     held = weights + activations + overhead
-    return held + share * (physical - held), held
+    return min(physical, held + share * (physical - held)), held
 
 
 # Of physical bytes, a share of them, and what weights, activations and overhead take.

@@ -97,6 +97,9 @@ class Workload(Record, Result):
             asked = f"prompt and answer have {longest:,} tokens"
             raise InputError(f"max_model_len: {self.max_model_len:,}, and {asked}")
         limits = {"max_num_seqs": self.max_num_seqs, "max_batched_tokens": self.max_batched_tokens}
+        if self.chunk and self.max_batched_tokens and self.chunk > self.max_batched_tokens:
+            asked = f"more than the {self.max_batched_tokens:,} of max_batched_tokens"
+            raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
         if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
             raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
         if self.capacity_bytes <= 0:

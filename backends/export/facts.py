@@ -220,7 +220,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
 def memory(w: Workload) -> list[tuple[str, str]]:
     """Whether a workload fits, and how much would."""
     limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
-    verdict = "yes" if w.fits else "NO"
+    verdict = "yes" if w.fits else "NO" + (f", {over}" if (over := too_many(w)) else "")
     return [
         ("fits", f"{verdict}, peak {units.bytes(w.peak_bytes(w.batch))} of {limit}"),
         *([("KV capacity", capacity(w.memory))] if w.pool else []),
@@ -228,10 +228,17 @@ def memory(w: Workload) -> list[tuple[str, str]]:
     ]
 
 
+def too_many(w: Workload) -> str:
+    """That the engine runs fewer sequences at once, whatever their memory; nothing if it does not."""
+    most = w.pool.at_once if w.pool else w.batch
+    return f"{most:,} of {w.batch:,} requests may run at once" if w.batch > most else ""
+
+
 def _chunked(w: Workload) -> str:
     """In how many steps prompts are read, if in more than one."""
     steps = sum(chunk.steps for chunk in w.chunks)
-    return f", in {steps:,} steps of {w.chunk:,} tokens at most" if w.chunk and steps > 1 else ""
+    tokens = "1 token" if w.chunk == 1 else f"{w.chunk or 0:,} tokens"
+    return f", in {steps:,} steps of {tokens} at most" if w.chunk and steps > 1 else ""
 
 
 def capacity(of: MemorySum) -> str:

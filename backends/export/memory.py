@@ -52,7 +52,7 @@ def lines(of: MemorySum) -> list[tuple[str, str, str]]:
         ("weights", _gib(of.weight_bytes), ""),
         ("activations", _gib(of.activation_bytes), of.fullest + aside),
         *([("overhead", _gib(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
-        ("KV cache", _gib(of.kv_bytes), "the rest"),
+        ("KV cache", _gib(of.kv_bytes), _rest(of)),
         ("", "", f"{tokens}{_blocks(of)}"),
         ("", "", f"{requests(of)}{limits}"),
     ]
@@ -60,7 +60,24 @@ def lines(of: MemorySum) -> list[tuple[str, str, str]]:
 
 def requests(of: MemorySum) -> str:
     """`192 requests of 2,303 tokens at once`."""
-    return f"{of.max_requests:,} requests of {of.request_tokens:,} tokens at once"
+    tokens = "1 token" if of.request_tokens == 1 else f"{of.request_tokens:,} tokens"
+    return f"{of.max_requests:,} requests of {tokens} at once{_unlike(of)}"
+
+
+def _rest(of: MemorySum) -> str:
+    """What is left for caches, or how much is missing."""
+    held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
+    missing = held - of.usable_bytes
+    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
+
+
+def _unlike(of: MemorySum) -> str:
+    """Why there are not as many requests as tokens of cache divided by their length."""
+    if not of.engine:
+        return ", all read in one step"
+    each = -(-of.request_tokens // of.block) * of.block
+    alike = of.kv_tokens is None or abs(of.max_requests - of.kv_tokens // each) <= 1 + of.max_requests // 50
+    return "" if alike else ", by what windows and states keep"
 
 
 def _blocks(of: MemorySum) -> str:

@@ -20,8 +20,7 @@ import numpy as np
 from llmir.backends.analysis.chunks import Chunk, chunks
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.serving.loop import in_flight
-from llmir.errors import InputError
+from llmir.backends.serving.loop import fitting, in_flight
 from llmir.frozen import Record
 from llmir.hw.sections.scheduler import Scheduler
 
@@ -87,7 +86,9 @@ class ClosedLoop(Record):
 
     @cached_property
     def max_in_flight(self) -> int:
-        """How many requests memory holds at once, of all ages."""
+        """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
+        if self.chunk is None and not self.scheduler.mixes:
+            return fitting(self.job, 0)[0]
         return in_flight(self.job, self.chunk)
 
     @property
@@ -269,7 +270,7 @@ class ClosedLoop(Record):
         decoding = _root(excess, users)
         if room:
             decoding = min(decoding, room * later / new)
-        whole = max(1, round(decoding)) * self.lanes
+        whole = min(max(1, round(decoding)) * self.lanes, self.in_flight)
         decode, more = (float(np.sum(part)) for part in seconds(np.array([whole])))
         part = share(decoding)
         turns = (Turn(whole, (), 1 - part, decode), Turn(whole, steps, part, decode + more))
@@ -277,15 +278,14 @@ class ClosedLoop(Record):
         return State(decoding * self.lanes, answer, turns)
 
     def _room(self, users: float) -> int | None:
-        """Tokens of prompts in a step beside decodes; InputError if these leave none."""
+        """Tokens of prompts in a step beside decodes; None without a budget.
+
+        No more requests of a lane decode than prompts can come for: n · P / (G − 1) = budget − n.
+        """
         if self.chunk is None:
             return None
-        room = self.chunk - math.ceil(users)
-        if room < 1:
-            each = "of them on each rank " if self.lanes > 1 else ""
-            facts = f"{math.ceil(users):,} sequences {each}take a token each, and leave none for prompts"
-            raise InputError(f"chunk: {self.chunk:,} tokens a step are too few, {facts}")
-        return room
+        later, new = self.job.generate - 1, self.job.length - self.job.cached
+        return self.chunk - min(math.ceil(users), self.chunk * later // (later + new))
 
     def _points(self) -> Any:
         """Counts of sequences at which steps are priced."""

@@ -28,7 +28,8 @@ def fitting(one: Workload, batch: int) -> tuple[int, int]:
     """
     whole = replace(one, memory_utilization=1.0, reserve_bytes=0)
     if not one.max_batch:
-        raise InputError(f"does not fit: not even one sequence on {one.program.devices} × {one.device.name}")
+        where = f"{one.program.devices} × {one.device.name}"
+        raise InputError(f"does not fit: not even one request of {one.program.name} on {where}")
     held = one.max_batch, whole.max_batch
     return (min(batch, held[0]), min(batch, held[1])) if batch else held
 

@@ -38,9 +38,8 @@ class Service(Workload):
         super().__post_init__()
         name = self.program.name
         if self.program.patches or self.program.image_tokens or "prompt" in self.program.facts:
-            raise InputError(
-                f"concurrency: {self.batch:,}; prompts of {name} are read as a whole or have images"
-            )
+            read = "images" if "prompt" not in self.program.facts else "prompts that layers see in part"
+            raise InputError(f"concurrency: {self.batch:,}; a loop over {read} of {name} is not modelled")
         if self.max_tpot_s is not None and self.generate == 1:
             raise InputError(
                 f"max_tpot_s: {self.max_tpot_s:g}; with 1 token to generate there is no later one"

@@ -71,7 +71,7 @@ def analyze(**given: Any) -> int:
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
     """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
-    from llmir.backends.export import units
+    from llmir.backends.export import facts, units
     from llmir.backends.serving.service import Service
 
     found, of = [], job.loop if isinstance(job, Service) else job
@@ -80,5 +80,6 @@ def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, requ
             found.append(f"--max-{name} {limit:g} ms: it takes {units.time(seconds)}")
     if require_fit and not job.fits:
         peak, capacity = job.peak_bytes(job.batch), job.capacity_bytes
-        found.append(f"--require-fit: the peak is {units.bytes(peak)}, {units.bytes(capacity)} may be used")
+        sizes = f"the peak is {units.bytes(peak)}, {units.bytes(capacity)} may be used"
+        found.append(f"--require-fit: {facts.too_many(job) or sizes}")
     return found

@@ -170,7 +170,12 @@ workload = _stack(
         help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
         "[default: calibrated where there are kernels]",
     ),
-    click.option("--engine", metavar="NAME", help="Engine whose kernels are priced: vllm, sglang, trtllm …"),
+    click.option(
+        "--engine",
+        metavar="NAME[@VERSION]",
+        help="Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
+        "vllm@0.12, else the newest that was measured.",
+    ),
     click.option(
         "--efficiency",
         type=Shares(),
@@ -226,13 +231,14 @@ memory = _stack(
     click.option(
         "--max-batched-tokens",
         type=of_workload("max_batched_tokens"),
-        help="Tokens in a step of the engine, which its activations are those of.  [default: the engine's]",
+        help="Tokens of a step that memory for activations is set aside for; --chunk also reads prompts so.  "
+        "[default: --chunk, else the engine's]",
     ),
     click.option(
         "--reserve",
         type=of_workload("reserve_bytes", Bytes, "SIZE"),
         default=0,
-        help="Part of that kept free, such as 2GiB or 500MB.  [default: 0]",
+        help="Kept free of the memory that may be used, such as 2GiB or 500MB.  [default: 0]",
     ),
     click.option(
         "--cache-policy",

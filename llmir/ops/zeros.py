@@ -14,11 +14,24 @@ from ..tensor import Tensor
 
 @dataclass(frozen=True)
 class Zeros(Op):
-    """As large as x, which is not read, and nothing but zeros: what is added to a first residual."""
+    """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+
+    They may be a partial sum over the mesh axes `over`.
+    """
 
     opcode = "zeros"
     kind = "elementwise"
     rule = "* -> *"
+    zero = True
+
+    linear = frozenset({0})  # x, of which the shape alone counts, may be a partial sum
+
+    over: tuple[str, ...] = ()
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """That of x, whole or partial as stated."""
+        (y,) = super().types(operands)
+        return (y.laid(y.placements, self.over, y.tokens),)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Nothing."""
