@@ -17,6 +17,7 @@ from llmir.frozen import Record
 from llmir.hw import schema
 from llmir.hw.calibration import Fitted
 from llmir.hw.document import merge, parse
+from llmir.hw.releases import VERSION, Releases, number
 from llmir.names import suggest
 from llmir.plugins import Kind
 
@@ -30,8 +31,6 @@ SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.
 section = SECTIONS.register
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
-_NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
-_TAIL = r"(?:[.+_-]?[a-z][\w.+-]*|[+_-][\w.+-]*)?"  # rc6.post1, .dev12+g1a2b, -1
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
 
 
@@ -60,8 +59,10 @@ class Engine(Record):
         return max(self.host.error, self.elsewhere) if self.asked else self.host.error
 
     def section(self, kind: type[S]) -> S | None:
-        """What the file says in the section of that class; None where it says nothing."""
-        return next((found for found in self.sections.values() if isinstance(found, kind)), None)
+        """What the file says in the section of that class, at the release; None where it says nothing."""
+        release = self.release or "".join(self.versions[-1:])
+        said = (v.at(release) if isinstance(v, Releases) else v for v in self.sections.values())
+        return next((value for value in said if isinstance(value, kind)), None)
 
     @property
     def range(self) -> str:
@@ -157,7 +158,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
 def _versions(value: object, where: str) -> tuple[str, ...]:
     """The first and the last of a range, or one, or none."""
     found = value if isinstance(value, list) else [value]
-    if len(found) > 2 or not all(isinstance(v, str) and re.match(_NUMBERS, v) for v in found):
+    if len(found) > 2 or not all(isinstance(v, str) and re.fullmatch(VERSION, v) for v in found):
         wanted = 'the first and the last, such as ["0.11", "0.12"]'
         raise HardwareError(f"{where} must be {wanted}, got {schema.show(value)}")
     return tuple(found)
@@ -179,18 +180,6 @@ def spelled(engine: str) -> tuple[str, str | None]:
     """
     name, at, version = engine.partition("@")
     return name, version if at else None
-
-
-def number(version: str) -> tuple[int, ...]:
-    """A version's numbers; ValueError where it begins with none, or what follows is no release's name.
-
-    >>> number("0.12.0"), number("v1.2.0rc6.post1")
-    ((0, 12, 0), (1, 2, 0))
-    """
-    found = re.fullmatch(_NUMBERS + _TAIL, version.strip(), re.IGNORECASE)
-    if not found:
-        raise ValueError(version)
-    return tuple(map(int, found[1].split(".")))
 
 
 def _distance(engine: Engine, version: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from llmir import hw
 from llmir.backends.cost import Price, Row, model, rows
-from llmir.backends.silicon.tables.collective import OPS, collective
+from llmir.backends.silicon.tables.collective import DISPATCH, OPS, collective, dispatch
 from llmir.dim import Binding
 from llmir.hw import Device, Link, Node
 
@@ -120,3 +120,21 @@ def test_a_small_sum_over_two_nodes_waits_for_both_kinds_of_link() -> None:
     binding = Binding(s=1024)
     one, two = (float(price(device, None, "all_reduce", n, 8).time(binding)) for n in (1, 2))
     assert two >= one + 2 * 2.7e-6
+
+
+@pytest.mark.parametrize("cost", ["ideal", None])
+@pytest.mark.parametrize("name", [n for n in DEVICES if n != "cpu"])
+def test_tokens_for_experts_take_no_less_across_nodes(name: str, cost: str | None) -> None:
+    """A rank's tokens reach no fewer ranks where there are more nodes; the bound is below it."""
+    tokens = np.array([1, 8, 64, 512, 4096])
+    for device in over(name):
+        for op in DISPATCH:
+            times = []
+            for nodes in (1, *NODES):
+                type = "bf16" if op.endswith("combine") else "fp8"
+                (found,) = rows(dispatch(op, 8 * nodes, type, nodes, 8, 8, 256, 20))
+                price, at = model(device, cost).price(found), Binding(t=tokens * 8 * nodes, h=7168)
+                times.append(np.broadcast_to(price.time(at), tokens.shape))
+                assert (times[-1] >= price.least(at) * (1 - 1e-12)).all()
+            for few, many in pairwise(times):
+                assert (many >= few * (1 - 1e-12)).all(), (device.name, device.node, op, few, many)

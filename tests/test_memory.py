@@ -13,7 +13,7 @@ from llmir import hw
 from llmir.backends.analysis.memory_sum import MemorySum
 from llmir.errors import HardwareError, InputError
 from llmir.graph import Program
-from llmir.hw.sections.memory import EngineMemory, Releases
+from llmir.hw.sections.memory import EngineMemory
 
 from .commands import Run, runner
 
@@ -36,7 +36,8 @@ def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> Memory
 
 
 def test_the_terms_of_a_known_model_are_closed_forms() -> None:
-    rule = hw.engine("vllm").section(Releases).at()  # type: ignore[union-attr]
+    rule = hw.engine("vllm").section(EngineMemory)
+    assert rule
     found = memory(built(), memory_utilization=0.95)
     assert found.physical_bytes == round(79.19 * GIB)
     assert found.weight_bytes == 2 * 8_030_261_248
@@ -281,11 +282,8 @@ def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
 
 def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
     def sampler(version: str) -> float:
-        engine = hw.engine(f"vllm@{version}")
-        releases = engine.section(Releases)
-        assert releases
-        rule = releases.of(engine)
-        assert isinstance(rule, EngineMemory)
+        rule = hw.engine(f"vllm@{version}").section(EngineMemory)
+        assert rule
         return rule.sampler
 
     assert [sampler(v) for v in ("0.21", "0.17.1", "0.16", "0.8.4", "0.6")] == [3, 3, 9, 9, 9]

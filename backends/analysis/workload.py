@@ -27,7 +27,7 @@ from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
 from llmir.hw import Device
-from llmir.hw.sections.memory import Releases
+from llmir.hw.sections.memory import EngineMemory
 from llmir.views import Result
 
 _MOST = 1 << 40
@@ -267,12 +267,11 @@ class Workload(Record, Result):
     def pool(self) -> Pool | None:
         """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
         engine = (self.model or usual(self.device)).runs if self.program.is_model else None
-        releases = engine.section(Releases) if engine else None
-        if not engine or not releases:
+        rule = engine.section(EngineMemory) if engine else None
+        if not rule:
             return None
         limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or self.chunk
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
-        rule = releases.of(engine)
         return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images)
 
     @property

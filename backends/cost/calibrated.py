@@ -277,12 +277,12 @@ class Calibrated(Model):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in calls(row) if (price := self._measured(call, roofline))]
         over = across(row, self.device)
-        if len(known) > 1 and not over:
-            return Fastest(tuple(known))
-        one = known[0] if known else self._measured(other, roofline, other.families[0])
+        known = known or [price for price in (self._measured(other, roofline, other.families[0]),) if price]
+        if not known:
+            return replace(roofline, basis=BETWEEN_NODES) if over else roofline
         if over:
-            return self._crossing(one, over, row) if one else replace(roofline, basis=BETWEEN_NODES)
-        return one or roofline
+            known = [self._crossing(price, over, row) for price in known]
+        return Fastest(tuple(known)) if len(known) > 1 else known[0]
 
     def _crossing(self, one: Measured, over: tuple[Call, ...], row: Row) -> Crossing:
         """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.

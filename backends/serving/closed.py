@@ -22,7 +22,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.serving.loop import fitting, in_flight
 from llmir.frozen import Record
-from llmir.hw.sections.scheduler import Scheduler, Schedulers
+from llmir.hw.sections.scheduler import Scheduler
 
 _POINTS = 4  # counts of sequences at which steps are priced; between them their time is a straight line
 _HALVINGS = 60
@@ -77,8 +77,7 @@ class ClosedLoop(Record):
     def scheduler(self) -> Scheduler:
         """The engine's, or one that mixes where none is known."""
         runs = self.job.prefill.plan.model.runs
-        known = runs.section(Schedulers) if runs else None
-        return known.of(runs) if runs and known else Scheduler()
+        return (runs and runs.section(Scheduler)) or Scheduler()
 
     @property
     def chunk(self) -> int | None:
