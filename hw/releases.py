@@ -15,15 +15,16 @@ from llmir.hw.document import merge
 S = TypeVar("S")
 
 NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
+VERSION = NUMBERS + r"(?:[.+_-]?[a-zA-Z][\w.+-]*|[+_-][\w.+-]*)?"  # and rc6.post1, .dev12+g1a2b, -1
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version's numbers; ValueError where it begins with none.
+    """A version's numbers; ValueError where it is none.
 
     >>> number("0.12.0"), number("v1.2.0rc6.post1")
     ((0, 12, 0), (1, 2, 0))
     """
-    found = re.match(NUMBERS, version.strip())
+    found = re.fullmatch(VERSION, version.strip())
     if not found:
         raise ValueError(version)
     return tuple(map(int, found[1].split(".")))

@@ -17,7 +17,7 @@ from llmir.frozen import Record
 from llmir.hw import schema
 from llmir.hw.calibration import Fitted
 from llmir.hw.document import merge, parse
-from llmir.hw.releases import NUMBERS, Releases, number
+from llmir.hw.releases import VERSION, Releases, number
 from llmir.names import suggest
 from llmir.plugins import Kind
 
@@ -159,7 +159,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
 def _versions(value: object, where: str) -> tuple[str, ...]:
     """The first and the last of a range, or one, or none."""
     found = value if isinstance(value, list) else [value]
-    if len(found) > 2 or not all(isinstance(v, str) and re.match(NUMBERS, v) for v in found):
+    if len(found) > 2 or not all(isinstance(v, str) and re.fullmatch(VERSION, v) for v in found):
         wanted = 'the first and the last, such as ["0.11", "0.12"]'
         raise HardwareError(f"{where} must be {wanted}, got {schema.show(value)}")
     return tuple(found)

@@ -80,6 +80,8 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
     [
         ("vllm@", "engine vllm: '' is no version; known are 0.21,"),
         ("vllm@new", "engine vllm: 'new' is no version; known are 0.21,"),
+        ("vllm@0.12@1", "engine vllm: '0.12@1' is no version; known are 0.21,"),
+        ("vllm@0..1", "engine vllm: '0..1' is no version; known are 0.21,"),
         ("vlm@0.12", "unknown engine 'vlm'; did you mean vllm"),
         ("vidur@1", "engine 'vidur@1': no version of vidur is known; leave @1 out"),
     ],

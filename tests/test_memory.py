@@ -187,6 +187,11 @@ def test_a_limit_of_sequences_is_no_lack_of_memory(run: Run) -> None:
     assert "--require-fit: 1 of 8 requests may run at once" in said.err
 
 
+def test_a_loop_of_what_does_not_fit_breaks_the_limit_that_was_set(run: Run) -> None:
+    asked = ("analyze", "llama3.1-70b", "--concurrency", "4")
+    assert [run(*asked, *more).code for more in ((), ("--require-fit",))] == [2, 1]
+
+
 def test_lines_are_those_of_the_log(run: Run) -> None:
     out = run("explain", "llama3.1-8b", "memory", "--memory-utilization", "0.95").out
     for term in ("79.19  physical, of 80.00 nominal", "75.23  95% of physical memory", "weights      14.96"):
