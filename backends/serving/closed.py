@@ -88,7 +88,7 @@ class ClosedLoop(Record):
     def max_in_flight(self) -> int:
         """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
         if self.chunk is None and not self.scheduler.mixes:
-            return fitting(self.job, 0)[0]
+            return fitting(self.job)
         return in_flight(self.job, self.chunk)
 
     @property
