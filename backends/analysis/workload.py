@@ -280,9 +280,9 @@ class Workload(Record, Result):
 
     @property
     def capacity_bytes(self) -> float:
-        """The memory that may be used."""
+        """The memory that may be used, on the stage whose caches are full first."""
         if self.pool:
-            return self.pool.rooms()[0].usable
+            return self.pool.rooms()[self.pool.tightest].usable
         return self.device.capacity_bytes * self.share - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
