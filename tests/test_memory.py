@@ -301,3 +301,10 @@ def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
     assert [sampler(v) for v in ("0.21", "0.17.1", "0.16", "0.8.4", "0.6")] == [3, 3, 9, 9, 9]
     with pytest.raises(InputError, match="max_num_seqs"):
         memory(built(), max_num_seqs=9, max_batched_tokens=8)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_memory_that_a_batch_is_held_against_is_that_of_the_sum(engine: str) -> None:
+    """Stages of TensorRT-LLM may use a share of what weights and activations leave, which are unlike."""
+    job = llmir.workload(built("llama3.1-8b", "stages{pp=2}"), "h100", engine=engine)
+    assert job.capacity_bytes == pytest.approx(job.memory.usable_bytes, abs=1)
