@@ -138,6 +138,18 @@ def test_the_fullest_batch_fits_and_one_more_does_not() -> None:
     assert (few.fits, few.max_batch) == (False, 8)
 
 
+def test_a_largest_batch_beyond_what_the_engine_runs_says_so(run: Run) -> None:
+    """As many sampled at once take memory that caches have otherwise."""
+    asked = ("analyze", "llama3.1-8b", "--hw", "b200", "--prompt", "500")
+    job = llmir.workload(built(), "b200", engine="vllm", prompt=500)
+    assert job.pool.sequences == 1024 < job.max_batch < job.memory.max_requests
+    line = next(line for line in run(*asked).out.splitlines() if line.startswith("largest batch"))
+    assert f"{job.max_batch:,} with --max-num-seqs; " in line
+    assert "runs 1,024 unless told" in line
+    told = run(*asked, "--max-num-seqs", "2000").out
+    assert "unless told" not in told
+
+
 def test_what_counts_is_the_longest_request() -> None:
     short, long = (memory(built(), max_model_len=n) for n in (None, 100_000))
     assert (short.request_tokens, long.request_tokens) == (2048 + 128 - 1, 100_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmir.backends.analysis.pool import UNLIMITED
 from llmir.backends.analysis.workload import Workload
 from llmir.errors import InputError
 
@@ -16,9 +17,13 @@ def in_flight(job: Workload, chunk: int | None) -> int:
     caches. InputError if not even one fits.
     """
     mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=chunk or job.length)
-    held = fitting(mean)
-    most = job.pool.sequences * job.program.parallelism.dp if job.pool else held
-    return min(held, most - most % job.program.micro_batches)
+    return min(fitting(mean), run_at_once(job))
+
+
+def run_at_once(job: Workload) -> int:
+    """How many sequences the engine runs at once, as many in each micro-batch; any number without one."""
+    most = job.pool.sequences * job.program.parallelism.dp if job.pool else UNLIMITED
+    return most - most % job.program.micro_batches
 
 
 def fitting(one: Workload, batch: int = 0) -> int:
