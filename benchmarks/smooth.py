@@ -90,7 +90,7 @@ def times(report: llmir.Report, count: int) -> tuple[Array, list[str]]:
     return np.array([np.broadcast_to(op.total_s, count) for op in ops]), [kinds[op.name] for op in ops]
 
 
-def curve(law: str, report: llmir.Report, sizes: Array, start: int = 0) -> Iterator[Jump]:
+def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     """Where it rises by more than one part of what it does and a launch and a wave, or falls."""
     whole = np.broadcast_to(report.time_s, sizes.shape)
     ops, kinds = times(report, len(sizes))

@@ -17,6 +17,7 @@ from llmir.frozen import Record
 from llmir.hw import schema
 from llmir.hw.calibration import Fitted
 from llmir.hw.document import merge, parse
+from llmir.hw.releases import VERSION, Releases, number
 from llmir.names import suggest
 from llmir.plugins import Kind
 
@@ -30,7 +31,6 @@ SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.
 section = SECTIONS.register
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
-_NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
 
 
@@ -38,10 +38,9 @@ _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is
 class Engine(Record):
     """An engine in a range of versions: its host, which was fitted, and other sections of its file.
 
-    `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
-    that was asked for and lies in no range, so that this is the nearest, and `release` the one that was asked
-    for wherever it lies. `kernels` names whose kernels it runs, where that is known; `elsewhere` is the mean
-    error of the host on runs of other versions.
+    `versions` are the first and the last that were measured, none of a file of the user's own; `release` is
+    the one that was asked for, if any. `kernels` names whose kernels it runs, where that is known;
+    `elsewhere` is the mean error of the host on runs of other versions.
     """
 
     name: str
@@ -49,9 +48,13 @@ class Engine(Record):
     host: Fitted
     sections: Mapping[str, Any] = field(default_factory=dict)
     kernels: str = ""
-    asked: str = ""
     elsewhere: float = 0.0
     release: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The release, if it lies in no range, so that this is the nearest."""
+        return self.release if self.release and _distance(self, self.release) else ""
 
     @property
     def error(self) -> float:
@@ -59,8 +62,10 @@ class Engine(Record):
         return max(self.host.error, self.elsewhere) if self.asked else self.host.error
 
     def section(self, kind: type[S]) -> S | None:
-        """What the file says in the section of that class; None where it says nothing."""
-        return next((found for found in self.sections.values() if isinstance(found, kind)), None)
+        """What the file says in the section of that class, at the release; None where it says nothing."""
+        release = self.release or "".join(self.versions[-1:])
+        said = (v.at(release) if isinstance(v, Releases) else v for v in self.sections.values())
+        return next((value for value in said if isinstance(value, kind)), None)
 
     @property
     def range(self) -> str:
@@ -99,9 +104,7 @@ def at(name: str, version: str | None = None) -> Engine:
     HardwareError for what is no version.
     """
     engine = ranges(name)[_place(name, version)]
-    if version is None:
-        return engine
-    return replace(engine, release=version, asked=version if _distance(engine, version) else "")
+    return engine if version is None else replace(engine, release=version)
 
 
 def read(path: Path) -> Engine:
@@ -156,7 +159,7 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
 def _versions(value: object, where: str) -> tuple[str, ...]:
     """The first and the last of a range, or one, or none."""
     found = value if isinstance(value, list) else [value]
-    if len(found) > 2 or not all(isinstance(v, str) and re.match(_NUMBERS, v) for v in found):
+    if len(found) > 2 or not all(isinstance(v, str) and re.fullmatch(VERSION, v) for v in found):
         wanted = 'the first and the last, such as ["0.11", "0.12"]'
         raise HardwareError(f"{where} must be {wanted}, got {schema.show(value)}")
     return tuple(found)
@@ -178,18 +181,6 @@ def spelled(engine: str) -> tuple[str, str | None]:
     """
     name, at, version = engine.partition("@")
     return name, version if at else None
-
-
-def number(version: str) -> tuple[int, ...]:
-    """A version's numbers; ValueError where it begins with none.
-
-    >>> number("0.12.0"), number("v1.2.0rc6.post1")
-    ((0, 12, 0), (1, 2, 0))
-    """
-    found = re.match(_NUMBERS, version.strip())
-    if not found:
-        raise ValueError(version)
-    return tuple(map(int, found[1].split(".")))
 
 
 def _distance(engine: Engine, version: str) -> int:

@@ -28,11 +28,11 @@ def pipeline_of(engine: str | None = None) -> str:
 
 
 def _said(engine: Engine | None) -> str:
-    from .hw.sections.passes import Pipelines
+    from .hw.sections.passes import Passes
     from .passes import DEFAULT_PIPELINE
 
-    known = engine.section(Pipelines) if engine else None
-    return known.of(engine).pipeline if known and engine else DEFAULT_PIPELINE
+    said = engine.section(Passes) if engine else None
+    return said.pipeline if said else DEFAULT_PIPELINE
 
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:

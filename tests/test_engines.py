@@ -16,6 +16,7 @@ import llmir
 from llmir import hw
 from llmir.errors import HardwareError
 from llmir.hw import versions
+from llmir.hw.releases import number
 
 from .commands import Run, runner
 
@@ -34,10 +35,10 @@ def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None
     found = versions.ranges(name)
     assert hw.engine(name) == found[0]
     edges = [
-        versions.number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])
+        number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])
     ]
     assert edges == sorted(edges)
-    assert len({versions.number(engine.versions[0]) for engine in found}) == len(found)
+    assert len({number(engine.versions[0]) for engine in found}) == len(found)
     files = {file.stem for file in (versions.FOLDER / name).iterdir()}
     assert files == {engine.versions[0] for engine in found}
 
@@ -79,6 +80,8 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
     [
         ("vllm@", "engine vllm: '' is no version; known are 0.21,"),
         ("vllm@new", "engine vllm: 'new' is no version; known are 0.21,"),
+        ("vllm@0.12@1", "engine vllm: '0.12@1' is no version; known are 0.21,"),
+        ("vllm@0..1", "engine vllm: '0..1' is no version; known are 0.21,"),
         ("vlm@0.12", "unknown engine 'vlm'; did you mean vllm"),
         ("vidur@1", "engine 'vidur@1': no version of vidur is known; leave @1 out"),
     ],

@@ -13,7 +13,7 @@ from llmir import hw
 from llmir.backends.analysis.memory_sum import MemorySum
 from llmir.errors import HardwareError, InputError
 from llmir.graph import Program
-from llmir.hw.sections.memory import EngineMemory, Releases
+from llmir.hw.sections.memory import EngineMemory
 
 from .commands import Run, runner
 
@@ -36,7 +36,8 @@ def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> Memory
 
 
 def test_the_terms_of_a_known_model_are_closed_forms() -> None:
-    rule = hw.engine("vllm").section(Releases).at()  # type: ignore[union-attr]
+    rule = hw.engine("vllm").section(EngineMemory)
+    assert rule
     found = memory(built(), memory_utilization=0.95)
     assert found.physical_bytes == round(79.19 * GIB)
     assert found.weight_bytes == 2 * 8_030_261_248
@@ -137,6 +138,18 @@ def test_the_fullest_batch_fits_and_one_more_does_not() -> None:
     assert (few.fits, few.max_batch) == (False, 8)
 
 
+def test_a_largest_batch_beyond_what_the_engine_runs_says_so(run: Run) -> None:
+    """As many sampled at once take memory that caches have otherwise."""
+    asked = ("analyze", "llama3.1-8b", "--hw", "b200", "--prompt", "500")
+    job = llmir.workload(built(), "b200", engine="vllm", prompt=500)
+    assert job.pool.sequences == 1024 < job.max_batch < job.memory.max_requests
+    line = next(line for line in run(*asked).out.splitlines() if line.startswith("largest batch"))
+    assert f"{job.max_batch:,} with --max-num-seqs; " in line
+    assert "runs 1,024 unless told" in line
+    told = run(*asked, "--max-num-seqs", "2000").out
+    assert "unless told" not in told
+
+
 def test_what_counts_is_the_longest_request() -> None:
     short, long = (memory(built(), max_model_len=n) for n in (None, 100_000))
     assert (short.request_tokens, long.request_tokens) == (2048 + 128 - 1, 100_000)
@@ -184,6 +197,11 @@ def test_a_limit_of_sequences_is_no_lack_of_memory(run: Run) -> None:
     assert said.code == 1
     assert "NO, 1 of 8 requests may run at once" in " ".join(said.out.split())
     assert "--require-fit: 1 of 8 requests may run at once" in said.err
+
+
+def test_a_loop_of_what_does_not_fit_breaks_the_limit_that_was_set(run: Run) -> None:
+    asked = ("analyze", "llama3.1-70b", "--concurrency", "4")
+    assert [run(*asked, *more).code for more in ((), ("--require-fit",))] == [2, 1]
 
 
 def test_lines_are_those_of_the_log(run: Run) -> None:
@@ -276,13 +294,17 @@ def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
 
 def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
     def sampler(version: str) -> float:
-        engine = hw.engine(f"vllm@{version}")
-        releases = engine.section(Releases)
-        assert releases
-        rule = releases.of(engine)
-        assert isinstance(rule, EngineMemory)
+        rule = hw.engine(f"vllm@{version}").section(EngineMemory)
+        assert rule
         return rule.sampler
 
     assert [sampler(v) for v in ("0.21", "0.17.1", "0.16", "0.8.4", "0.6")] == [3, 3, 9, 9, 9]
     with pytest.raises(InputError, match="max_num_seqs"):
         memory(built(), max_num_seqs=9, max_batched_tokens=8)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_memory_that_a_batch_is_held_against_is_that_of_the_sum(engine: str) -> None:
+    """Stages of TensorRT-LLM may use a share of what weights and activations leave, which are unlike."""
+    job = llmir.workload(built("llama3.1-8b", "stages{pp=2}"), "h100", engine=engine)
+    assert job.capacity_bytes == pytest.approx(job.memory.usable_bytes, abs=1)

@@ -1,11 +1,7 @@
-"""What an engine does with a device's memory: the section `memory` of its file, by the first release of each.
-
-A release says what differs from the next newer one.
-"""
+"""What an engine does with a device's memory: the section `memory` of its file, by first release."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +9,8 @@ from typing import Any
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema, versions
-from llmir.hw.document import merge
+from llmir.hw.releases import Releases, releases
 from llmir.hw.schema import Key
-from llmir.hw.versions import Engine
 
 # What `utilization` is a share of: vLLM's (`gpu_memory_utilization`) of all physical memory; SGLang's
 # (`mem_fraction_static`) of what is free before the weights are loaded, for weights and cache together;
@@ -91,23 +86,6 @@ class EngineMemory(Record):
         return self.outside[max(n for n in self.outside if n <= tp)]
 
 
-@dataclass(frozen=True, eq=False)
-class Releases(Record):
-    """What an engine does by its first release that does so, the newest first."""
-
-    known: tuple[tuple[str, EngineMemory], ...]
-
-    def of(self, engine: Engine) -> EngineMemory:
-        """That of the version of an engine that was asked for, or of the last that was measured."""
-        return self.at(engine.release or "".join(engine.versions[-1:]))
-
-    def at(self, version: str = "") -> EngineMemory:
-        """That of a version; by default the newest, and the oldest of one that is older than all."""
-        wanted = versions.number(version) if version else None
-        fit = (of for first, of in self.known if wanted is None or versions.number(first) <= wanted)
-        return next(fit, self.known[-1][1])
-
-
 def _rule(value: object, where: str, unit: float) -> str:
     if value not in RULES:
         raise HardwareError(f"{where} must be {', '.join(RULES)}, got {schema.show(value)}")
@@ -121,17 +99,13 @@ def _share(value: object, where: str, unit: float) -> float:
     return found
 
 
-def _amount(value: object, where: str, unit: float) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else schema.number(value, where, unit)
-
-
-def _zero_or_share(value: object, where: str, unit: float) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _share(value, where, unit)
+def _share_or_none(value: object, where: str, unit: float) -> float:
+    return _share(value, where, unit) if schema.amount(value, where, unit) else 0.0
 
 
 def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
-    found = {schema.count(tp, f"{where}: tp", 1): _amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
+    found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
     if 1 not in found:
         raise HardwareError(f"{where} must say it for tp 1, got {schema.show(value)}")
     return found
@@ -169,12 +143,12 @@ MEMORY = {
     "budgets": Key("budgets", _budgets, required=True),
     "utilization": Key("utilization", _share),
     "aside": Key("aside", _aside),
-    "states": Key("states", _amount),
-    "sampler": Key("sampler", _amount),
-    "vocabularies": Key("vocabularies", _amount),
-    "experts": Key("experts", _amount),
-    "graphs": Key("graphs", _zero_or_share),
-    "kept_GiB": Key("kept_bytes", _amount, 2**30),
+    "states": Key("states", schema.amount),
+    "sampler": Key("sampler", schema.amount),
+    "vocabularies": Key("vocabularies", schema.amount),
+    "experts": Key("experts", schema.amount),
+    "graphs": Key("graphs", _share_or_none),
+    "kept_GiB": Key("kept_bytes", schema.amount, 2**30),
     "outside_GiB": Key("outside", _outside, 2**30, required=True),
     "origin": Key("origin", schema.text, required=True),
     "rows": Key("rows", schema.count),
@@ -183,19 +157,13 @@ MEMORY = {
 
 
 @versions.section("memory")
-def memory(value: object, where: str) -> Releases:
-    """The releases of a file, each over the next newer one."""
-    said = schema.mapping(value, where)
-    for first in said:
-        if not isinstance(first, str) or not re.fullmatch(r"\d+(\.\d+)*", first):
-            wanted = 'the first release of each, such as "0.17"'
-            raise HardwareError(f"{where}: expected {wanted}, got {schema.show(first)}")
-    below: dict[Any, Any] = {}
-    found = []
-    for first in sorted(said, key=versions.number, reverse=True):
-        below = merge(below, schema.mapping(said[first], f"{where}.{first}"))
-        fields = schema.read(below, f"{where}.{first}", MEMORY)
-        if ("utilization" in fields) == ("aside" in fields):
-            raise HardwareError(f"{where}.{first}: give one of utilization and aside")
-        found.append((first, EngineMemory(**fields)))
-    return Releases(tuple(found))
+def memory(value: object, where: str) -> Releases[EngineMemory]:
+    """The releases of a file."""
+    return releases(value, where, _memory)
+
+
+def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
+    fields = schema.read(value, where, MEMORY)
+    if ("utilization" in fields) == ("aside" in fields):
+        raise HardwareError(f"{where}: give one of utilization and aside")
+    return EngineMemory(**fields)

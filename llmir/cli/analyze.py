@@ -61,6 +61,9 @@ def analyze(**given: Any) -> int:
             name = limit.replace("_", "-")
             raise InputError(f"--{name}: {program.name} is of images, and has no tokens to wait for")
     job = inputs.workload(program, given)
+    if given["require_fit"] and given["concurrency"] is not None and not job.max_batch:
+        line("violated", f"--require-fit: not even one request of {program.name} fits")
+        return 1
     output.result(job, form, given["output_file"])
     output.note(*job.notes)
     broken = _broken(job, given["max_ttft"], given["max_tpot"], require_fit=given["require_fit"])

@@ -171,9 +171,9 @@ def _dispatch(given: Mapping[str, Any]) -> list[Pass]:
         return [DispatchBy(given["dispatch"])]
     if min(given["dp"], given["ep"]) == 1 or "engine" not in given:
         return []
-    device = load(given["cluster"] or given["hw"] or "h100-sxm")
+    device = load(hardware({**given, "network": None}))
     priced = model(device, given["cost"], given["engine"], given["efficiency"])
-    return dispatch_of(getattr(priced, "runs", None), given["dp"], given["ep"])
+    return dispatch_of(priced.runs, given["dp"], given["ep"])
 
 
 def _slices(given: Mapping[str, Any]) -> list[Pass]:

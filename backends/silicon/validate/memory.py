@@ -19,7 +19,7 @@ from llmir.backends.silicon.rows import Table
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
-from llmir.hw.sections.memory import Releases
+from llmir.hw.sections.memory import EngineMemory
 
 from .requests import Layout, plain_model, types
 
@@ -84,8 +84,8 @@ def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) 
     name = str(t["engine"][i]).strip()
     name = f"vllm@{name}" if re.match(r"\d", name) else name
     runs = hw.engine(name)
-    releases = runs.section(Releases)
-    if releases is None:
+    rule = runs.section(EngineMemory)
+    if rule is None:
         raise InputError(f"what engine {runs.name} does with memory is not known")
     tp, pp = (int(t[c][i]) for c in ("tp", "pp"))
     layout = Layout(plain_model(str(t["model"][i])), tp, pp, 1, 1, weights, activations, cache)
@@ -93,7 +93,7 @@ def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) 
     longest, sequences, tokens = (None if math.isnan(t[c][i]) else int(t[c][i]) for c in limits)
     physical = replace(device, physical_bytes=round(t["gpu_total_gib"][i] * GIB))
     of = LENGTH, float(t["util"][i]), 0
-    pool = Pool(build(layout), physical, releases.of(runs), *of, longest, sequences, tokens)
+    pool = Pool(build(layout), physical, rule, *of, longest, sequences, tokens)
     columns = ("weights_gib", "act_gib", "nontorch_gib", "kv_gib")
     terms = {term: float(t[c][i]) * GIB for term, c in zip(TERMS, columns, strict=True)}
     return Start(name, pool, terms | {"tokens": float(t["tokens"][i])})
