@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from llmir import hw
 from llmir.hw import Device
+from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
 
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 FEWEST = 16
@@ -45,9 +46,9 @@ def relation(device: Device, other: Device) -> str:
     """
     abroad, generations, technologies, *_ = nearness(device, other)
     if abroad or technologies or generations:
-        return "other vendor" if abroad else "other memory" if technologies else "other SM"
+        return OTHER_VENDOR if abroad else OTHER_MEMORY if technologies else OTHER_SM
     ours, theirs = (d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (device, other))
-    return "same die" if max(ours, theirs) <= DIE * min(ours, theirs) else "same SM"
+    return SAME_DIE if max(ours, theirs) <= DIE * min(ours, theirs) else SAME_SM
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,6 @@ shares as far as products do on the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -124,12 +123,11 @@ def of_device(device: Device, other: Device, family: str) -> float:
 
 def of_engine(family: str) -> float:
     """What another engine's kernel is more off than the engine's own."""
-    return _of("other engine", family)
+    return _of(transfer.ENGINE, family)
 
 
 def _of(relation: str, family: str) -> float:
-    table: Mapping[str, Mapping[str, float]] = transfer.table()
-    known = table[relation]
+    known = transfer.table()[relation]
     group = KERNELS[family].group
     return known.get(group) or max(known.values())
 
