@@ -23,9 +23,10 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
 
     Another vendor's is farthest. Then kernels are compiled for an instruction set; then chips with memory in
     stacks (HBM) are made for data centers and those with GDDR for graphics, whatever their generation is
-    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e.
+    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Of other vendors' chips
+    those of its time are nearest, as the narrowest floats tell that both multiply. No rate tells, so that a
+    file with one raised has the same kernels.
     """
-    ours, theirs = device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0]
     abroad = device.vendor != other.vendor
     return (
         abroad,
@@ -33,7 +34,7 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
         _technology(device) != _technology(other),
         0 if abroad else abs(_generation(device) - _generation(other)),
         not abroad and device.memory_kind != other.memory_kind,
-        abs(math.log(ours / theirs)),  # the chip's; memory varies among products of one chip
+        abs(math.log2(_narrowest(device) / _narrowest(other))),
     )
 
 
@@ -75,6 +76,11 @@ def libraries_of(device: Device) -> tuple[Device, ...]:
     """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
     measured = (d for d in (device, *relatives(device)) if d.calibration)
     return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
+
+
+def _narrowest(device: Device) -> int:
+    """Bits of the narrowest floats that its matrix units multiply."""
+    return min(int(name[2:]) for name in ("bf16", *device.matrix_flops) if not name.startswith("int"))
 
 
 def _technology(device: Device) -> str:
