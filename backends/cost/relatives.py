@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
+from itertools import takewhile
 
 from llmir import hw
 from llmir.hw import Device
@@ -64,10 +65,17 @@ def relatives(device: Device) -> tuple[Device, ...]:
 def kernels_of(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 
-    Where a library's alone were measured on a nearer one, those go before.
+    Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
     """
     whole = (d for d in (device, *relatives(device)) if d.calibration and not d.calibration.partial)
     return next(whole, None)
+
+
+@lru_cache(maxsize=256)
+def libraries_of(device: Device) -> tuple[Device, ...]:
+    """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
+    measured = (d for d in (device, *relatives(device)) if d.calibration)
+    return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
 
 
 def _narrowest(device: Device) -> int:
