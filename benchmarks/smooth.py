@@ -55,9 +55,9 @@ class Jump:
 
 
 @cache
-def program(model: str, precision: str, tp: int) -> llmir.Program:
-    """The model as engines run it."""
-    passes = [llmir.DEFAULT_PIPELINE, precision, f"shard{{tp={tp}}}" if tp > 1 else ""]
+def program(model: str, engine: str, precision: str, tp: int) -> llmir.Program:
+    """The model as the engine runs it."""
+    passes = [llmir.pipeline_of(engine), precision, f"shard{{tp={tp}}}" if tp > 1 else ""]
     return llmir.run(llmir.load(model), ",".join(filter(None, passes)))
 
 
@@ -90,7 +90,7 @@ def times(report: llmir.Report, count: int) -> tuple[Array, list[str]]:
     return np.array([np.broadcast_to(op.total_s, count) for op in ops]), [kinds[op.name] for op in ops]
 
 
-def curve(law: str, report: llmir.Report, sizes: Array, start: int = 0) -> Iterator[Jump]:
+def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     """Where it rises by more than one part of what it does and a launch and a wave, or falls."""
     whole = np.broadcast_to(report.time_s, sizes.shape)
     ops, kinds = times(report, len(sizes))
@@ -137,7 +137,7 @@ def jumps(device: str, engine: str, model: str) -> tuple[int, list[tuple[Jump, t
     curves = 0
     for precision, tp, context in product(PRECISIONS, SHARDS, CONTEXTS):
         of = (device, engine, model, precision, tp, context)
-        base = program(model, precision, tp)
+        base = program(model, engine, precision, tp)
 
         def step(new: Any, batch: Any, phase: str | None = None, base: Any = base, c: int = context) -> Any:
             return llmir.analyze(base, device, batch=batch, new=new, context=c, engine=engine, phase=phase)

@@ -52,6 +52,11 @@ def number(value: object, where: str, unit: float) -> float:
     return si
 
 
+def amount(value: object, where: str, unit: float) -> float:
+    """A finite number that is not below 0, in SI units."""
+    return 0.0 if value == 0 and not isinstance(value, bool) else number(value, where, unit)
+
+
 def size(value: object, where: str, unit: float) -> int:
     """A positive number of bytes."""
     return max(1, round(number(value, where, unit)))
@@ -123,7 +128,7 @@ def fitted(value: object, where: str) -> Fitted:
     """Parameters with their origin, the number of rows and the error."""
     said = dict(mapping(value, where))
     about = {key: said.pop(key, None) for key in ("origin", "rows", "error_percent")}
-    parameters = {str(key): 0.0 if v == 0 else number(v, f"{where}.{key}", 1) for key, v in said.items()}
+    parameters = {str(key): amount(v, f"{where}.{key}", 1) for key, v in said.items()}
     return Fitted(
         mapping(parameters, where),
         text(about["origin"], f"{where}.origin", 1),

@@ -11,7 +11,9 @@ from llmir.hw.document import parse
 
 FILE = Path(__file__).parent / "transfer.yaml"
 # Of two devices, from near to far; and of two engines on one.
-RELATIONS = ("same die", "same SM", "other SM", "other memory", "other vendor")
+SAME_DIE, SAME_SM, OTHER_SM = "same die", "same SM", "other SM"
+OTHER_MEMORY, OTHER_VENDOR = "other memory", "other vendor"
+RELATIONS = (SAME_DIE, SAME_SM, OTHER_SM, OTHER_MEMORY, OTHER_VENDOR)
 ENGINE = "other engine"
 
 
@@ -29,7 +31,7 @@ def table() -> Mapping[str, Mapping[str, float]]:
 
 def to_yaml(percents: Mapping[str, Mapping[str, float]]) -> str:
     """The file, of percents; what it says above them stays."""
-    head = FILE.read_text(encoding="utf-8").partition("same die:")[0]
+    head = FILE.read_text(encoding="utf-8").partition(f"{SAME_DIE}:")[0]
     lines = [
         f"{relation}: {{{', '.join(f'{group}: {round(value)}' for group, value in groups.items())}}}"
         for relation, groups in percents.items()

@@ -38,10 +38,9 @@ _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is
 class Engine(Record):
     """An engine in a range of versions: its host, which was fitted, and other sections of its file.
 
-    `versions` are the first and the last that were measured, none of a file of the user's own; `asked` is one
-    that was asked for and lies in no range, so that this is the nearest, and `release` the one that was asked
-    for wherever it lies. `kernels` names whose kernels it runs, where that is known; `elsewhere` is the mean
-    error of the host on runs of other versions.
+    `versions` are the first and the last that were measured, none of a file of the user's own; `release` is
+    the one that was asked for, if any. `kernels` names whose kernels it runs, where that is known;
+    `elsewhere` is the mean error of the host on runs of other versions.
     """
 
     name: str
@@ -49,9 +48,13 @@ class Engine(Record):
     host: Fitted
     sections: Mapping[str, Any] = field(default_factory=dict)
     kernels: str = ""
-    asked: str = ""
     elsewhere: float = 0.0
     release: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The release, if it lies in no range, so that this is the nearest."""
+        return self.release if self.release and _distance(self, self.release) else ""
 
     @property
     def error(self) -> float:
@@ -101,9 +104,7 @@ def at(name: str, version: str | None = None) -> Engine:
     HardwareError for what is no version.
     """
     engine = ranges(name)[_place(name, version)]
-    if version is None:
-        return engine
-    return replace(engine, release=version, asked=version if _distance(engine, version) else "")
+    return engine if version is None else replace(engine, release=version)
 
 
 def read(path: Path) -> Engine:

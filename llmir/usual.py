@@ -27,6 +27,14 @@ def pipeline_of(engine: str | None = None) -> str:
     return _said(None if engine is None else hw.engine(convert.text("engine", engine, error=HardwareError)))
 
 
+def engines() -> dict[str, str]:
+    """The passes of the newest version of each engine, by its name and version."""
+    from . import hw
+
+    newest = map(hw.engine, hw.engines())
+    return {str(engine): _said(engine) for engine in newest}
+
+
 def _said(engine: Engine | None) -> str:
     from .hw.sections.passes import Passes
     from .passes import DEFAULT_PIPELINE

@@ -20,7 +20,7 @@ class Route(Pass):
     """How tokens choose experts; work and memory are those of the busiest rank.
 
     Options: skew, by which the popularity of experts falls as rank^-skew, or routing, any law in its text:
-    chance (of a program that says nothing), even, zipf(skew) or zipf:skew, power_law(exponent), groups.
+    chance (of a program that says nothing), even, zipf:skew or zipf(skew), power_law:exponent, groups.
     """
 
     name: ClassVar[str] = "route"

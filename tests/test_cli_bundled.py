@@ -62,6 +62,12 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
         "H100-SXM",
         None,
     ]
+    shown = " ".join(run("hw").out.split())
+    amd = "mi250, mi300x, mi325x, mi355x take what aiter has, as measured on MI300X, MI355X, before those."
+    assert amd in shown
+    assert "Times of what aiter has are borrowed from MI300X and MI355X" in " ".join(
+        run("hw", "mi325x").out.split()
+    )
     device = hw.load("h100-sxm")
     rows = json.loads(run("hw", "h100", "--format", "json").out)
     kernels = [row for row in rows if row["field"].startswith("calibration.")]

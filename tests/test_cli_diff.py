@@ -166,6 +166,11 @@ def test_passes_are_listed_from_their_classes(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setitem(PASSES, "cut", Cut)
     data = json.loads(run("passes", "--format", "json").out)
     assert data["default"] == llmir.DEFAULT_PIPELINE
+    names = {engine.split()[0]: pipeline for engine, pipeline in data["engines"].items()}
+    assert names == {name: llmir.pipeline_of(name) for name in llmir.hw.engines()}
+    said = " ".join(run("passes").out.split())
+    assert all(f"{engine}" in said for engine in data["engines"])
+    assert all(pipeline in said for pipeline in {*names.values(), llmir.DEFAULT_PIPELINE})
     assert [p["name"] for p in data["passes"]] == list(PASSES)
     for p in data["passes"]:
         assert p["summary"] == (PASSES[p["name"]].__doc__ or "").splitlines()[0]

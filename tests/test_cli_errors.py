@@ -200,6 +200,19 @@ def test_a_config_that_cannot_be_is_one_line(
     bad(run, tmp_path, (command, config(tmp_path, **changes)), code, part)
 
 
+@pytest.mark.parametrize("options", ["--tp 7", "--routing zipf", "--dispatch ranks", "--pp 99"])
+@pytest.mark.parametrize("command", ["analyze", "diff"])
+def test_an_error_names_a_pipeline_that_the_user_wrote_and_no_other(
+    run: Run, command: str, options: str
+) -> None:
+    ran = run(command, "deepseek-v3", *options.split())
+    assert ran.code == 2
+    assert re.match(r"error: (shard|route|dispatch|stages): ", ran.err)
+    assert "in pass" not in ran.err
+    written = {"analyze": ["--pipeline", "dce"], "diff": ["--before", "dce"]}[command]
+    assert "[in pass " in run(command, "deepseek-v3", *options.split(), *written).err
+
+
 @pytest.mark.parametrize("model", ["falcon-mamba-7b", "deepseek-v4-flash"])
 def test_attention_that_has_one_form_is_not_asked_for_in_another(
     run: Run, tmp_path: Path, model: str

@@ -169,6 +169,22 @@ def test_users_that_memory_does_not_hold_wait() -> None:
     assert queued.ttft_s == pytest.approx(full.ttft_s + 2 * full.e2e_s)
 
 
+def test_what_limits_those_in_flight_is_named(run: Run) -> None:
+    """The engine's sequences, or memory: there at the mean length, so more than at the full one."""
+    program = built()
+    service = served(program, 4, 4000, 4000)
+    loop = service.loop
+    assert loop.limit == "that fit, of mean length"
+    assert loop.max_in_flight > service.max_batch
+    loop = served(program, 4, max_num_seqs=8).loop
+    assert (loop.max_in_flight, loop.limit) == (8, "that the engine runs")
+    assert served(program, 4, engine="hf-transformers").loop.limit == "that fit"
+    said = run("analyze", "qwen3-4b", "--concurrency", "4", "--max-num-seqs", "8").out
+    assert "4 of 8 that the engine runs" in said
+    said = run("analyze", "qwen3-4b", "--concurrency", "4", "--cost", "ideal").out
+    assert "steps without a limit of tokens (--chunk): whole prompts and decodes together" in said
+
+
 def test_json_and_tables_have_both_answers(run: Run) -> None:
     sizes = ["--prompt", "1000", "--generate", "200", "--concurrency", "16", "--max-tpot", "50"]
     asked = ["analyze", "qwen3-4b", "--hw", "h100", *sizes]

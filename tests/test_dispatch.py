@@ -20,6 +20,7 @@ from llmir.backends.interpret import interpret
 from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
 from llmir.dim import B, Binding
 from llmir.errors import HardwareError, PassError
+from llmir.hw.sections.dispatch import FORMS
 from llmir.hw.versions import SECTIONS
 from llmir.ragged import everyone, most, sent, to_ports
 from llmir.routing import CHANCE, Chance, Even, Zipf
@@ -31,7 +32,6 @@ from .strategies import configs
 MOE = configs(("Qwen3MoeForCausalLM",))
 MODEL = "qwen3-30b-a3b"
 SPLITS = ("dp=2, ep=2", "dp=4, ep=2", "dp=2, tp=2, ep=4", "tp=2, ep=2, sp=1", "dp=2, tp=2, ep=4, sp=1")
-FORMS = ("rows", "ranks", "gather")
 
 
 @pytest.fixture

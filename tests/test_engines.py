@@ -187,7 +187,7 @@ def graphs(version: str) -> Graphs:
 
 
 def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm() -> None:
-    """By each engine's source: vllm/v1 up to 512 tokens of any step, TensorRT-LLM and SGLang decodes alone."""
+    """vLLM V1 has graphs of any step up to 512 tokens; TensorRT-LLM and SGLang of decodes alone."""
     assert [graphs("vllm@0.12").hold(n, False) for n in (512, 513)] == [True, False]
     assert graphs("vllm@0.6").hold(256, True)
     assert not graphs("vllm@0.6").hold(256, False)

@@ -70,7 +70,7 @@ def test_tiles_are_as_low_as_takes_least_time() -> None:
     took = {height: float(np.cbrt(height**3 + 40.0**3)) for height in (16, 32, 64, 128)}
     for many, found in zip(each, kernel.tiled(GroupedShape(8 * each, 8, 64, 64)), strict=True):
         times = [max(many / height + 0.25, 1) * tile for height, tile in took.items()]
-        assert found == pytest.approx(8 * min(times))
+        assert found == pytest.approx(min(times))
 
 
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:

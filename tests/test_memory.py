@@ -138,6 +138,18 @@ def test_the_fullest_batch_fits_and_one_more_does_not() -> None:
     assert (few.fits, few.max_batch) == (False, 8)
 
 
+def test_a_largest_batch_beyond_what_the_engine_runs_says_so(run: Run) -> None:
+    """As many sampled at once take memory that caches have otherwise."""
+    asked = ("analyze", "llama3.1-8b", "--hw", "b200", "--prompt", "500")
+    job = llmir.workload(built(), "b200", engine="vllm", prompt=500)
+    assert job.pool.sequences == 1024 < job.max_batch < job.memory.max_requests
+    line = next(line for line in run(*asked).out.splitlines() if line.startswith("largest batch"))
+    assert f"{job.max_batch:,} with --max-num-seqs; " in line
+    assert "runs 1,024 unless told" in line
+    told = run(*asked, "--max-num-seqs", "2000").out
+    assert "unless told" not in told
+
+
 def test_what_counts_is_the_longest_request() -> None:
     short, long = (memory(built(), max_model_len=n) for n in (None, 100_000))
     assert (short.request_tokens, long.request_tokens) == (2048 + 128 - 1, 100_000)
@@ -289,3 +301,10 @@ def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
     assert [sampler(v) for v in ("0.21", "0.17.1", "0.16", "0.8.4", "0.6")] == [3, 3, 9, 9, 9]
     with pytest.raises(InputError, match="max_num_seqs"):
         memory(built(), max_num_seqs=9, max_batched_tokens=8)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_memory_that_a_batch_is_held_against_is_that_of_the_sum(engine: str) -> None:
+    """Stages of TensorRT-LLM may use a share of what weights and activations leave, which are unlike."""
+    job = llmir.workload(built("llama3.1-8b", "stages{pp=2}"), "h100", engine=engine)
+    assert job.capacity_bytes == pytest.approx(job.memory.usable_bytes, abs=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,16 @@ def products(name: str) -> Iterator[tuple[Fit, GemmShape]]:
             yield fit, GemmShape(COUNTS, n, k, batch=batch, x_bits=x, w_bits=w, dtype=dtype)
 
 
-def experts(name: str) -> Iterator[tuple[Fit, GroupedShape]]:
-    """Of 128 experts, 8 for each of so many tokens; of 16 and 2."""
+MIXTURES = ((128, 8), (16, 2))  # experts, and how many of them a token chooses
+
+
+def experts(name: str) -> Iterator[tuple[Fit, GroupedShape, int, int]]:
+    """Products of so many tokens, by mixture."""
     for fit in fits(name, tuple(EXPERTS)):
         x, w, dtype = EXPERTS[fit.family]
-        for (n, k), (count, top) in ((nk, held) for nk in WEIGHTS[:4] for held in ((128, 8), (16, 2))):
-            yield fit, routed(GroupedShape(0, 0, n, k, x_bits=x, w_bits=w, dtype=dtype), COUNTS, count, top)
+        for (n, k), (count, top) in product(WEIGHTS[:4], MIXTURES):
+            shape = GroupedShape(0, 0, n, k, x_bits=x, w_bits=w, dtype=dtype)
+            yield fit, routed(shape, COUNTS, count, top), count, top
 
 
 def routed(shape: GroupedShape, tokens: Any, count: int, top: int) -> GroupedShape:
@@ -112,7 +117,7 @@ def test_two_rows_of_a_product_cost_hardly_more_than_one(name: str) -> None:
 def test_one_more_token_of_experts_costs_its_share_at_most(name: str) -> None:
     """And a launch: with many experts a row more of each is many waves of tiles, and none is allowed."""
     device = hw.load(name)
-    for (fit, shape), (count, top) in zip(experts(name), 1000 * ((128, 8), (16, 2)), strict=False):
+    for fit, shape, count, top in experts(name):
         kernel = fit.kernel
         assert isinstance(kernel, Moe)
         time, more = (seconds(fit, device, routed(shape, m, count, top)) for m in (COUNTS, COUNTS + 1))
@@ -135,5 +140,5 @@ FASTER = {
 def test_the_same_gpu_with_one_rate_raised_is_never_slower(name: str, rate: str) -> None:
     device = hw.load(name)
     faster = FASTER[rate](device)
-    for fit, shape in (*products(name), *experts(name)):
+    for fit, shape, *_ in (*products(name), *experts(name)):
         assert (seconds(fit, faster, shape) <= seconds(fit, device, shape) * (1 + 1e-9)).all(), fit.family

@@ -13,7 +13,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import KERNELS, AttentionShape, Decode, Gemm, GemmShape, Prefill
-from llmir.backends.cost.relatives import relation
+from llmir.backends.cost.relatives import relation, relatives
 from llmir.backends.cost.transfer import carried, of_device, of_engine, together
 from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
 from llmir.backends.silicon.validate.pricing import priced_by
@@ -154,3 +154,11 @@ def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
         priced_by("ideal", "device")
     with pytest.raises(InputError, match="without"):
         priced_by("calibrated", "host")
+
+
+@pytest.mark.parametrize("name", ["mi300x", "mi250", "rtx4090", "a40", "v100-32", "h20"])
+def test_a_raised_rate_does_not_change_whose_kernels_are_taken(name: str) -> None:
+    device = hw.load(name)
+    rates = {dtype: 4 * rate for dtype, rate in device.matrix_flops.items()}
+    faster = replace(device, matrix_flops=rates, memory_Bps=4 * device.memory_Bps)
+    assert relatives(faster) == relatives(device)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmir.backends.analysis.pool import MOST, Pool, tokens_in
+from llmir.backends.analysis.pool import UNLIMITED, Pool, tokens_in
 from llmir.frozen import Figures
 from llmir.graph import Program
 from llmir.hw import Device
@@ -108,7 +108,7 @@ def of_steps(
         overhead_bytes=0,
         graph_bytes=0,
         kv_bytes=max(0, round(caches[tightest])),
-        kv_tokens=None if tokens[tightest] >= MOST else tokens[tightest],
+        kv_tokens=None if tokens[tightest] >= UNLIMITED else tokens[tightest],
         max_requests=max_requests,
         request_tokens=length,
         fullest="all requests in one step",

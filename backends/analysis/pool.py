@@ -21,7 +21,7 @@ from llmir.tensor import Tensor
 
 FP32 = 4  # bytes
 CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
-MOST = 1 << 40  # sequences or tokens, where one takes no memory
+UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
 
 
 class Room(NamedTuple):
@@ -144,7 +144,7 @@ class Pool(Record):
     @property
     def kv_tokens(self) -> int | None:
         """Tokens in the caches of all ranks, in whole blocks; None where they take no room."""
-        return None if min(self._tokens) >= MOST else min(self._tokens)
+        return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
         """Bytes of caches of a rank of each stage, with so many requests in each micro-batch."""
@@ -167,12 +167,12 @@ class Pool(Record):
         def fits(sequences: int) -> bool:
             return all(h <= c for h, c in zip(self.held(sequences, self.longest), caches, strict=True))
 
-        return min(MOST, most(fits) * self.program.micro_batches)
+        return min(UNLIMITED, most(fits) * self.program.micro_batches)
 
     @property
     def at_once(self) -> int:
         """The most sequences at once of all data-parallel ranks: as stated, else any number."""
-        return MOST if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
+        return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
 
 
 def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
@@ -187,7 +187,7 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
         return most(lambda n: float(Binding(B=parallel, T=1, C=block * n - 1)(size)) / parts <= bytes)
 
     found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
-    return tuple(min(MOST, n * parallel) for n in found)
+    return tuple(min(UNLIMITED, n * parallel) for n in found)
 
 
 def fullest(size: Size, sequences: int, last: int) -> float:
@@ -199,10 +199,10 @@ def fullest(size: Size, sequences: int, last: int) -> float:
 def most(fits: Callable[[int], bool]) -> int:
     """The largest number that fits, up to 2⁴⁰; 0 where 1 does not. A smaller one than what fits does too."""
     low, high = 0, 1
-    while high < MOST and fits(high):
+    while high < UNLIMITED and fits(high):
         low, high = high, 2 * high
-    if high >= MOST:
-        return MOST
+    if high >= UNLIMITED:
+        return UNLIMITED
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

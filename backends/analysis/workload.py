@@ -17,7 +17,7 @@ from llmir.backends.analysis.chunks import Chunk, chunks
 from llmir.backends.analysis.document import document
 from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.memory_sum import MemorySum, of_pool, of_steps
-from llmir.backends.analysis.pool import CHUNK, Pool, most
+from llmir.backends.analysis.pool import CHUNK, UNLIMITED, Pool, most
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Model
 from llmir.backends.cost import model as usual
@@ -30,7 +30,6 @@ from llmir.hw import Device
 from llmir.hw.sections.memory import EngineMemory
 from llmir.views import Result
 
-_MOST = 1 << 40
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 _STEPS = 1 << 20  # decode steps priced at once
 PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
@@ -64,7 +63,7 @@ class Workload(Record, Result):
 
     program: Program
     device: Device
-    batch: int = _between(1, _MOST)
+    batch: int = _between(1, UNLIMITED)
     prompt: int = _between(1, LONGEST)
     generate: int = _between(1, LONGEST)
     memory_utilization: float | None = _between(0, 1, above=True, default=None)
@@ -72,9 +71,9 @@ class Workload(Record, Result):
     model: Model | None = None
     cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
     max_model_len: int | None = _between(1, LONGEST, default=None)
-    max_num_seqs: int | None = _between(1, _MOST, default=None)
+    max_num_seqs: int | None = _between(1, UNLIMITED, default=None)
     max_batched_tokens: int | None = _between(1, LONGEST, default=None)
-    chunk: int | None = _between(1, _MOST, default=None)
+    chunk: int | None = _between(1, UNLIMITED, default=None)
     cached: int = _between(0, LONGEST, default=0)
 
     def __post_init__(self) -> None:
@@ -281,9 +280,9 @@ class Workload(Record, Result):
 
     @property
     def capacity_bytes(self) -> float:
-        """The memory that may be used."""
+        """The memory that may be used, on the stage whose caches are full first."""
         if self.pool:
-            return self.pool.rooms()[0].usable
+            return self.pool.rooms()[self.pool.tightest].usable
         return self.device.capacity_bytes * self.share - self.reserve_bytes
 
     def peak_bytes(self, batch: int) -> int:
@@ -337,7 +336,7 @@ class Workload(Record, Result):
     @property
     def _at_once(self) -> int:
         """The most requests that an engine runs at once, as stated."""
-        return self.pool.at_once if self.pool else _MOST
+        return self.pool.at_once if self.pool else UNLIMITED
 
     @cached_property
     def max_batch(self) -> int:
@@ -347,7 +346,7 @@ class Workload(Record, Result):
         """
         parts = self.program.micro_batches
         found = most(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
-        return min(found if found >= _MOST else found * parts, self._at_once // parts * parts)
+        return min(found if found >= UNLIMITED else found * parts, self._at_once // parts * parts)
 
     @cached_property
     def memory(self) -> MemorySum:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import geometric_mean
 
+from llmir import hw
 from llmir.errors import HardwareError
 from llmir.hw import Device, Fitted
 from llmir.hw.calibration import DATED
@@ -14,7 +15,7 @@ from llmir.names import suggest
 
 from .kernels import KERNELS, Gemm, Host, Kernel
 from .relatives import kernels_of, relatives
-from .transfer import ALIKE, PRODUCTS, Reached, carried, reached
+from .transfer import ALIKE, PRODUCTS, Reached, carried, computes, reached
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ def lent(fit: Fit, device: Device) -> Fit:
     if fit.device == device:
         return fit
     reach = _reach(device, fit.device)
-    return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach))
+    return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach, computes(fit.family)))
 
 
 def first(device: Device) -> str | None:
@@ -92,12 +93,16 @@ def _of(device: Device, family: str, engine: str | None, dated: Sequence[str] = 
 
 @lru_cache(maxsize=256)
 def _reach(device: Device, other: Device) -> Reached:
-    """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`."""
+    """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`.
+
+    Both as they were measured: a file that extends another's may state other rates.
+    """
     home = next(
         (d for d in (device, *relatives(device)) if d.vendor == device.vendor and d.calibration), None
     )
     if device.vendor == other.vendor or home is None:
         return ALIKE
+    home = hw.load(home.measured_as) if home.measured_as else home
     shares: list[tuple[Reached, Reached]] = []
     for family in PRODUCTS:
         fits = _of(home, family, None), _of(other, family, None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
+from itertools import takewhile
 
 from llmir import hw
 from llmir.hw import Device
+from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
 
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 FEWEST = 16
@@ -21,9 +23,10 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
 
     Another vendor's is farthest. Then kernels are compiled for an instruction set; then chips with memory in
     stacks (HBM) are made for data centers and those with GDDR for graphics, whatever their generation is
-    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e.
+    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Of other vendors' chips
+    those of its time are nearest, as the narrowest floats tell that both multiply. No rate tells, so that a
+    file with one raised has the same kernels.
     """
-    ours, theirs = device.matrix_peak("bf16")[0], other.matrix_peak("bf16")[0]
     abroad = device.vendor != other.vendor
     return (
         abroad,
@@ -31,7 +34,7 @@ def nearness(device: Device, other: Device) -> tuple[float, ...]:
         _technology(device) != _technology(other),
         0 if abroad else abs(_generation(device) - _generation(other)),
         not abroad and device.memory_kind != other.memory_kind,
-        abs(math.log(ours / theirs)),  # the chip's; memory varies among products of one chip
+        abs(math.log2(_narrowest(device) / _narrowest(other))),
     )
 
 
@@ -44,9 +47,9 @@ def relation(device: Device, other: Device) -> str:
     """
     abroad, generations, technologies, *_ = nearness(device, other)
     if abroad or technologies or generations:
-        return "other vendor" if abroad else "other memory" if technologies else "other SM"
+        return OTHER_VENDOR if abroad else OTHER_MEMORY if technologies else OTHER_SM
     ours, theirs = (d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (device, other))
-    return "same die" if max(ours, theirs) <= DIE * min(ours, theirs) else "same SM"
+    return SAME_DIE if max(ours, theirs) <= DIE * min(ours, theirs) else SAME_SM
 
 
 @lru_cache(maxsize=256)
@@ -62,10 +65,22 @@ def relatives(device: Device) -> tuple[Device, ...]:
 def kernels_of(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 
-    Where a library's alone were measured on a nearer one, those go before.
+    Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
     """
     whole = (d for d in (device, *relatives(device)) if d.calibration and not d.calibration.partial)
     return next(whole, None)
+
+
+@lru_cache(maxsize=256)
+def libraries_of(device: Device) -> tuple[Device, ...]:
+    """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
+    measured = (d for d in (device, *relatives(device)) if d.calibration)
+    return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
+
+
+def _narrowest(device: Device) -> int:
+    """Bits of the narrowest floats that its matrix units multiply."""
+    return min(int(name[2:]) for name in ("bf16", *device.matrix_flops) if not name.startswith("int"))
 
 
 def _technology(device: Device) -> str:

@@ -1,11 +1,13 @@
 """Kernels that are borrowed: what changes in them on another device, and how far off they then are.
 
-Parameters that are ratios to a datasheet travel as they are, times of a die as those of the nearest. Two
+Parameters that are ratios to a datasheet travel as they are, times of a die as those of the nearest. Three
 others change with the chip:
 
 - What a multiprocessor does beside its matrix unit takes as long where that unit is slower, so that less of
   its peak is lost: of H20, whose multiprocessors are H100's with a fifth of the matrix rate, nearly nothing.
   Where the unit is faster, libraries hide more as well, and the share stays.
+- A power limit allows as many products a clock as there, which a slower unit may not need: H20 has 400 W for
+  148 TFLOP/s, H100 700 for 989.
 - A block of decoding that is alone draws as many bytes a second as it can have on their way, whatever share
   of the memory's bandwidth that is.
 
@@ -17,20 +19,19 @@ shares as far as products do on the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from llmir.hw import Device, transfer
 
-from .kernels import KERNELS, Decode, Gemm, GemmShape, Kernel, LowGemm, parameters
+from .kernels import KERNELS, Decode, Gemm, GemmShape, Kernel, parameters
+from .kernels.cdna import CdnaGemm, LentCdnaGemm
+from .kernels.gemm import TILES, BlockGemm, LentBlockGemm, LowGemm
 from .relatives import relation
 
 MATRIX = {"rate", "matrix"}  # shares of the matrix peak, by the names that kernels have for them
-# A chip whose matrix units are below two thirds of those that were measured, clock for clock, is not kept
-# from them by its power: H20 has 400 W for 148 TFLOP/s, H100 700 for 989.
-CUT = 2 / 3
+LENT: dict[type[Kernel], type[Kernel]] = {Gemm: LowGemm, BlockGemm: LentBlockGemm, CdnaGemm: LentCdnaGemm}
 
 
 class Reached(NamedTuple):
@@ -50,20 +51,37 @@ PRODUCTS = {
 }
 
 
-def carried(kernel: Kernel, device: Device, other: Device, reached: Reached = ALIKE) -> Kernel:
-    """A kernel of `other` as it is on `device`; `reached` says what products do there, beside other's."""
-    slower = min(1.0, _beside(device) / _beside(other))
+def carried(
+    kernel: Kernel, device: Device, other: Device, reached: Reached = ALIKE, dtype: str = "bf16"
+) -> Kernel:
+    """A kernel of `other` as it is on `device`, where it computes in this dtype.
+
+    `reached` says what products do there, beside other's.
+    """
+    slower = min(1.0, _beside(device, dtype) / _beside(other, dtype))
     values = dict(vars(kernel))
     for name in MATRIX & values.keys():
         values[name] = reached.matrix * _share(values[name], slower)
-    if slower < CUT and "sustained" in values:
-        values["sustained"] = 1.0
+    kind = type(kernel) if device == other else LENT.get(type(kernel), type(kernel))
+    if isinstance(kernel, Gemm):
+        values["sustained"] /= slower
+        values["least"] = TILES[0][0] * slower * values["rate"] / kernel.rate
     if "bandwidth" in values:
         values["bandwidth"] *= reached.memory
     if isinstance(kernel, Decode):
         values["alone"] *= _drawn(device) / _drawn(other)
-    inside = {p.name: min(max(values[p.name], p.low), p.high) for p in parameters(type(kernel))}
-    return (LowGemm if slower < CUT and type(kernel) is Gemm else type(kernel))(**inside)
+    return kind(**{p.name: min(max(values[p.name], p.low), p.high) for p in parameters(kind)})
+
+
+def computes(family: str) -> str:
+    """The dtype of a family's products, as its name says.
+
+    >>> computes("gemm_fp8_block"), computes("gemm_int8_weights"), computes("moe_nvfp4")
+    ('fp8', 'bf16', 'fp4')
+    """
+    parts = family.split("_")
+    named = {"fp32": "fp32", "fp8": "fp8", "nvfp4": "fp4", "int8": "int8"}
+    return "bf16" if parts[-1] == "weights" else next((named[p] for p in parts if p in named), "bf16")
 
 
 def reached(kernel: Gemm, device: Device, family: str) -> Reached:
@@ -87,9 +105,9 @@ def _share(share: float, slower: float) -> float:
     return share / (share + (1 - share) * slower)
 
 
-def _beside(device: Device) -> float:
+def _beside(device: Device, dtype: str) -> float:
     """What the matrix units do in the time of an fp32 FLOP."""
-    return device.matrix_peak("bf16")[0] / device.vector_flops["fp32"]
+    return device.matrix_peak(dtype)[0] / device.vector_flops["fp32"]
 
 
 def _drawn(device: Device) -> float:
@@ -105,12 +123,11 @@ def of_device(device: Device, other: Device, family: str) -> float:
 
 def of_engine(family: str) -> float:
     """What another engine's kernel is more off than the engine's own."""
-    return _of("other engine", family)
+    return _of(transfer.ENGINE, family)
 
 
 def _of(relation: str, family: str) -> float:
-    table: Mapping[str, Mapping[str, float]] = transfer.table()
-    known = table[relation]
+    known = transfer.table()[relation]
     group = KERNELS[family].group
     return known.get(group) or max(known.values())
 

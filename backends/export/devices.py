@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir import hw
 from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.relatives import kernels_of, relation
+from llmir.backends.cost.relatives import kernels_of, libraries_of, relation
 from llmir.backends.export import facts, table, units
 from llmir.backends.export.rows import Rows
 from llmir.hw import Device, transfer
@@ -45,6 +45,7 @@ def _overview(name: str, device: Device) -> dict[str, Any]:
         "memory_bytes_per_s": device.memory_Bps,
         "memory_kind": device.memory_kind or None,
         "kernels_of": kernels.name if kernels else None,
+        "library_kernels_of": ", ".join(d.name for d in libraries_of(device)) or None,
         "board_power_W": device.board_power_W,
         "price_per_hour_usd": device.price_per_hour_usd,
         "device": device.name,
@@ -67,7 +68,16 @@ def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
         users = [row["name"] for row in rows if row["kernels_of"] == source]
         for i, line in enumerate(wrap(", ".join(users), 60, break_on_hyphens=False)):
             table.add(shown, ("" if i else source or "none, the roofline", line))
-    return shown
+    return table.stack(shown, *(["", said] if (said := _libraries(rows)) else []))
+
+
+def _libraries(rows: list[dict[str, Any]]) -> str:
+    """Who takes the kernels of a library before those, and where it was measured."""
+    lent = [row for row in rows if row["library_kernels_of"]]
+    users = ", ".join(row["name"] for row in lent)
+    measured = sorted({name for row in lent for name in row["library_kernels_of"].split(", ")})
+    where = ", ".join(measured)
+    return f"{users} take what aiter has, as measured on {where}, before those." if lent else ""
 
 
 def _clusters(rows: list[dict[str, Any]]) -> RenderableType:
@@ -183,8 +193,13 @@ def _whose(device: Device) -> str:
         if device.calibration
         else []
     )
-    whose = f"Times of {', '.join(own)} are measured on this device; others" if own else "Times"
+    said = [f"times of {', '.join(own)} are measured on this device"] if own else []
+    if lent := " and ".join(d.name for d in libraries_of(device) if d != device):
+        what = "those of what else" if own else "times of what"
+        said.append(f"{what} aiter has are borrowed from {lent}")
     how = relation(device, kernels)
     least, most = (round(100 * f(transfer.table()[how].values())) for f in (min, max))
     off = f"{least}%" if least == most else f"{least} to {most}%"
-    return f"{whose} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off."
+    others = "others" if said else "times"
+    said.append(f"{others} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off.")
+    return "T" + "; ".join(said)[1:]

@@ -224,8 +224,18 @@ def memory(w: Workload) -> list[tuple[str, str]]:
     return [
         ("fits", f"{verdict}, peak {units.bytes(w.peak_bytes(w.batch))} of {limit}"),
         *([("KV capacity", capacity(w.memory))] if w.pool else []),
-        ("largest batch", f"{w.max_batch:,}" if w.max_batch else "none, not even 1 fits"),
+        ("largest batch", _largest(w)),
     ]
+
+
+def _largest(w: Workload) -> str:
+    """The largest batch, and how many requests of it an engine runs that nobody told to run all at once."""
+    if not w.max_batch:
+        return "none, not even 1 fits"
+    usual = w.pool.sequences * w.program.parallelism.dp if w.pool else w.max_batch
+    if w.max_batch <= usual:
+        return f"{w.max_batch:,}"
+    return f"{w.max_batch:,} with --max-num-seqs; {w.memory.engine} runs {usual:,} unless told"
 
 
 def too_many(w: Workload) -> str:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def passes(default: str) -> Rows:
-    """A row for each pass, with its options; the JSON says the `default` pipeline too."""
+def passes(default: str, engines: Mapping[str, str]) -> Rows:
+    """A row for each pass, with its options; and the `default` pipelines of engines, and without one."""
     found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
     shown = table.columns(("pass", "what it does"), prose=("what it does",))
     for p in found:
@@ -26,7 +26,14 @@ def passes(default: str) -> Rows:
         for option in p["options"]:
             table.add(shown, ("", f"  {_option(option)}"))
     rows = [{**p, "options": " ".join(map(_option, p["options"]))} for p in found]
-    return Rows(rows, table.stack(shown, "", f"default: {default}"), {"default": default, "passes": found})
+    runs: dict[str, list[str]] = {}
+    for engine, pipeline in (*engines.items(), ("a program without an engine", default)):
+        runs.setdefault(pipeline, []).append(engine)
+    usual = [
+        line for pipeline, of in runs.items() for line in (f"default of {', '.join(of)}:", f"  {pipeline}")
+    ]
+    data = {"default": default, "engines": dict(engines), "passes": found}
+    return Rows(rows, table.stack(shown, "", *usual), data)
 
 
 def ops(name: str | None = None) -> Rows:

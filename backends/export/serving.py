@@ -40,7 +40,7 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
     if service.tpot_s and loop.tpot_s:
         users = units.digits(1 / service.tpot_s), units.digits(1 / loop.tpot_s)
         rows.append(("tokens/s a user", *users))
-    held = f"{loop.in_flight:,} of {loop.max_in_flight:,} that fit"
+    held = f"{loop.in_flight:,} of {loop.max_in_flight:,} {loop.limit}"
     rows.append(("in flight", f"{service.batch:,}" if service.fits else "does not fit", held))
     if service.max_tpot_s is not None:
         most, limit = service.most, f"most at {units.time(service.max_tpot_s)}"
@@ -54,9 +54,13 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
 def steps(service: Service) -> str:
     """How the engine fills its steps, in words."""
     loop = service.loop
-    most = f"{loop.chunk:,} tokens at most" if loop.chunk else "as many tokens as there are"
-    how = "chunks of prompts and decodes together" if loop.scheduler.mixes else "prompts first, then decodes"
-    return f"steps of {most} on each rank: {how}"
+    mixes, whole = loop.scheduler.mixes, "" if loop.chunk else "whole "
+    first = f"{whole}prompts first, then decodes"
+    how = f"{whole or 'chunks of '}prompts and decodes together" if mixes else first
+    most = "without a limit of tokens (--chunk)"
+    if loop.chunk:
+        most = f"of {loop.chunk:,} tokens at most on each rank"
+    return f"steps {most}: {how}"
 
 
 def why(service: Service) -> list[tuple[str, str, float]]:

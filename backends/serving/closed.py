@@ -20,7 +20,7 @@ import numpy as np
 from llmir.backends.analysis.chunks import Chunk, chunks
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.serving.loop import fitting, in_flight
+from llmir.backends.serving.loop import fitting, in_flight, run_at_once
 from llmir.frozen import Record
 from llmir.hw.sections.scheduler import Scheduler
 
@@ -87,9 +87,20 @@ class ClosedLoop(Record):
     @cached_property
     def max_in_flight(self) -> int:
         """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
-        if self.chunk is None and not self.scheduler.mixes:
-            return fitting(self.job, 0)[0]
-        return in_flight(self.job, self.chunk)
+        return fitting(self.job) if self._whole else in_flight(self.job, self.chunk)
+
+    @property
+    def limit(self) -> str:
+        """What keeps more from being in flight."""
+        if self._whole:
+            return "that fit"
+        full = self.max_in_flight == run_at_once(self.job)
+        return "that the engine runs" if full else "that fit, of mean length"
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the engine takes whole batches, all as old."""
+        return self.chunk is None and not self.scheduler.mixes
 
     @property
     def in_flight(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmir.backends.analysis.pool import UNLIMITED
 from llmir.backends.analysis.workload import Workload
 from llmir.errors import InputError
 
@@ -16,22 +17,24 @@ def in_flight(job: Workload, chunk: int | None) -> int:
     caches. InputError if not even one fits.
     """
     mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=chunk or job.length)
-    held, _ = fitting(mean, 0)
-    most = job.pool.sequences * job.program.parallelism.dp if job.pool else held
-    return min(held, most - most % job.program.micro_batches)
+    return min(fitting(mean), run_at_once(job))
 
 
-def fitting(one: Workload, batch: int) -> tuple[int, int]:
+def run_at_once(job: Workload) -> int:
+    """How many sequences the engine runs at once, as many in each micro-batch; any number without one."""
+    most = job.pool.sequences * job.program.parallelism.dp if job.pool else UNLIMITED
+    return most - most % job.program.micro_batches
+
+
+def fitting(one: Workload, batch: int = 0) -> int:
     """How many of `batch` requests (0: of any number) like `one` memory holds at once.
 
-    Of the share of it that engines use by default, and of all of it; InputError if not even one fits.
+    InputError if not even one fits.
     """
-    whole = replace(one, memory_utilization=1.0, reserve_bytes=0)
     if not one.max_batch:
         where = f"{one.program.devices} × {one.device.name}"
         raise InputError(f"does not fit: not even one request of {one.program.name} on {where}")
-    held = one.max_batch, whole.max_batch
-    return (min(batch, held[0]), min(batch, held[1])) if batch else held
+    return min(batch or one.max_batch, one.max_batch)
 
 
 def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:

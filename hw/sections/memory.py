@@ -99,17 +99,13 @@ def _share(value: object, where: str, unit: float) -> float:
     return found
 
 
-def _amount(value: object, where: str, unit: float) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else schema.number(value, where, unit)
-
-
-def _zero_or_share(value: object, where: str, unit: float) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _share(value, where, unit)
+def _share_or_none(value: object, where: str, unit: float) -> float:
+    return _share(value, where, unit) if schema.amount(value, where, unit) else 0.0
 
 
 def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
-    found = {schema.count(tp, f"{where}: tp", 1): _amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
+    found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
     if 1 not in found:
         raise HardwareError(f"{where} must say it for tp 1, got {schema.show(value)}")
     return found
@@ -147,12 +143,12 @@ MEMORY = {
     "budgets": Key("budgets", _budgets, required=True),
     "utilization": Key("utilization", _share),
     "aside": Key("aside", _aside),
-    "states": Key("states", _amount),
-    "sampler": Key("sampler", _amount),
-    "vocabularies": Key("vocabularies", _amount),
-    "experts": Key("experts", _amount),
-    "graphs": Key("graphs", _zero_or_share),
-    "kept_GiB": Key("kept_bytes", _amount, 2**30),
+    "states": Key("states", schema.amount),
+    "sampler": Key("sampler", schema.amount),
+    "vocabularies": Key("vocabularies", schema.amount),
+    "experts": Key("experts", schema.amount),
+    "graphs": Key("graphs", _share_or_none),
+    "kept_GiB": Key("kept_bytes", schema.amount, 2**30),
     "outside_GiB": Key("outside", _outside, 2**30, required=True),
     "origin": Key("origin", schema.text, required=True),
     "rows": Key("rows", schema.count),

@@ -60,7 +60,9 @@ def diff(**given: Any) -> None:
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     steps = [inputs.around(given, *passes) for passes in pipelines]
-    programs = [api.run(read[model], passes) for model, passes in zip(models, steps, strict=True)]
+    written = any(given[name] is not None for name in ("before", "after", "step"))
+    pairs = zip(models, steps, strict=True)
+    programs = [inputs.passed(read[model], passes, written) for model, passes in pairs]
     asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}

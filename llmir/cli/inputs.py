@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, LlmirError, ParseError
+from llmir.errors import InputError, LlmirError, ParseError, PassError
 
 from . import precision
 
@@ -83,12 +83,22 @@ def passes(model: str, attention: str, pipeline: str | None, mla: str | None = N
 
 def lowered(given: Mapping[str, Any]) -> Program:
     """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
-    from llmir import api
-
     how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
     program = read(given["model"], given["logits"], **how)
     steps = _asked(program, given)
-    return api.run(program, around(given, steps))
+    return passed(program, around(given, steps), given["pipeline"] is not None)
+
+
+def passed(program: Program, steps: Iterable[Step], written: bool) -> Program:
+    """A program after a pipeline, which errors name if the user has `written` it; else they name the pass."""
+    from llmir import api
+
+    try:
+        return api.run(program, list(steps))
+    except PassError as error:
+        if not written and isinstance(error.__cause__, PassError):
+            raise error.__cause__ from None
+        raise
 
 
 def _asked(program: Program, given: Mapping[str, Any]) -> str:
@@ -106,12 +116,11 @@ def _asked(program: Program, given: Mapping[str, Any]) -> str:
 
 def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
     """The same program before it is laid over its ranks, and after."""
-    from llmir import api
-
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = _asked(program, given)
     before, _ = precision.quantize(given)
-    return api.run(program, [*before, steps]), api.run(program, around(given, steps))
+    written = given["pipeline"] is not None
+    return passed(program, [*before, steps], written), passed(program, around(given, steps), written)
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
@@ -171,9 +180,9 @@ def _dispatch(given: Mapping[str, Any]) -> list[Pass]:
         return [DispatchBy(given["dispatch"])]
     if min(given["dp"], given["ep"]) == 1 or "engine" not in given:
         return []
-    device = load(given["cluster"] or given["hw"] or "h100-sxm")
+    device = load(hardware({**given, "network": None}))
     priced = model(device, given["cost"], given["engine"], given["efficiency"])
-    return dispatch_of(getattr(priced, "runs", None), given["dp"], given["ep"])
+    return dispatch_of(priced.runs, given["dp"], given["ep"])
 
 
 def _slices(given: Mapping[str, Any]) -> list[Pass]:

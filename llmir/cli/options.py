@@ -117,13 +117,13 @@ parallel = _stack(
     click.option(
         "--routing",
         metavar="LAW",
-        help="How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:S) …; the "
-        "busiest rank is priced.  [default: chance]",
+        help="How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:skew) …; "
+        "the busiest rank is priced.  [default: chance]",
     ),
     click.option(
         "--routing-skew",
-        type=of_pass("route", "skew", shown="S"),
-        help="The same as --routing zipf:S, popularity that falls as rank^-S; 0 is chance.",
+        type=of_pass("route", "skew", shown="SKEW"),
+        help="The same as --routing zipf:skew: popularity falls as rank^-skew; 0 is chance.",
     ),
 )
 

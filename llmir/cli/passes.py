@@ -21,5 +21,6 @@ def passes(form: str | None, output_file: str | None) -> None:
     form = output.choose(output_file, form)
     from llmir.backends.export import lists
     from llmir.passes import DEFAULT_PIPELINE
+    from llmir.usual import engines
 
-    output.result(lists.passes(DEFAULT_PIPELINE), form, output_file)
+    output.result(lists.passes(DEFAULT_PIPELINE, engines()), form, output_file)

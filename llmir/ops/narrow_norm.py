@@ -11,12 +11,8 @@ from ..dtype import dtype as named
 from ..op import Array, Place
 from ..tensor import Tensor
 from .norm import AddRmsNorm, RmsNorm
+from .quant import Quantize
 from .rounding import rounded
-
-
-def _narrowing(y: Tensor, *, static: bool) -> Size:
-    """FLOPs of `quantize`."""
-    return (1 if static else 2) * y.elements
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class RmsNormQuantize(RmsNorm):
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """Those of the norm and of narrowing."""
-        return super().vector(operands, results) + _narrowing(results[0], static=self.static)
+        return super().vector(operands, results) + Quantize(self.to, self.static).vector(operands, results)
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """What is left of the norm."""
@@ -58,7 +54,9 @@ class AddRmsNormQuantize(AddRmsNorm):
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """Those of the sum, the norm and narrowing."""
-        return AddRmsNorm.vector_flops * results[0].elements + _narrowing(results[1], static=self.static)
+        return AddRmsNorm.vector_flops * results[0].elements + Quantize(self.to, self.static).vector(
+            operands, results[1:]
+        )
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """The sum, and what is left of its norm."""

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ..dim import Size, ceildiv
 from ..mesh import Mesh
 from ..op import Array, Meeting, Work
 from ..tensor import Placement, Tensor
-from .collective import summed, total
+from .collective import AllReduce, summed, total
 from .norm import AddRmsNorm
 
 
@@ -22,7 +21,7 @@ class AllReduceAddRmsNorm(AddRmsNorm):
     takes = ("y", "x", "weight")
     aliases = MappingProxyType({0: 1})
     exchanges = True
-    share = "2(n−1)/n"
+    share = AllReduce.share
 
     over: tuple[str, ...] = ()
 
@@ -40,20 +39,11 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         y, *others = operands
         return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
 
-    def wire(self, payload: Size, ranks: int) -> Size:
-        """2(n−1)/n of the payload, as an all_reduce."""
-        return ceildiv(2 * (ranks - 1) * payload, ranks)
-
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """That of an add and a norm, and what goes over the wire."""
-        done, payload, group = (
-            super().work(operands, results, mesh),
-            operands[0].local(mesh).bytes,
-            mesh.group(self.over),
-        )
-        return replace(
-            done, wire=self.wire(payload, len(group)), payload=payload, group=group, pattern="all_reduce"
-        )
+        """That of an add and a norm, and what an all_reduce sends."""
+        sent = AllReduce(self.over).work(operands[:1], results[:1], mesh)
+        own = super().work(operands, results, mesh)
+        return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
 
     def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
         """The sum of the first operand, before all else."""

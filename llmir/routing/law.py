@@ -118,6 +118,8 @@ def _text(value: object) -> str:
 
 
 def _form(kind: type[Law]) -> str:
-    """As it is written, `zipf(skew)`."""
-    names = ", ".join(f.name for f in fields(kind))
-    return f"{kind.word}({names})" if names else kind.word
+    """As it is written, `zipf:skew`."""
+    names = [f.name for f in fields(kind)]
+    if len(names) == 1:
+        return f"{kind.word}:{names[0]}"
+    return f"{kind.word}({', '.join(names)})" if names else kind.word

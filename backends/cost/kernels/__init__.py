@@ -9,7 +9,7 @@ from .collective import AllReduce, CollectiveShape, Exchange
 from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .dispatch import DeepEp
-from .gemm import Gemm, GemmShape, LowGemm
+from .gemm import Gemm, GemmShape
 from .host import Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
@@ -37,7 +37,6 @@ __all__ = [
     "HopsShape",
     "Host",
     "Kernel",
-    "LowGemm",
     "Moe",
     "Network",
     "Parameter",

@@ -15,7 +15,7 @@ import numpy as np
 from llmir.dim import Number
 
 from .base import families
-from .gemm import Gemm
+from .gemm import Gemm, LentGemm
 
 
 @families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
@@ -33,3 +33,8 @@ class CdnaGemm(Gemm):
     def beside(tiles: Number, memory: Number) -> Number:
         """Seconds of both: two equal ones take 1.4 times as long as either."""
         return np.asarray(np.hypot(tiles, memory))
+
+
+@dataclass(frozen=True)
+class LentCdnaGemm(LentGemm, CdnaGemm):
+    """The same on another chip."""

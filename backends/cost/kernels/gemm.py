@@ -12,7 +12,7 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -116,7 +116,7 @@ class Gemm(Kernel):
         high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = longer(2 * rows * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        step = longer(2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
         across = np.ceil(n / columns) * (batch * share)
         even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
         memory = np.asarray(self.memory(device, shape))
@@ -142,6 +142,10 @@ class Gemm(Kernel):
         found[gains] = np.minimum(found[gains], tiles.min(axis=0))
         return found
 
+    def multiplied(self, rows: Array) -> Array:
+        """Rows in whose time a tile of so many is multiplied."""
+        return rows
+
     def tiled(self, split: Number, even: Array, whole: Array, step: Array, store: Array, k: Array) -> Array:
         """Seconds of all tiles, of the fastest height and width, where k is cut into so many pieces."""
         lost = np.minimum(np.ceil(whole * split) - even * split, 1)
@@ -158,14 +162,43 @@ class Gemm(Kernel):
 
 
 @dataclass(frozen=True)
-class LowGemm(Gemm):
-    """The same with tiles of fewer rows, which pay where the matrix unit is slow beside the memory.
+class LentGemm(Gemm):
+    """On another chip than was measured: what the power limit lowers there is the matrix unit's rate alone.
 
-    Elsewhere the memory takes as long, and fits are as good without them. H20 reads a weight in the time that
-    it multiplies it with 37 rows, H100 with 295.
+    Of products that the memory bounds nothing is lost, so that a limit that is felt more, as the unit is
+    faster, never costs more than the unit gains. Where the unit bounds them it is the same.
     """
 
+    def seconds(self, device: Device, shape: GemmShape) -> Number:
+        """Time of one call; HardwareError for no number of multiprocessors."""
+        busy = self.busy(device, shape)
+        limited = self.limited().busy(device, shape)
+        return busy + (limited - busy) * busy / (busy + POWER_S) + self.launch_us * 1e-6
+
+    def limited(self) -> LentGemm:
+        """At the rate that is allowed for long."""
+        return replace(self, rate=self.rate * self.sustained)
+
+
+@dataclass(frozen=True)
+class LowGemm(LentGemm):
+    """The same with tiles of fewer rows, which pay where the matrix unit is slow beside the memory.
+
+    H20 reads a weight in the time that it multiplies it with 37 rows, H100 with 295. Where the kernel was
+    fitted they gain nothing: none takes less than the lowest does there.
+    """
+
+    least: float = parameter(64, 1, 64, "rows", "in whose time the lowest tile is multiplied")
+
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
+
+    def multiplied(self, rows: Array) -> Array:
+        """Rows in whose time a tile of so many is multiplied, the least at least."""
+        return np.maximum(rows, self.least)
+
+    def limited(self) -> LowGemm:
+        """At the rate that is allowed for long, at which the lowest tile takes no longer."""
+        return replace(self, rate=self.rate * self.sustained, least=self.least * self.sustained)
 
 
 @families("gemm_fp8_block")
@@ -181,6 +214,11 @@ class BlockGemm(Gemm):
         *((128, 64), (128, 128)),
     )
     splits: ClassVar[tuple[int, ...]] = (1,)
+
+
+@dataclass(frozen=True)
+class LentBlockGemm(LentGemm, BlockGemm):
+    """The same on another chip."""
 
 
 @prices("attention_scores", "attention_mix", "gemm")

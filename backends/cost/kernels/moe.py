@@ -4,10 +4,11 @@ Rows are gathered by expert, multiplied by gate and up, activated, multiplied by
 A product reads the weights of the experts that are touched, which for few rows is all that counts, and
 multiplies tiles of rows, of the height that takes least time; a low one takes no less than its columns need
 to arrive. Loads are never quite even, so that the last tile of an expert is a quarter of one more in the
-mean, and one more token takes no step of a tile for all experts at once. What is shorter of reading and
-multiplying is not hidden whole, and a block takes its time to walk down k however few there are. Between the
-products rows go through memory; where other ranks hold experts, their rows cost kernels that walk over all
-rows something as well.
+mean, and one more token takes no step of a tile for all experts at once. Some libraries choose the height by
+the rows of all ranks, over the experts of one: tiles are higher then than a rank's rows ask for. What is
+shorter of reading and multiplying is not hidden whole, and a block takes its time to read down k and to
+multiply its tile however few there are. Between the products rows go through memory; where other ranks hold
+experts, their rows cost kernels that walk over all rows something as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from llmir.hw import Device
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .base import Array, Kernel, Shape, families, longer, multiprocessors, parameter
+from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter
 from .call import Call, bits, prices, rows_of
 from .stream import StreamShape
 
@@ -99,13 +100,18 @@ class Moe(Kernel):
     strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
     fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
+    alone: float = parameter(0.3, 0.01, 3, "", "time of a block to multiply its tile, to its fair share")
+    counted: float = choice(0, (0, 1), "", "share of other ranks' rows that choose its height", usual=True)
 
     def seconds(self, device: Device, shape: GroupedShape) -> Number:
         """Time of one grouped product."""
-        rows = self.tiled(shape) + self.strays * shape.away
+        height = self.least(shape)
+        rows = np.maximum(self.tiled(shape), height) * shape.experts + self.strays * shape.away
         wide = np.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
-        multiply = 2 * rows * wide * (shape.k + self.fill) / rate
+        deep = 2 * (shape.k + self.fill)  # FLOPs of an element of the result
+        tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
+        multiply = rows * wide * deep / rate + tile
         bandwidth = device.memory_Bps * self.bandwidth
         read = shape.bytes / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
@@ -113,13 +119,17 @@ class Moe(Kernel):
         return busy + self.launch_us * 1e-6
 
     def tiled(self, shape: GroupedShape) -> Array:
-        """Rows in whose time those of a product are multiplied, the empty ones of their tiles included."""
+        """Rows in whose time those of an expert are multiplied, the empty ones of its tiles included."""
         each = np.maximum(shape.rows / shape.experts, 1)
         heights = ((height, longer(height, self.fetch)) for height in HEIGHTS)
         return np.asarray(
             reduce(np.minimum, (np.maximum(each / rows + LAST, 1) * took for rows, took in heights))
-            * shape.experts
         )
+
+    def least(self, shape: GroupedShape) -> Number:
+        """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
+        each = (shape.rows + self.counted * shape.away) / shape.experts
+        return longer(np.clip(each, 1, HEIGHTS[-1]), self.fetch)
 
     def narrow(self, device: Device, shape: StreamShape) -> Number:
         """Time to narrow rows, before they are sorted or between the products."""

@@ -104,7 +104,7 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
         return _loop(
             ClosedLoop(PRICED.workload(program, device, engine, 1, prompt, generate), asked.batch), model
         )
-    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)[0]
+    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
     def steps(new: int, cached: int, count: float) -> StepShape:

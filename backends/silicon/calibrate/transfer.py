@@ -13,7 +13,7 @@ from llmir.backends.cost.relatives import relation
 from llmir.backends.silicon.rows import Array
 from llmir.hw import Device
 from llmir.hw.calibration import DATED, LIBRARIES
-from llmir.hw.transfer import ENGINE, RELATIONS
+from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DIE, SAME_SM
 
 from .cases import Case
 
@@ -21,7 +21,7 @@ from .cases import Case
 WITHIN = 2 / 3
 # Where nothing was measured: GPUs of one die, and of one instruction set. Both are bounded by what another
 # instruction set costs. Rows of H200, GB200 (9 to 13% off) and H20, kept aside, are what they are set by.
-SAME = {"same die": 7.0, "same SM": 14.0}
+SAME = {SAME_DIE: 7.0, SAME_SM: 14.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def loans(cases: Iterable[Case], devices: Sequence[Device]) -> Iterator[Loan]:
 def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
     """None where the device has none of its own; another vendor's are those of any engine."""
     how = how or relation(case.device, device)
-    abroad = how == RELATIONS[-1]
+    abroad = how == OTHER_VENDOR
     fits = [basis(device, family, None if abroad else engine) for family in case.families]
     known = [f for f in fits if f and f.device == device and (abroad or f.engine == engine)]
     known = [f for f in known if f.family in case.families]  # CDNA has products of its own
@@ -99,7 +99,7 @@ def bands(found: Sequence[Loan]) -> dict[str, dict[str, float]]:
             floor = max(floor, float(np.median(known)) if own is None and known else own or 0.0)
             table[far][group] = floor
         for near, percent in SAME.items():
-            table[near][group] = min(percent, table["other SM"][group])
+            table[near][group] = min(percent, table[OTHER_SM][group])
         known = [v for v in measured[ENGINE].values() if v is not None]
         own = measured[ENGINE][group]
         table[ENGINE][group] = float(np.median(known)) if own is None else own

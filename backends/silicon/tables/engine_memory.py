@@ -23,7 +23,7 @@ class Memory(Format):
     by: ClassVar[str] = "engine"
 
 
-class EngineMemory(Memory):
+class Starts(Memory):
     """Starts of an engine: what it was given, and what its log says that it made of it."""
 
     name = "engine memory"

@@ -223,7 +223,7 @@ def _figure(
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
-        within, _ = loop.fitting(job(IDEAL)(1), asked.batch)
+        within = loop.fitting(job(IDEAL)(1), asked.batch)
         return loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s, sure
     name = f"{metric}_s"
     return getattr(whole, name), getattr(job(IDEAL)(asked.batch), name), sure
