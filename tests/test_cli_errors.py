@@ -200,6 +200,13 @@ def test_a_config_that_cannot_be_is_one_line(
     bad(run, tmp_path, (command, config(tmp_path, **changes)), code, part)
 
 
+@pytest.mark.parametrize("option", ["--batch", "--concurrency"])
+def test_more_requests_than_a_server_has_are_refused_before_anything_is_priced(run: Run, option: str) -> None:
+    ran = run("analyze", "no-such-model", option, "100000000000")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith(f"error: {option}: ") and "1,000,000,000" in ran.err
+
+
 @pytest.mark.parametrize("options", ["--tp 7", "--routing zipf", "--dispatch ranks", "--pp 99"])
 @pytest.mark.parametrize("command", ["analyze", "diff"])
 def test_an_error_names_a_pipeline_that_the_user_wrote_and_no_other(

@@ -188,7 +188,7 @@ workload = _stack(
 serving = _stack(
     click.option(
         "--concurrency",
-        type=Count(),
+        type=of_workload("batch"),
         help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
     ),
     click.option(
