@@ -17,6 +17,7 @@ from llmir import hw
 from llmir.errors import HardwareError
 from llmir.hw import versions
 from llmir.hw.releases import number
+from llmir.hw.sections.graphs import Graphs
 
 from .commands import Run, runner
 
@@ -34,9 +35,7 @@ HOST = "{origin: by hand, rows: 3, error_percent: 5, step_us: 5000}"
 def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None:
     found = versions.ranges(name)
     assert hw.engine(name) == found[0]
-    edges = [
-        number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])
-    ]
+    edges = [number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])]
     assert edges == sorted(edges)
     assert len({number(engine.versions[0]) for engine in found}) == len(found)
     files = {file.stem for file in (versions.FOLDER / name).iterdir()}
@@ -179,3 +178,48 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
         assert some.time_s - one.time_s == pytest.approx(0.9 * some.overhead["skew_s"])
     shown = llmir.explain(some, "engine_overhead").to_dict()
     assert "each is 10 µs late" in str(shown)
+
+
+def graphs(version: str) -> Graphs:
+    found = hw.engine(version).section(Graphs)
+    assert found
+    return found
+
+
+def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm() -> None:
+    """vLLM V1 has graphs of any step up to 512 tokens; TensorRT-LLM and SGLang of decodes alone."""
+    assert [graphs("vllm@0.12").hold(n, False) for n in (512, 513)] == [True, False]
+    assert graphs("vllm@0.6").hold(256, True)
+    assert not graphs("vllm@0.6").hold(256, False)
+    for engine in ("trtllm", "sglang"):
+        assert [graphs(engine).hold(2, decodes) for decodes in (True, False)] == [True, False]
+    assert hw.engine("hf-transformers").section(Graphs) is None  # which launches kernel by kernel
+
+
+@pytest.mark.parametrize(("engine", "batch", "new", "captured"), [
+    ("vllm", 512, 1, True), ("vllm", 513, 1, False), ("vllm", 1, 512, True), ("vllm", 1, 513, False),
+    ("trtllm", 8, 1, True), ("trtllm", 8, 4, True), ("trtllm", 8, 64, False),
+])  # fmt: skip
+def test_what_is_in_no_graph_hides_no_launch(engine: str, batch: int, new: int, captured: bool) -> None:
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    step = llmir.analyze(model, "h100", batch=batch, new=new, context=64, engine=engine)
+    assert (step.overhead["hidden_s"] < 0) == captured
+    grid = llmir.analyze(model, "h100", batch=np.array([batch, 1]), new=new, context=64, engine=engine)
+    assert np.asarray(grid.time_s)[0] == pytest.approx(step.time_s)
+
+
+def test_a_chunk_beside_decodes_is_no_decode_step() -> None:
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    beside = [{"batch": 1, "new": 20, "context": 0}]
+    for engine, captured in (("vllm", True), ("trtllm", False)):
+        step = llmir.analyze(model, "h100", batch=4, context=64, engine=engine, beside=beside)
+        assert (step.overhead["hidden_s"] < 0) == captured
+
+
+def test_a_scheduler_counts_the_sequences_of_its_own_rank() -> None:
+    model = llmir.load("qwen3-30b-a3b")
+    host = {}
+    for dp in (1, 4):
+        program = llmir.run(model, [llmir.DEFAULT_PIPELINE, f"shard{{tp=2,dp={dp}}}"])
+        host[dp] = llmir.analyze(program, "h100", batch=64 * dp, context=64, engine="vllm").overhead["host_s"]
+    assert host[1] == pytest.approx(host[4])

@@ -221,7 +221,7 @@ def steps(before: Report, after: Report, why: str = "") -> StepDiff:
     for name in dict.fromkeys(chain(*overheads)):
         old_rows, new_rows = (of.get(name, ()) for of in overheads)
         change = Change(old_rows, new_rows)
-        if old_rows and new_rows and math.isclose(*change.figure("time_s"), rel_tol=1e-9):
+        if old_rows and new_rows and math.isclose(*change.figure("time_s"), rel_tol=1e-12):
             same += old_rows
         else:
             changes.append(change)

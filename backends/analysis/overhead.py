@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from llmir.backends.analysis.costs import BUBBLE, OVERHEAD, OpCost
 from llmir.backends.analysis.plan import late
 from llmir.backends.analysis.report import Report
-from llmir.dim import B
 from llmir.errors import InputError
 
 
@@ -41,8 +40,10 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
     added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
     kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
     alone = float(whole - sum(added))
-    cpu = f"{host.step_us:,.0f} µs + {report.at(B):,} × {host.sequence_us:.3g} µs a sequence"
-    hidden = f"{100 * host.hidden:.3g}%" if host.hidden > 0.0005 else "nothing"
+    sequences = f"{report.plan.sequences(report.at):,} × {host.sequence_us:.3g} µs a sequence"
+    cpu = f"{host.step_us:,.0f} µs + {sequences}"
+    captured = bool(report.plan.captured(report.at))
+    hidden = f"{100 * host.hidden:.3g}%" if captured and host.hidden > 0.0005 else "nothing"
     return (
         Term("ops alone", f"{kernels:,} kernels, each with its launch", alone),
         Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, reduce
+from operator import and_
 from typing import Any, cast
 
 import numpy as np
@@ -16,17 +17,19 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
-from llmir.dim import Binding, Dim, Number, Size, maximum, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
+from llmir.hw.sections.graphs import Graphs
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
-_SEQUENCES = Dim.symbol("B")
+_SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
+_DRAFTED = 8  # new tokens a sequence at most in a step of decoding: one, and drafts that it verifies
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +87,37 @@ class Plan:
         host, micro_batches = self.host, self.program.micro_batches
         if host is None:
             return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
-        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
-        calls = zip(busy, self._kernels, self._late, strict=True)
+        calls = zip(self._busy(at, host), self._kernels, self._late, strict=True)
         first, *others = (host.launched(time, n) + host.waited(late) for time, n, late in calls)
-        return Timing((first + host.beside(at(_SEQUENCES)), *others), micro_batches)
+        return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
+
+    def sequences(self, at: Binding) -> Number:
+        """Those of one data-parallel rank, each of which has a scheduler of its own."""
+        return -(-at(_SEQUENCES) // self.program.parallelism.dp)
+
+    def captured(self, at: Binding) -> Any:
+        """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
+        graphs = self.model.runs.section(Graphs) if self.model.runs else None
+        if graphs is None:
+            return True
+        tokens = -(-at(_SEQUENCES * _NEW) // self.program.parallelism.dp)
+        return graphs.hold(tokens, self._decodes(at))
+
+    def _decodes(self, at: Binding) -> Any:
+        if isinstance(at, Mixed):
+            return reduce(and_, (self._decodes(part) for part in at.parts))
+        return at(_NEW) <= _DRAFTED
+
+    def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
+        """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""
+        captured = self.captured(at)
+        if not np.any(captured):
+            return self._stages(at, lambda price, at: price.time(at))
+        together = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
+        if np.all(captured):
+            return together
+        alone = self._stages(at, lambda price, at: price.time(at))
+        return tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def overheads(self, at: Binding) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
@@ -95,9 +125,9 @@ class Plan:
             return ()
         stages = range(len(self.program.entries))
         alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
-        busy = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
+        busy = self._busy(at, host)
         launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
-        before = [0.0 if i else host.beside(at(_SEQUENCES)) for i in stages]
+        before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
 

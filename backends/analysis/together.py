@@ -101,6 +101,10 @@ class Together(Plan):
         prices = ((self.model.price(row), phase) for row, phase in self._apart)
         return tuple(PhasePrice(price, phase) if phase else price for price, phase in prices)
 
+    def _decodes(self, at: Binding) -> bool:
+        """It reads prompts too."""
+        return False
+
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
         """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""

@@ -23,7 +23,7 @@ from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load
 from llmir.backends.silicon.validate.pricing import IDEAL, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.dim import Binding, Dim
+from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -99,7 +99,7 @@ def _calibrated(device: Device) -> bool:
 def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
     """A run as its steps; a closed loop by what it settles at with the host that is known."""
     prompt, generate = asked.prompt, asked.generate
-    model = _model(device, engine.partition("@")[0])
+    model = _model(device, engine)
     if asked.serving:
         return _loop(
             ClosedLoop(PRICED.workload(program, device, engine, 1, prompt, generate), asked.batch), model
@@ -134,17 +134,19 @@ def _of(report: Report, model: Model) -> StepShape:
 
 
 def step_shape(made: Plan, at: Binding) -> StepShape:
-    """The kernels of a step, with and without the time that each waits to begin."""
+    """The kernels of a step, with and without the time that each waits to begin where they are in a graph."""
+    hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
-        alone, together = price.in_graph(at, 1.0)
+        alone, together = price.in_graph(at, hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
     kernels = sum(row.repeat for row in made.rows)
-    return StepShape(waits, waits - flows, kernels, at(Dim.symbol("B")), lateness)
+    return StepShape(waits, waits - flows, kernels, made.sequences(at), lateness)
 
 
 @cache
 def _model(device: Device, engine: str) -> Calibrated:
-    own = device.calibration.engines if device.calibration else {}
-    return Calibrated(device, engine if engine in own else None)
+    name, own = engine.partition("@")[0], device.calibration.engines if device.calibration else {}
+    runs = hw.engine(engine) if name in hw.engines() else None
+    return Calibrated(device, name if name in own else None, runs=runs)

@@ -1,0 +1,37 @@
+"""Which steps an engine launches as a graph: the section `graphs` of its file, by first release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmir.dim import Number
+from llmir.hw import schema, versions
+from llmir.hw.releases import Releases, releases
+from llmir.hw.schema import Key
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Graphs of up to so many `tokens` on a rank; of steps that read prompts too, if `mixed`."""
+
+    tokens: int
+    mixed: bool = False
+    source: str = ""
+
+    def hold(self, tokens: Number, decodes: Any) -> Any:
+        """Whether a step of so many tokens on a rank is in one, which decodes alone or does not."""
+        return (tokens <= self.tokens) & (decodes | self.mixed)
+
+
+GRAPHS = {
+    "tokens": Key("tokens", schema.count, required=True),
+    "mixed": Key("mixed", schema.flag, required=True),
+    "source": Key("source", schema.text, required=True),
+}
+
+
+@versions.section("graphs")
+def graphs(value: object, where: str) -> Releases[Graphs]:
+    """The releases of a file; HardwareError for what is none."""
+    return releases(value, where, lambda said, at: Graphs(**schema.read(said, at, GRAPHS)))
