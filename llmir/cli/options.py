@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
