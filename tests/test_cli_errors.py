@@ -41,14 +41,14 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
     ("config that is a list", ("analyze", "list.json"), 2, "expected a JSON object"),
     ("config without keys", ("analyze", "keys.json"), 2, "architectures"),
     ("zero batch", ("analyze", "tiny.json", "--batch", "0"), 2, "--batch: expected an integer"),
-    ("negative batch", ("analyze", "tiny.json", "--batch", "-1"), 2, "from 1 to 1,099,511,627,776, got -1"),
+    ("negative batch", ("analyze", "tiny.json", "--batch", "-1"), 2, "from 1 to 1,000,000,000, got -1"),
     ("fractional batch", ("analyze", "tiny.json", "--batch", "1.5"), 2, "got 1.5"),
     ("batch in digits that are not ASCII", ("analyze", "tiny.json", "--batch", "٣"), 2, "got '٣'"),
     (
         "batch beyond reason",
         ("analyze", "tiny.json", "--batch", "9" * 25),
         2,
-        "1,099,511,627,776, got 9999999",
+        "1,000,000,000, got 9999999",
     ),
     ("prompt 0", ("analyze", "tiny.json", "--prompt", "0"), 2, "--prompt: expected an integer from 1 to 10,"),
     ("generate 0", ("analyze", "tiny.json", "--generate", "0"), 2, "--generate: expected an integer"),
@@ -198,6 +198,13 @@ def test_a_config_that_cannot_be_is_one_line(
     run: Run, tmp_path: Path, command: str, changes: dict[str, Any], code: int, part: str
 ) -> None:
     bad(run, tmp_path, (command, config(tmp_path, **changes)), code, part)
+
+
+@pytest.mark.parametrize("option", ["--batch", "--concurrency"])
+def test_more_requests_than_a_server_has_are_refused_before_anything_is_priced(run: Run, option: str) -> None:
+    ran = run("analyze", "no-such-model", option, "100000000000")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith(f"error: {option}: ") and "1,000,000,000" in ran.err
 
 
 @pytest.mark.parametrize("options", ["--tp 7", "--routing zipf", "--dispatch ranks", "--pp 99"])

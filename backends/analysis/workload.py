@@ -31,6 +31,7 @@ from llmir.hw.sections.memory import EngineMemory
 from llmir.views import Result
 
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
+REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches
 _STEPS = 1 << 20  # decode steps priced at once
 PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
 
@@ -63,7 +64,7 @@ class Workload(Record, Result):
 
     program: Program
     device: Device
-    batch: int = _between(1, UNLIMITED)
+    batch: int = _between(1, REQUESTS)
     prompt: int = _between(1, LONGEST)
     generate: int = _between(1, LONGEST)
     memory_utilization: float | None = _between(0, 1, above=True, default=None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmir.backends.analysis.pool import UNLIMITED
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.analysis.workload import REQUESTS, Workload
 from llmir.errors import InputError
 
 
@@ -21,8 +20,8 @@ def in_flight(job: Workload, chunk: int | None) -> int:
 
 
 def run_at_once(job: Workload) -> int:
-    """How many sequences the engine runs at once, as many in each micro-batch; any number without one."""
-    most = job.pool.sequences * job.program.parallelism.dp if job.pool else UNLIMITED
+    """How many sequences the engine runs at once, as many in each micro-batch."""
+    most = job.pool.sequences * job.program.parallelism.dp if job.pool else REQUESTS
     return most - most % job.program.micro_batches
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.analysis.pool import UNLIMITED
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.analysis.workload import REQUESTS, Workload
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.convert import integer, shown
 from llmir.errors import InputError
@@ -20,7 +19,7 @@ def service(job: Workload, concurrency: int | None, max_tpot_s: float | None) ->
     if job.batch != 1:
         raise InputError(f"concurrency: {shown(concurrency)} requests; leave batch out")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
-    own["batch"] = integer("concurrency", concurrency, 1, UNLIMITED)
+    own["batch"] = integer("concurrency", concurrency, 1, REQUESTS)
     return Service(**own, max_tpot_s=max_tpot_s)
 
 

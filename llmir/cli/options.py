@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .kinds import Bytes, Count, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -188,7 +188,7 @@ workload = _stack(
 serving = _stack(
     click.option(
         "--concurrency",
-        type=Count(),
+        type=of_workload("batch"),
         help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
     ),
     click.option(
