@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmir.passes import DEFAULT_PIPELINE
+from llmir import pipeline_of
 
 from .commands import TINY, Ran, Run, environment, runner
 from .test_plugins import installed, restored
@@ -142,7 +142,7 @@ def test_a_pass_of_a_plugin_has_its_name_and_options(run: Run, tmp_path: Path) -
     listed = json.loads(run("passes", "--plugin", "mine.py", "--format", "json").out)["passes"]
     assert next(p for p in listed if p["name"] == "renamed")["summary"] == "Gives the program another name."
     compared = run("diff", "tiny.json", "--pass", "renamed", "--plugin", "mine.py", *STEP, "--format", "json")
-    assert json.loads(compared.out)["after"]["pipeline"] == f"{DEFAULT_PIPELINE},renamed"
+    assert json.loads(compared.out)["after"]["pipeline"] == f"{pipeline_of('vllm')},renamed"
 
 
 def test_an_op_of_a_plugin_is_read_priced_and_listed(run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmir import hw
 from llmir.backends.cost.calibration import own
-from llmir.backends.cost.kernels import KERNELS, AttentionShape, CpuAttention, CpuGemm, GemmShape, Stream
+from llmir.backends.cost.kernels import KERNELS, AttentionShape, CpuAttention, CpuGemm, Elementwise, GemmShape
 
 CPU = hw.load("cpu")
 SHARES = st.floats(0.1, 1)
@@ -47,5 +47,5 @@ def test_a_causal_walk_over_tiles_is_that_of_pytorchs_loop(new: int) -> None:
 
 def test_a_cpu_takes_its_own_kernels_of_the_same_rows() -> None:
     assert KERNELS[own("gemm_fp32", CPU)] is CpuGemm
-    assert KERNELS[own("rms_norm", CPU)] is Stream
+    assert KERNELS[own("stream", CPU)] is Elementwise
     assert own("gemm_fp32", hw.load("h100-sxm")) == "gemm_fp32"

@@ -44,7 +44,7 @@ def lateness(ranks: int) -> float:
     >>> lateness(1), lateness(2), round(lateness(8), 3)
     (0.0, 0.5, 1.718)
     """
-    return sum(1 / n for n in range(2, ranks + 1))
+    return sum((1 / n for n in range(2, ranks + 1)), start=0.0)
 
 
 @dataclass(frozen=True)
