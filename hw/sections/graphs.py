@@ -13,9 +13,9 @@ from llmir.hw.schema import Key
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs of up to so many `tokens` on a rank; of steps that read prompts too, if `mixed`."""
+    """Graphs of up to so many `tokens` on a rank, 0 where none are captured; if `mixed`, of prompts' steps too."""
 
-    tokens: int
+    tokens: float
     mixed: bool = False
     source: str = ""
 
@@ -25,7 +25,7 @@ class Graphs:
 
 
 GRAPHS = {
-    "tokens": Key("tokens", schema.count, required=True),
+    "tokens": Key("tokens", schema.amount, required=True),
     "mixed": Key("mixed", schema.flag, required=True),
     "source": Key("source", schema.text, required=True),
 }
