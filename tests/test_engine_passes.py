@@ -101,3 +101,21 @@ def test_no_fusion_costs_time(model: str, device: str, how: str) -> None:
 def test_a_rotated_program_is_drawn_and_explained(run: Run) -> None:
     assert run("draw", "llama3.2-1b", "-o", "x.svg").code == 0
     assert run("explain", "llama3.2-1b", "add_input_norm").code == 0
+
+
+def test_an_engine_s_file_is_what_it_says_now(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    model = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention")
+    times = []
+    for step_us in (100, 5000):
+        path.write_text(f"extend: vllm\nhost: {{step_us: {step_us}}}\n", "utf-8")
+        times.append(llmir.analyze(model, "h100-sxm", batch=1, new=1, context=99, engine=str(path)).time_s)
+    assert times[1] - times[0] == pytest.approx(4.9e-3)
+
+
+def test_a_device_s_calibration_names_kernels_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    said = "{origin: ours, rows: 9, error_percent: 5, launch_us: 3}"
+    path.write_text(f"extend: h100-sxm\nname: x\ncalibration: {{engine: vllm, vllm: {{rms_norm: {said}}}}}\n")
+    with pytest.raises(HardwareError, match="rms_norm: unknown family"):
+        llmir.analyze(llmir.load("llama3.1-8b"), str(path), batch=1, new=1, context=99)

@@ -49,6 +49,13 @@ def lent(fit: Fit, device: Device) -> Fit:
     return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach, computes(fit.family)))
 
 
+def known(device: Device) -> None:
+    """HardwareError for a family, or a parameter, of the device's own calibration that does not exist."""
+    for engine, families in (device.calibration.engines if device.calibration else {}).items():
+        for family, fitted in families.items():
+            _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
+
+
 def first(device: Device) -> str | None:
     """The engine to take where none is named; None where there are no kernels to take."""
     whose = kernels_of(device)

@@ -12,7 +12,7 @@ from llmir.frozen import FrozenDict
 from llmir.hw import Device
 
 from .calibrated import Calibrated
-from .calibration import engines, first, host, owner
+from .calibration import engines, first, host, known, owner
 from .derated import Efficiency
 from .ideal import Ideal
 from .kernels import Host
@@ -92,9 +92,14 @@ def calibrated(device: Device) -> Calibrated:
     return _calibrated(device, None)
 
 
-@lru_cache(maxsize=256)
 def _calibrated(device: Device, engine: str | None) -> Calibrated:
-    name, profile = run_by(device, engine or first(device) or "")
+    return _run(device, engine, *run_by(device, engine or first(device) or ""))
+
+
+@lru_cache(maxsize=256)
+def _run(device: Device, engine: str | None, name: str, profile: hw.Engine | None) -> Calibrated:
+    """By what an engine's file says, and not by its name, under which another may lie next time."""
+    known(device)
     own = host(device, engine)
     if own or profile is None:
         return Calibrated(device, engine and name, *(own or (None, None)))

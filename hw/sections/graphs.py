@@ -13,7 +13,7 @@ from llmir.hw.schema import Key
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs of up to so many `tokens` on a rank, 0 where none are captured; if `mixed`, of prompts' steps too."""
+    """Graphs of up to so many `tokens` on a rank, 0 where none are; if `mixed`, of prompts' steps too."""
 
     tokens: float
     mixed: bool = False
