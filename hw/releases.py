@@ -56,3 +56,12 @@ def releases(value: object, where: str, read: Callable[[Mapping[Any, Any], str],
         below = merge(below, schema.mapping(said[first], f"{where}.{first}"))
         found.append((first, read(below, f"{where}.{first}")))
     return Releases(tuple(found))
+
+
+def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[[object, str], Releases[S]]:
+    """What reads a section of releases that are each a record with these keys."""
+
+    def read(said: Mapping[Any, Any], where: str) -> S:
+        return kind(**schema.read(said, where, keys))
+
+    return lambda value, where: releases(value, where, read)

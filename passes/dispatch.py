@@ -8,6 +8,7 @@ and scatter the sums (`gather`; `allgather_reducescatter` in vLLM's `all2all_bac
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ class DispatchBy(Pass):
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each layer of experts whose rows are exchanged."""
-        walk = _Ranks if self.by == "ranks" else _Gather
+        walk: type[_Walk] = _Ranks if self.by == "ranks" else _Gather
         walks = {name: walk(graph) for name, graph in program.graphs.items()}
         if not any(each.layers for each in walks.values()):
             rule = "that takes ep, and dp or sp, by which ranks have tokens of their own"
@@ -51,7 +52,7 @@ class _Layer:
     exchange: Any
 
 
-class _Walk:
+class _Walk(ABC):
     """One graph in which tokens go to experts and sums come back, instead of rows."""
 
     def __init__(self, graph: Graph) -> None:
@@ -128,13 +129,13 @@ class _Walk:
         """What copies or sums rows, where tokens are."""
         return node.op
 
+    @abstractmethod
     def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
         """Tokens, and what stands beside them, on the ranks of their experts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:
         """Their sums where they were."""
-        raise NotImplementedError
 
     def _named(self, opcode: str, node: Node) -> dict[str, Any]:
         return {"name": f"{opcode}_{node.name}", "block": node.op.block}

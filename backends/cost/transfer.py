@@ -42,13 +42,8 @@ class Reached(NamedTuple):
 
 
 ALIKE = Reached(1.0, 1.0)
-# Products by which vendors are compared, with their dtype and bits of both operands.
-PRODUCTS = {
-    "gemm_bf16": ("bf16", 16),
-    "gemm_fp8": ("fp8", 8),
-    "gemm_fp8_block": ("fp8", 8),
-    "gemm_int8": ("int8", 8),
-}
+# Products by which vendors are compared, with the bits of both operands.
+PRODUCTS = {"gemm_bf16": 16, "gemm_fp8": 8, "gemm_fp8_block": 8, "gemm_int8": 8}
 
 
 def carried(
@@ -86,7 +81,7 @@ def computes(family: str) -> str:
 
 def reached(kernel: Gemm, device: Device, family: str) -> Reached:
     """Shares of the device's rates that a large product reaches at home, and one of a single row."""
-    dtype, bits = PRODUCTS[family]
+    dtype, bits = computes(family), PRODUCTS[family]
     large = GemmShape(m=8192, n=8192, k=8192, x_bits=bits, w_bits=bits, dtype=dtype)
     single = replace(large, m=1, n=16384, k=16384)
     flops, moved = 2 * 8192**3, 16384**2 * bits / 8
@@ -97,7 +92,7 @@ def reached(kernel: Gemm, device: Device, family: str) -> Reached:
 
 
 def _share(share: float, slower: float) -> float:
-    """Of the peak of a unit that is so much slower, where what is beside it takes as long.
+    """The share of its peak that a matrix unit reaches if it is `slower` (a ratio) and the other work is not.
 
     >>> _share(0.8, 1.0), _share(0.5, 0.25)
     (0.8, 0.8)

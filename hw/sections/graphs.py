@@ -7,7 +7,7 @@ from typing import Any
 
 from llmir.dim import Number
 from llmir.hw import schema, versions
-from llmir.hw.releases import Releases, releases
+from llmir.hw.releases import records
 from llmir.hw.schema import Key
 
 
@@ -24,14 +24,13 @@ class Graphs:
         return (tokens <= self.tokens) & (decodes | self.mixed)
 
 
-GRAPHS = {
-    "tokens": Key("tokens", schema.amount, required=True),
-    "mixed": Key("mixed", schema.flag, required=True),
-    "source": Key("source", schema.text, required=True),
-}
-
-
-@versions.section("graphs")
-def graphs(value: object, where: str) -> Releases[Graphs]:
-    """The releases of a file; HardwareError for what is none."""
-    return releases(value, where, lambda said, at: Graphs(**schema.read(said, at, GRAPHS)))
+graphs = versions.section("graphs")(
+    records(
+        Graphs,
+        {
+            "tokens": Key("tokens", schema.amount, required=True),
+            "mixed": Key("mixed", schema.flag, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)

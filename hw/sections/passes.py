@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmir.hw import schema, versions
-from llmir.hw.releases import Releases, releases
+from llmir.hw.releases import records
 from llmir.hw.schema import Key
 
 
@@ -17,13 +17,12 @@ class Passes:
     source: str = ""
 
 
-PASSES = {
-    "pipeline": Key("pipeline", schema.text, required=True),
-    "source": Key("source", schema.text, required=True),
-}
-
-
-@versions.section("passes")
-def passes(value: object, where: str) -> Releases[Passes]:
-    """The releases of a file; HardwareError for what is none."""
-    return releases(value, where, lambda said, at: Passes(**schema.read(said, at, PASSES)))
+passes = versions.section("passes")(
+    records(
+        Passes,
+        {
+            "pipeline": Key("pipeline", schema.text, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmir.hw import schema, versions
-from llmir.hw.releases import Releases, releases
+from llmir.hw.releases import records
 from llmir.hw.schema import Key
 
 
@@ -17,13 +17,12 @@ class Scheduler:
     source: str = ""
 
 
-SCHEDULER = {
-    "mixes": Key("mixes", schema.flag, required=True),
-    "source": Key("source", schema.text, required=True),
-}
-
-
-@versions.section("scheduler")
-def scheduler(value: object, where: str) -> Releases[Scheduler]:
-    """The releases of a file; HardwareError for what is none."""
-    return releases(value, where, lambda said, at: Scheduler(**schema.read(said, at, SCHEDULER)))
+scheduler = versions.section("scheduler")(
+    records(
+        Scheduler,
+        {
+            "mixes": Key("mixes", schema.flag, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)

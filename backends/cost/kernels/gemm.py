@@ -163,10 +163,10 @@ class Gemm(Kernel):
 
 @dataclass(frozen=True)
 class LentGemm(Gemm):
-    """On another chip than was measured: what the power limit lowers there is the matrix unit's rate alone.
+    """On another chip than was measured: the power limit lowers the matrix rate there, and nothing else.
 
-    Of products that the memory bounds nothing is lost, so that a limit that is felt more, as the unit is
-    faster, never costs more than the unit gains. Where the unit bounds them it is the same.
+    Memory-bound products lose nothing to it, so that a higher matrix rate never makes a product slower.
+    Compute-bound ones take as long as by `Gemm`.
     """
 
     def seconds(self, device: Device, shape: GemmShape) -> Number:
