@@ -98,12 +98,10 @@ class Graph(Immutable, Shown):
         """The type of a value; `VerifyError` if there is no such value."""
         if not isinstance(value, Value) or type(value.result) is not int:
             convert.refuse(f"graph @{self.name}", value, "a value, such as an operand of a node", VerifyError)
-        if isinstance(value.node, str) and (known := self._types.get(value)):
-            return known
-        results = self[value.node].results
-        if not 0 <= value.result < len(results):
-            raise VerifyError(f"graph @{self.name}: %{value.node} has {len(results)} results, not {value}")
-        return results[value.result]
+        if not (isinstance(value.node, str) and (known := self._types.get(value))):
+            count = len(self[value.node].results)
+            raise VerifyError(f"graph @{self.name}: %{value.node} has {count} results, not {value}")
+        return known
 
     @cached_property
     def _types(self) -> dict[Value, Tensor]:
@@ -126,8 +124,7 @@ class Graph(Immutable, Shown):
         found: dict[Value, Node] = {}
         for node in self.nodes:
             for result, slot in node.op.aliases.items():
-                value = node.operands[slot]
-                found[Value(node.name, result)] = found.get(value) or self[value.node]
+                found[Value(node.name, result)] = found.get(v := node.operands[slot]) or self[v.node]
         return found
 
     def __eq__(self, other: object) -> bool:
