@@ -17,12 +17,13 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
-from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
+from llmir.namespace import always, never
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -93,14 +94,14 @@ class Plan:
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
-        return -(-at(_SEQUENCES) // self.program.parallelism.dp)
+        return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
         graphs = self.model.runs.section(Graphs) if self.model.runs else None
         if graphs is None:
             return True
-        tokens = -(-at(_SEQUENCES * _NEW) // self.program.parallelism.dp)
+        tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), self.program.parallelism.dp)
         return graphs.hold(tokens, self._decodes(at))
 
     def _decodes(self, at: Binding) -> Any:
@@ -111,13 +112,13 @@ class Plan:
     def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
         """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""
         captured = self.captured(at)
-        if not np.any(captured):
+        if never(captured):
             return self._stages(at, lambda price, at: price.time(at))
         together = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
-        if np.all(captured):
+        if always(captured):
             return together
         alone = self._stages(at, lambda price, at: price.time(at))
-        return tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+        return tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def overheads(self, at: Binding) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
@@ -167,8 +168,8 @@ class Plan:
         for memory in others:
             peak, other = memory.peak(at), figure(memory)
             more = peak > most
-            found = np.where(more, other, found) if np.ndim(more) else other if more else found
-            most = maximum(most, peak)
+            found = at.xp.where(more, other, found)
+            most = at.xp.maximum(most, peak)
         return found
 
     @cached_property

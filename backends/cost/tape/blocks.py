@@ -83,8 +83,10 @@ def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
 def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Array, ...]]:
     """The function of arrays that broadcast together, given in the order of its inputs.
 
-    It gives arrays of float64 of the whole shape.
+    It gives arrays of float64 of the whole shape, of bool where an output is a truth.
     """
+    nodes = function.tape.nodes
+    types = [bool if nodes[n].function in TRUTHS else float for n in function.outputs]
     source, (numbers, truths) = _print(function, "run")
     names: dict[str, Any] = {"inf": inf, **vars(np)}
     exec(compile(source, "<tape>", "exec"), names)
@@ -93,7 +95,7 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
     def over(*inputs: Any) -> tuple[Array, ...]:
         given = np.broadcast_arrays(*inputs) if inputs else []
         shape = given[0].shape if given else ()
-        results = tuple(np.empty(shape) for _ in function.outputs)
+        results = tuple(np.empty(shape, dtype=type) for type in types)
         buffers: list[Array] = []
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             for part in cut(shape, block):
