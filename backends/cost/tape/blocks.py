@@ -70,9 +70,9 @@ def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
         release(of)
         into = place[number] = buffer(kind)
         if kind == "ceildiv":
-            lines += [f"divide({', '.join(operands)}, {into})", f"ceil({into}, {into})"]
+            lines += [f"divide({', '.join(operands)}, out={into})", f"ceil({into}, out={into})"]
         else:
-            lines.append(f"{kind}({', '.join([*operands, into])})")
+            lines.append(f"{kind}({', '.join(operands)}, out={into})")
     results = [f"r{i}" for i in range(len(function.outputs))]
     lines += [f"copyto({r}, {say(n)})" for r, n in zip(results, function.outputs, strict=True)]
     buffers = [f"{which}{i}" for which in "fb" for i in range(most[which])]

@@ -44,22 +44,27 @@ class Tape:
         self.nodes: list[Node] = []
         self.scalars: Mapping[str, Callable[..., Constant]] = vars(scalars)
         self.namespace = type(scalars)(**{name: partial(self.record, name) for name in self.scalars})
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[Any, ...], Operand] = {}  # by function and operands, what they are
 
     def symbol(self, name: str) -> Symbol:
         """The input of that name."""
-        return Symbol(self, self._number(("symbol", name), Node("symbol", (name,))))
+        key = "symbol", name
+        if key not in self._known:
+            self._known[key] = self._node("symbol", (name,))
+        found: Symbol = self._known[key]
+        return found
 
     def record(self, function: str, *operands: Operand) -> Operand:
         """The function of the operands; a constant where no symbol decides it."""
         if not any(isinstance(x, Symbol) for x in operands):
             return self.scalars[function](*operands)
-        simpler = _simpler(function, operands)
-        if simpler is not None:
-            return simpler
         of = tuple(map(self.number, operands))
-        key = sorted(of) if function in COMMUTES else of
-        return Symbol(self, self._number((function, *key), Node(function, of)))
+        key = function, *(sorted(of) if function in COMMUTES else of)
+        found = self._known.get(key)
+        if found is None:
+            found = _simpler(function, operands)
+            found = self._known[key] = self._node(function, of) if found is None else found
+        return found
 
     def number(self, operand: Operand) -> int:
         """The number of the node that an operand is; TypeError for what is no number of this tape."""
@@ -70,13 +75,15 @@ class Tape:
         value = operand.item() if hasattr(operand, "item") and not getattr(operand, "ndim", 1) else operand
         if not isinstance(value, (int, float)):
             raise TypeError(f"a tape records numbers, got {type(operand).__name__}")
-        return self._number(("constant", repr(value)), Node("constant", (value,)))
-
-    def _number(self, key: tuple[Any, ...], node: Node) -> int:
-        number = self._numbers.setdefault(key, len(self.nodes))
-        if number == len(self.nodes):
-            self.nodes.append(node)
+        key = type(value), value  # 1, 1.0 and True are three constants
+        if key not in self._known:
+            self._known[key] = self._node("constant", (value,))
+        number: int = self._known[key].number
         return number
+
+    def _node(self, function: str, of: tuple[Any, ...]) -> Symbol:
+        self.nodes.append(Node(function, of))
+        return Symbol(self, len(self.nodes) - 1)
 
 
 def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
