@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number, maximum, minimum
+from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
@@ -68,34 +69,32 @@ class Decode(Kernel):
         """Tokens after others; the first of a sequence are a prompt, and so are those that see all."""
         return ((shape.causal > 0) | (shape.new == 1)) & (shape.cached > 0)
 
-    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+    def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + (shape.group <= self.packs) * (shape.group - 1)
         single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
         queries = shape.new * together  # that see the keys of a head
-        passes = maximum(queries / ROWS, 1)
+        passes = xp.maximum(queries / ROWS, 1)
         heads = shape.batch * shape.kv_heads * shape.group / together
-        keys = shape.keys + self.planned * (shape.cached + shape.new * shape.causal - shape.keys)
-        possible = maximum(minimum(keys / PIECE_KEYS, self.pieces), 1)
-        pieces = minimum(maximum(1 / (share * heads * passes), 1), possible)
-        blocks, reading = heads * passes * pieces, heads * maximum(pieces * shape.keys / keys, 1)
+        seen, values = shape.keys(xp), shape.kv_elements(xp)
+        keys = seen + self.planned * (shape.cached + shape.new * shape.causal - seen)
+        possible = xp.maximum(xp.minimum(keys / PIECE_KEYS, self.pieces), 1)
+        pieces = xp.minimum(xp.maximum(1 / (share * heads * passes), 1), possible)
+        blocks, reading = heads * passes * pieces, heads * xp.maximum(pieces * seen / keys, 1)
 
-        read = shape.kv_elements * shape.group / together  # by all heads of their own
+        read = values * shape.group / together  # by all heads of their own
         used = single * read * shape.new * self.element
         again = 1 + AGAIN * (passes - 1)
-        cache = (
-            maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
-        )
+        cache = xp.maximum(values * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
         least = (1 - single) * read * self.row_s(device, shape) * LEAST_ROWS
-        traffic = maximum(cache + rows, least * maximum(queries / LEAST_ROWS, 1))
+        traffic = xp.maximum(cache + rows, least * xp.maximum(queries / LEAST_ROWS, 1))
         block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
-        longest = (
-            block + maximum(self.alone * (cache / reading + rows / (heads * passes)), least / reading) / share
-        )
+        each = cache / reading + rows / (heads * passes)
+        longest = block + xp.maximum(self.alone * each, least / reading) / share
         begun = blocks * block * share
-        busy = maximum(longest, maximum(begun, traffic) + self.exposed * minimum(begun, traffic))
+        busy = xp.maximum(longest, xp.maximum(begun, traffic) + self.exposed * xp.minimum(begun, traffic))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
