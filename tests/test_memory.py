@@ -95,7 +95,8 @@ def test_tensorrt_llm_holds_the_tokens_that_its_log_says() -> None:
 def test_sglang_keeps_free_what_its_source_says() -> None:
     """`reserved_mem` of server_args.py on H100: before and after pull request 10975."""
     program = built(after="shard{tp=4}")
-    for version, free in (("0.5.1", (9.5 + 4 / 2) * 1024), ("0.5.8", 512 + 8192 * 1.5 + 512 * 2 + 4 / 8 * 1024)):
+    now = 512 + 8192 * 1.5 + 512 * 2 + 4 / 8 * 1024
+    for version, free in (("0.5.1", (9.5 + 4 / 2) * 1024), ("0.5.8", now)):
         found = memory(program, engine=f"sglang@{version}")
         assert (1 - found.share) * found.physical_bytes / 2**20 == pytest.approx(free, abs=1), version
     small = memory(program, engine="sglang@0.5.8", max_batched_tokens=2048)
