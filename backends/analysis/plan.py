@@ -101,8 +101,9 @@ class Plan:
         graphs = self.model.runs.section(Graphs) if self.model.runs else None
         if graphs is None:
             return True
-        tokens = -(-at(_SEQUENCES * _NEW) // self.program.parallelism.dp)
-        return graphs.hold(tokens, self._decodes(at))
+        parallelism = self.program.parallelism
+        tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
+        return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):

@@ -10,6 +10,7 @@ from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
 from llmir.namespace import Namespace
+from llmir.tensor import Tensor
 
 from .base import Shape
 from .call import bits
@@ -73,6 +74,11 @@ def seen(xp: Namespace, rows: Number, before: Number, most: Number, step: Number
     growing = xp.minimum(xp.floor(xp.minimum(until, MANY)), rows)
     capped = (rows - growing) * xp.minimum(most, MANY)
     return growing * before + step * growing * (growing + 1) / 2 + capped
+
+
+def has_cache(q: Tensor, k: Tensor) -> bool:
+    """Whether there can be keys of others than the new tokens: a prompt alone has none."""
+    return bool(k.shape[1] != q.shape[1])
 
 
 def shape(row: Row) -> AttentionShape:

@@ -20,6 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
 K = TypeVar("K", bound="Kernel")
 
+DRAFTS = 8  # new tokens that engines verify by the kernels of a step: few enough for a tile of queries
+
 # Each family that a calibration may name.
 KERNELS: dict[str, type[Kernel]] = {}
 

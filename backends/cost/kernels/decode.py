@@ -20,8 +20,8 @@ from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .attention import AttentionShape, shape
-from .base import Kernel, choice, families, multiprocessors, parameter
+from .attention import AttentionShape, has_cache, shape
+from .base import DRAFTS, Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 from .prefill import SOFTMAX
 
@@ -67,8 +67,9 @@ class Decode(Kernel):
 
     @staticmethod
     def takes(shape: AttentionShape) -> Any:
-        """Tokens after others; the first of a sequence are a prompt, and so are those that see all."""
-        return ((shape.causal > 0) | (shape.new == 1)) & (shape.cached > 0)
+        """Tokens after others, and a few; more are a prompt, and so are several that see all."""
+        causal = (shape.causal > 0) & ((shape.cached > 0) | (shape.new <= DRAFTS))
+        return causal | (shape.new == 1)
 
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
@@ -111,8 +112,11 @@ NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bi
 
 
 @prices("flash_attention", "block_sparse_attention")
-def decode(row: Row) -> Call:
-    """Of new tokens of each sequence after others; by no kernel do several take less than one."""
-    known = (*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode")
+def decode(row: Row) -> Call | None:
+    """Of new tokens of each sequence over a cache, if there is one; several take no less than one."""
+    q, k, *_ = row.operands
+    if not has_cache(q, k):
+        return None
+    known = (*NARROW.get(int(k.dtype.bits), ()), "attention_decode")
     given = shape(row)
     return Call(known, given, less=replace(given, new=1))

@@ -19,10 +19,10 @@ from llmir.dim import Binding, Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .attention import AttentionShape, seen
+from .attention import AttentionShape, has_cache, seen
 from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
 from .call import Call, bits, prices
-from .prefill import Prefill
+from .prefill import Prefill, alone
 
 TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
 PIECE_KEYS = 256  # in a piece at least, as of other attention
@@ -177,14 +177,17 @@ def latent(row: Row) -> Call:
         return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
-    return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
+    names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
+    return Call(names, given, less=alone(given))
 
 
 @prices("latent_attention", "sparse_latent_attention")
 def naive_decode(row: Row) -> Call | None:
     """A new token over keys and values of each head, which are streamed as any others are."""
     made: Any = latent(row)
-    if not isinstance(made.shape, AttentionShape):
+    op: Any = row.node.op
+    q, _, k, *_ = op.core(row.operands)
+    if not isinstance(made.shape, AttentionShape) or not has_cache(q, k):
         return None
     narrow = made.families[0] == "mla_naive_kv8"
     one = replace(made.shape, new=1)

@@ -9,6 +9,7 @@ as is fastest, and the last is no higher than its rows: kernels are built in mor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import ClassVar
@@ -94,10 +95,15 @@ NARROW = {
 }
 
 
+def alone(shape: AttentionShape) -> AttentionShape | None:
+    """The new tokens without those that they come after; None where they come after none, or see all."""
+    return replace(shape, cached=0) if shape.causal and shape.cached != 0 else None
+
+
 @prices("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
-    """Of any number of new tokens of each sequence."""
+    """Of any number of new tokens of each sequence; after others they take no less than as a prompt."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
     given = shape(row)
     own = NARROW.get((q, k), ()) if given.causal else ("attention_encoder",)
-    return Call((*own, "attention_prefill"), given)
+    return Call((*own, "attention_prefill"), given, less=alone(given))
