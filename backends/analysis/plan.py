@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
 from typing import Any, cast
@@ -17,6 +17,7 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict

@@ -18,12 +18,12 @@ What it gives for a row may read any of its sizes: `row.flops`, `row.read`, `row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from llmir.convert import shown
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
 from llmir.errors import InputError, LlmirError
 from llmir.hw import Device

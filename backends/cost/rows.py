@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.dim import Size
 from llmir.frozen import figure
 from llmir.graph import Graph, Node, Program
