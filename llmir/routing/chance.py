@@ -5,9 +5,9 @@ nothing. Routers that were trained to be balanced come to that, and no closer to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from ..namespace import Number, namespace
 from .law import Law, between, fullest, whole
 from .maximum import excess

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..namespace import Number, namespace
 from .law import Law, fullest, whole

@@ -7,9 +7,9 @@ the busiest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from ..namespace import Number, namespace
 from .law import Law, between, fullest, parameter, whole
 

@@ -7,10 +7,11 @@ makes its shape of an op.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Number, product
 from llmir.dtype import DType
 from llmir.hw import Device

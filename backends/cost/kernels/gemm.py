@@ -12,13 +12,14 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.dtype import DType
 from llmir.hw import Device

@@ -21,6 +21,7 @@ TRUTHS = {
     "not_equal",
     "logical_and",
     "logical_or",
+    "logical_xor",
 }  # of which buffers are bool
 
 

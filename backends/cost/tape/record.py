@@ -19,10 +19,11 @@ Operand = Any  # a constant or a symbol
 # x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x.
 NEUTRAL = {
     **{"add": 0, "subtract": 0, "multiply": 1, "divide": 1, "power": 1},
-    **{"minimum": inf, "maximum": -inf, "logical_and": True, "logical_or": False},
+    **{"minimum": inf, "maximum": -inf},
+    **{"logical_and": True, "logical_or": False, "logical_xor": False},
 }
 ZERO = {"multiply": 0, "divide": 0, "minimum": -inf, "maximum": inf, "logical_and": False, "logical_or": True}
-COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or"}
+COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"}
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 
 
@@ -151,6 +152,7 @@ class Symbol:
     __pow__, __rpow__ = _operator("power")
     __and__, __rand__ = _operator("logical_and")
     __or__, __ror__ = _operator("logical_or")
+    __xor__, __rxor__ = _operator("logical_xor")
     __lt__, __gt__ = _operator("less")
     __le__, __ge__ = _operator("less_equal")
     __eq__, _ = _operator("equal")
