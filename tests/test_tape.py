@@ -23,7 +23,7 @@ from llmir.backends.cost.kernels import KERNELS, Kernel, RunShape, Shape, StepSh
 from llmir.backends.cost.kernels.cdna import LentCdnaGemm
 from llmir.backends.cost.kernels.gemm import LentBlockGemm, LentGemm, LowGemm
 from llmir.backends.cost.kernels.latent import CompressedShape, SharedShape
-from llmir.backends.cost.kernels.scan import UpdateShape
+from llmir.backends.cost.kernels.scan import Step, UpdateShape
 from llmir.backends.cost.network import ALGORITHMS, exchange
 from llmir.backends.cost.tape import Function, Symbol, Tape, blocks, scalar
 from llmir.dim import ATOMS, B, Binding, C, Dim, Number, T
@@ -41,7 +41,7 @@ NUMBERS = st.floats(1e-3, 1e6) | st.integers(1, 1000)
 
 def draw_function(draw: st.DrawFn, xp: Namespace, given_: list[Any]) -> Any:
     """Some arithmetic on numbers, the same for each namespace that it is drawn with."""
-    found = [*given_, draw(NUMBERS), draw(st.sampled_from([0, 1, 1.0, 2, 0.5, inf]))]
+    found = [*given_, draw(NUMBERS), draw(st.sampled_from([0, 1, 1.0, 2, 0.5]))]
     for _ in range(draw(st.integers(1, 12))):
         a, b = (draw(st.integers(0, len(found) - 1)) for _ in range(2))
         x, y = found[a], found[b]
@@ -251,7 +251,7 @@ def parts(kernel: type[Kernel]) -> list[tuple[str, type[Shape]]]:
     for name in ("seconds", "narrow", "dispatch", "activation", "combine"):
         if hasattr(kernel, name):
             kind = get_type_hints(getattr(kernel, name))["shape"]
-            found.append((name, UpdateShape if kind is Any else kind))
+            found.append((name, UpdateShape if issubclass(kernel, Step) else kind))
     return found
 
 
@@ -279,6 +279,7 @@ def test_every_kernel_is_traceable(kind: type[Kernel], part: str, takes: Any, da
     device = hw.load("dgx-h100" if kind.__name__ == "Network" else name)
     shape = data.draw(shapes(takes))
     assume(part != "seconds" or kind.takes(shape))
+    assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key
     alike(data.draw(kernels(kind)), part, shape, device)
 
 
