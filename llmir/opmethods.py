@@ -340,6 +340,13 @@ class OpMethods:
         """
         return self._op("concat", (cache, rows), name, block)
 
+    def cut(self, x: Value, /, *, elements: int, name: str = "", block: str | None = None) -> Value:
+        """The first `elements` of the last axis, as a view: what lies behind them is left out.
+
+        `* v! -> * w`
+        """
+        return self._op("cut", (x,), name, block, elements=elements)
+
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
