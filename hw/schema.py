@@ -114,13 +114,14 @@ def calibration(value: object, where: str, unit: float) -> Calibration:
     """What was fitted, by engine and family; `engine` names the one to take first."""
     said = dict(mapping(value, where))
     first = text(said.pop("engine", None), f"{where}.engine", unit)
-    engines = {str(name): _families(of, f"{where}.{name}") for name, of in said.items()}
+    engines = {str(name): families(of, f"{where}.{name}") for name, of in said.items()}
     if first not in engines:
         raise HardwareError(f"{where}.engine is {show(first)}, calibrated are {', '.join(engines) or 'none'}")
     return Calibration(first, engines)
 
 
-def _families(value: object, where: str) -> dict[str, Fitted]:
+def families(value: object, where: str) -> Mapping[str, Fitted]:
+    """What was fitted of each family of kernels."""
     return {str(name): fitted(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
 
 

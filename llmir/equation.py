@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from .dim import Size, product
 from .errors import VerifyError
@@ -70,9 +70,15 @@ class Equation:
             return "indexed"
         if axis in self.windowed:
             return "windowed"
-        if axis not in self.axes(self.operands):
+        taken, given = self._sides
+        if axis not in taken:
             return "new"
-        return "mapped" if axis in self.axes(self.results) else "contracted"
+        return "mapped" if axis in given else "contracted"
+
+    @cached_property
+    def _sides(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The axes of all operands, and those of all results."""
+        return frozenset(self.axes(self.operands)), frozenset(self.axes(self.results))
 
     def einsum(self, operands: Sequence[int] | None = None, result: int = 0) -> str:
         """The equation in numpy's notation, of some of its operands and one result.

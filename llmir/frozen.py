@@ -127,7 +127,9 @@ _FROZEN = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
     """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
-    if type(value) in _FROZEN:  # most are, and to ask whether they are mappings takes longer than all else
+    # Most are of the first, and to ask whether they are mappings takes longer than all else; of the second is
+    # a mapping that reads its values from files when it is asked for them.
+    if type(value) in _FROZEN or isinstance(value, Immutable):
         return value
     inside = inside or sealed
     if isinstance(value, np.ndarray):

@@ -98,10 +98,14 @@ class Graph(Immutable, Shown):
         """The type of a value; `VerifyError` if there is no such value."""
         if not isinstance(value, Value) or type(value.result) is not int:
             convert.refuse(f"graph @{self.name}", value, "a value, such as an operand of a node", VerifyError)
-        results = self[value.node].results
-        if not 0 <= value.result < len(results):
-            raise VerifyError(f"graph @{self.name}: %{value.node} has {len(results)} results, not {value}")
-        return results[value.result]
+        if not (isinstance(value.node, str) and (known := self._types.get(value))):
+            count = len(self[value.node].results)
+            raise VerifyError(f"graph @{self.name}: %{value.node} has {count} results, not {value}")
+        return known
+
+    @cached_property
+    def _types(self) -> dict[Value, Tensor]:
+        return {v: t for node in self.nodes for v, t in zip(node.values, node.results, strict=True)}
 
     def operand_types(self, node: Node) -> tuple[Tensor, ...]:
         """The types of the values that `node` takes."""
@@ -120,16 +124,13 @@ class Graph(Immutable, Shown):
         found: dict[Value, Node] = {}
         for node in self.nodes:
             for result, slot in node.op.aliases.items():
-                value = node.operands[slot]
-                found[Value(node.name, result)] = found.get(value) or self[value.node]
+                found[Value(node.name, result)] = found.get(v := node.operands[slot]) or self[v.node]
         return found
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Graph) and (self.name, self.nodes, self.outputs) == (
-            other.name,
-            other.nodes,
-            other.outputs,
-        )
+        if self is other or not isinstance(other, Graph):
+            return self is other
+        return (self.name, self.nodes, self.outputs) == (other.name, other.nodes, other.outputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph, (self.name, self.nodes, self.outputs)

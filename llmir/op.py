@@ -19,7 +19,7 @@ from .mesh import Mesh
 from .plugins import Kind
 from .tensor import Placement, Tensor
 
-OPS: Kind[type[Op]] = Kind("op", "llmir.ops")
+OPS: Kind[type[Op]] = Kind("op", "llmir.ops", index="llmir.opmethods")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -35,11 +35,12 @@ KINDS: dict[str, Kind[Any]] = {}
 class Kind(MutableMapping[str, T]):
     """The things of one kind, by name; whoever lists them imports them all.
 
-    `what` is the word for one of them; `homes` are the packages, or modules, that define llmir's own.
+    `what` is the word for one of them; `homes` are the packages, or modules, that define llmir's own, and
+    `index` is a module whose `MODULES` say which module defines a name, if a script has written that down.
     """
 
-    def __init__(self, what: str, *homes: str) -> None:
-        self.what, self.homes = what, homes
+    def __init__(self, what: str, *homes: str, index: str = "") -> None:
+        self.what, self.homes, self.index = what, homes, index
         self._things: dict[str, T] = {}
         self._makers: dict[str, tuple[str, str]] = {}  # name -> module and function or class
         self._read = False
@@ -75,6 +76,9 @@ class Kind(MutableMapping[str, T]):
         """Come back after each place that may have more: what is there, the homes, installed plugins."""
         yield
         if not self._read:
+            if self.index and (module := importlib.import_module(self.index).MODULES.get(name)):
+                importlib.import_module(module)
+                yield
             first = re.match("[A-Z][a-z]+", name)  # as of LlamaForCausalLM
             for module in (name.replace("-", "_"), first[0].lower() if first else ""):
                 if module.isidentifier():

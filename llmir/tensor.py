@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from .convert import refuse
@@ -93,13 +93,7 @@ class Tensor(Immutable):
 
         Tokens split together are counted along the first dimension; the second is then 1.
         """
-        if not self.spread:
-            return self
-        laid = zip(self.shape, self.placements, strict=True)
-        shape = [most(n, mesh.size(p)) if p else n for n, p in laid]
-        if self.tokens:
-            shape[:2] = ceildiv(shape[0] * shape[1], mesh.size(self.tokens)), 1
-        return Tensor(shape, self.dtype)
+        return _local(self, mesh) if self.spread else self
 
     @cached_property
     def spread(self) -> Placement:
@@ -110,7 +104,8 @@ class Tensor(Immutable):
         self, placements: Iterable[Placement] = (), partial: Placement = (), tokens: Placement = ()
     ) -> Tensor:
         """The same tensor, lying elsewhere."""
-        return Tensor(self.shape, self.dtype, placements, partial, tokens)
+        where = tuple(placements) or ((),) * len(self.shape), partial, tokens
+        return self if where == self._key[2:] else Tensor(self.shape, self.dtype, *where)
 
     def __str__(self) -> str:
         laid = zip(self.shape, self.placements, strict=True)
@@ -119,6 +114,15 @@ class Tensor(Immutable):
         return f"{self.dtype}[{', '.join(sizes)}]{tokens}" + "".join(f"+{axis}" for axis in self.partial)
 
     __repr__ = __str__
+
+
+@lru_cache(maxsize=1 << 14)
+def _local(type: Tensor, mesh: Mesh) -> Tensor:
+    laid = zip(type.shape, type.placements, strict=True)
+    shape = [most(n, mesh.size(p)) if p else n for n, p in laid]
+    if type.tokens:
+        shape[:2] = ceildiv(shape[0] * shape[1], mesh.size(type.tokens)), 1
+    return Tensor(shape, type.dtype)
 
 
 def _checked(size: object) -> Size:

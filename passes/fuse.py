@@ -175,7 +175,6 @@ RULES = (
     *_gated(GeluTanhMul),
     Rule("add-norm", _add_norm, _added_norm),
     Rule("rope-append", _rope_append, _fused_rope_append),
-    *scans.RULES,
 )
 
 
@@ -190,4 +189,4 @@ class Fuse(Pass):
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once, with all rules."""
-        return rewrite_graphs(program, RULES)
+        return rewrite_graphs(program, (*RULES, *scans.rules(program)))

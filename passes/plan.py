@@ -24,12 +24,11 @@ class Plan:
     def lay(self, source: Node) -> Tensor:
         """The type of a source under this plan."""
         axes, type = source.op.axes, source.results[0]
-        routed = "expert" in axes
-        where = {**self.axes, **self.heads.get(dict(_sizes(source)).get("kv_heads", 1), {})}
-        placements = [
-            where.get("expert_mlp" if routed and a == "mlp" else a, ())
-            for a in axes or ("",) * len(type.shape)
-        ]
+        groups = next((n for axis, n in _sizes(source) if axis == "kv_heads"), 1)
+        where = {**self.axes, **self.heads.get(groups, {})}
+        if "expert" in axes:
+            where["mlp"] = where["expert_mlp"]
+        placements = [where.get(axis, ()) for axis in axes]
         tokens = self.tokens if axes[:3] == ("batch", "seq", "embed") else ()
         return type.laid(placements, (), tokens)
 

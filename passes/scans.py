@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llmir.build import Builder
-from llmir.graph import Value
-from llmir.op import OPS, Op
+from llmir.graph import Program, Value
+from llmir.op import Op
 from llmir.rewrite import Match, Rule
 
 
@@ -35,8 +36,16 @@ def _in_chunks(b: Builder, match: Match, x: Value) -> Any:
     return chunked and b.apply(chunked, *node.operands, name=node.name)
 
 
-_SCANS = sorted(kind.opcode for kind in OPS.matching(lambda kind: kind.chunked is not Op.chunked))
-RULES = (
-    Rule("conv-silu", _conv_silu, _fused_conv),
-    *(Rule(f"chunk-{opcode}", _scan(opcode), _in_chunks) for opcode in _SCANS),
-)
+@cache
+def _chunk(opcode: str) -> Rule:
+    return Rule(f"chunk-{opcode}", _scan(opcode), _in_chunks)
+
+
+CONV = Rule("conv-silu", _conv_silu, _fused_conv)
+
+
+def rules(program: Program) -> tuple[Rule, ...]:
+    """Those for the scans that a program has."""
+    kinds = {type(node.op) for graph in program.graphs.values() for node in graph.nodes}
+    scans = {kind.opcode for kind in kinds if kind.chunked is not Op.chunked}
+    return CONV, *map(_chunk, sorted(scans))

@@ -116,7 +116,8 @@ class _Walk:
     def _source(self, node: Node) -> tuple[Value, ...]:
         op: Any = node.op
         type = self.plan.lay(node)
-        return self.b.insert(Node(node.name, replace(op, type=type), (), (type,)))
+        same = type == node.results[0]
+        return self.b.insert(node if same else Node(node.name, replace(op, type=type), (), (type,)))
 
     def _output(self, value: Value) -> Value:
         """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch.
@@ -141,6 +142,8 @@ class _Walk:
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:
         """How the operands must lie: weights and caches stay, activations follow."""
         types = [self.b.type(v) for v in operands]
+        if not any(type.spread for type in types):
+            return types
         rule = op.equation(types)
         fixed = [self._fixed(v) for v in operands]
         where: dict[str, Placement] = {}

@@ -15,6 +15,13 @@ TARGET = Path(__file__).resolve().parent.parent / "llmir" / "opmethods.py"
 WIDTH = 110
 NEWLINE = "\n"
 
+FOOT = """\
+
+# which module defines an op, so that no other is imported
+MODULES = {{
+{}}}
+"""
+
 HEAD = '''\
 """The ops as methods of a Builder; `python scripts/opmethods.py` wrote this file from their classes."""
 
@@ -38,8 +45,12 @@ class OpMethods:
 
 def text() -> str:
     """The whole file."""
-    own = [kind for kind in OPS.values() if kind.__module__.startswith("llmir.ops.") and not kind.source]
-    return HEAD + "".join(map(method, sorted(own, key=lambda kind: kind.opcode)))
+    own = sorted(
+        (kind for kind in OPS.values() if kind.__module__.startswith("llmir.ops.") and not kind.source),
+        key=lambda kind: kind.opcode,
+    )
+    modules = (f'    "{kind.opcode}": "{kind.__module__}",\n' for kind in own)
+    return HEAD + "".join(map(method, own)) + FOOT.format("".join(modules))
 
 
 def method(kind: type[Op]) -> str:

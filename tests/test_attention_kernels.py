@@ -22,6 +22,7 @@ from llmir.backends.cost.kernels import (
 )
 from llmir.backends.cost.kernels.attention import seen
 from llmir.errors import HardwareError
+from llmir.namespace import ARRAYS, SCALARS
 from llmir.routing import Even, PowerLaw
 
 from .measured import cases_of, fitted
@@ -58,14 +59,14 @@ def grouped(draw: st.DrawFn) -> tuple[int, int, GroupedShape]:
 def test_keys_are_those_that_a_loop_counts(new: int, cached: int, window: float) -> None:
     shape = AttentionShape(1, new, cached, 1, 1, 64, window)
     visible = [[k for k in range(cached + new) if q - window < k <= q] for q in range(cached, cached + new)]
-    assert float(seen(new, cached, window, 1)) == sum(map(len, visible))
-    assert float(shape.keys) == len(set().union(*visible))
+    assert float(seen(SCALARS, new, cached, window, 1)) == sum(map(len, visible))
+    assert float(shape.keys(SCALARS)) == len(set().union(*visible))
 
 
 @given(st.integers(1, 40), st.floats(0, 30), st.floats(0.5, 50), st.floats(0.1, 4))
 def test_what_rows_see_is_the_sum_over_them(rows: int, before: float, most: float, step: float) -> None:
     by_hand = sum(min(before + i * step, max(most, before * 0)) for i in range(1, rows + 1))
-    assert float(seen(rows, before, most, step)) == pytest.approx(by_hand)
+    assert float(seen(SCALARS, rows, before, most, step)) == pytest.approx(by_hand)
 
 
 # --- attention -----------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_few_rows_read_weights_and_many_multiply() -> None:
 
 def test_an_expert_with_a_row_multiplies_a_tile_and_one_with_many_hardly_more_than_they_are() -> None:
     kernel = Moe(matrix=0.1, fetch=40, exposed=0.01)
-    one, many = kernel.tiled(GroupedShape(np.array([1.0, 4096.0]), 1, 2048, 2048))
+    one, many = kernel.tiled(GroupedShape(np.array([1.0, 4096.0]), 1, 2048, 2048), ARRAYS)
     assert one == pytest.approx(np.cbrt(16**3 + 40**3))  # what its columns take to arrive
     assert many == pytest.approx(4096, rel=0.03)
 

@@ -22,6 +22,7 @@ from llmir.dim import B, Binding
 from llmir.errors import HardwareError, PassError
 from llmir.hw.sections.dispatch import FORMS
 from llmir.hw.versions import SECTIONS
+from llmir.namespace import SCALARS
 from llmir.ragged import everyone, most, sent, to_ports
 from llmir.routing import CHANCE, Chance, Even, Zipf
 from llmir.text import print_program
@@ -247,7 +248,7 @@ def test_kernels_of_low_latency_run_where_experts_are_shared_evenly() -> None:
     device = hw.load("h100-sxm")
     for experts, busy in ((8, 8), (128, 128), (160, 80), (256, 128), (384, 128), (512, 128)):
         (call,) = calls(table_row("deepep_ll_dispatch", 1, 4096, 2, experts, 0))
-        assert call.at(Binding(t=8, h=4096)).busy(device) == busy
+        assert call.at(Binding(t=8, h=4096)).busy(device, SCALARS) == busy
 
 
 def test_a_model_takes_the_faster_mode() -> None:

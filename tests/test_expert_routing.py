@@ -12,6 +12,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost import rows
 from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
+from llmir.namespace import ARRAYS
 from llmir.routing import Even, Groups
 
 from .measured import points_of
@@ -68,7 +69,7 @@ def test_tiles_are_as_low_as_takes_least_time() -> None:
     kernel = Moe(fetch=40)
     each = np.array([1.0, 12, 13, 64, 100, 1000])
     took = {height: float(np.cbrt(height**3 + 40.0**3)) for height in (16, 32, 64, 128)}
-    for many, found in zip(each, kernel.tiled(GroupedShape(8 * each, 8, 64, 64)), strict=True):
+    for many, found in zip(each, kernel.tiled(GroupedShape(8 * each, 8, 64, 64), ARRAYS), strict=True):
         times = [max(many / height + 0.25, 1) * tile for height, tile in took.items()]
         assert found == pytest.approx(min(times))
 

@@ -127,8 +127,12 @@ def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPa
     device = hw.load("l40s")
     assert opened == ["l40s.yaml"]
     assert device.calibration is device.calibration
-    assert opened[:2] == ["l40s.yaml", "vllm.yaml"]
-    assert len(opened) == 1 + len(device.calibration.engines if device.calibration else ())
+    assert opened == ["l40s.yaml"]
+    assert device.calibration
+    assert device.calibration.engines["vllm"] is device.calibration.engines["vllm"]
+    assert opened == ["l40s.yaml", "vllm.yaml"]
+    assert dict(device.calibration.engines) == device.calibration.engines
+    assert len(opened) == 1 + len(device.calibration.engines)
 
 
 @pytest.mark.parametrize("name", hw.names())

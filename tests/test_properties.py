@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
@@ -138,7 +138,17 @@ def test_distinct_experts_match_a_random_draw() -> None:
     assert abs(np.mean(drawn) - expected) < 4 * np.std(drawn) / math.sqrt(len(drawn))
 
 
+TINY = {
+    "architectures": ["Qwen2ForCausalLM"],
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1),
+    **{"hidden_size": 2, "intermediate_size": 1, "vocab_size": 1},
+    **{"torch_dtype": "bfloat16", "tie_word_embeddings": False},
+}
+CHUNK = {"batch": 27, "new": 44, "context": 0}  # after any token, a step's kernel could do it in less
+
+
 @given(configs(), PIPELINES, points())
+@example(TINY, "fuse-attention,fuse", CHUNK)
 def test_costs_never_fall_as_work_grows(
     config: dict[str, object], pipeline: str, point: dict[str, int]
 ) -> None:

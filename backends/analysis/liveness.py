@@ -4,8 +4,8 @@ Weights and caches are *resident*; everything else is *transient*, from the op t
 op that needs it. The peak is taken at each op, with its operands and results both alive, and its
 workspace. An op that writes in place (`Op.aliases`) reuses an operand's memory if nothing else needs that
 operand later.
-The body of a `repeat` is walked once for the first iteration, once for those between and once for the
-last: they differ in which of its inputs may be let go inside.
+The first iteration of a `repeat`, those between and the last differ in which inputs of the body may be let
+go inside; its body is walked once for all that are alike in that.
 """
 
 from __future__ import annotations
@@ -32,11 +32,20 @@ class Held(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The transient memory while one op runs."""
+    """The transient memory while one op runs; `inside` is the moment of a body, under its `repeat`'s name."""
 
     op: str
     bytes: Size
-    held: tuple[Held, ...]
+    outside: tuple[Held, ...]
+    inside: tuple[str, Moment] | None = None
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """All that is alive."""
+        if self.inside is None:
+            return self.outside
+        name, moment = self.inside
+        return (*self.outside, *(Held(f"{name}.{h.name}", h.bytes) for h in moment.held))
 
 
 class Peak(NamedTuple):
@@ -100,18 +109,22 @@ class Memory:
         return Peak(moment.op, at(moment.bytes), tuple(held))
 
 
-@lru_cache(maxsize=256)
 def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...]:
     """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
 
     Weights are those of all phases: what each has in a form of its own lies beside the others.
     """
-    by = policy(cache_policy)
+    return _memories(program, policy(cache_policy))
+
+
+@lru_cache(maxsize=256)
+def _memories(program: Program, by: CachePolicy) -> tuple[Memory, ...]:
     weights: list[Size] = [0] * len(program.entries)
     for at in (*program.held(), *(at for at in beside(program) if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
+    bodies = _Bodies(program, by)
     return tuple(
-        Memory(held, caches, _moments(program, entry, by))
+        Memory(held, caches, _moments(program, entry, bodies))
         for held, caches, entry in zip(weights, reserved(program, by), program.entries, strict=True)
     )
 
@@ -149,9 +162,9 @@ def _identity(at: Instance) -> tuple[object, ...]:
     return at.stage, at.node.op.param or at.path, at.layers, at.node.results[0]
 
 
-def _moments(program: Program, entry: str, by: CachePolicy) -> tuple[Moment, ...]:
+def _moments(program: Program, entry: str, bodies: _Bodies) -> tuple[Moment, ...]:
     prefix = program.prefix(entry)
-    found = _Walk(program, program[entry], None, by, program[entry].outputs, {}).moments
+    found = _Walk(bodies, program[entry], None, program[entry].outputs).moments
     return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
 
 
@@ -161,65 +174,103 @@ def _written(graph: Graph) -> frozenset[str]:
     return frozenset(graph.origin(v).name for n in graph.nodes if n.operands for v in n.values)
 
 
-def _needed(program: Program, node: Node) -> dict[str, Value]:
-    """The operands that `node` needs, by slot: of a `repeat`, by those inputs that its body reads."""
-    if not node.op.loop:
-        return {str(slot): v for slot, v in enumerate(node.operands)}
-    body = program[node.op.loop.body]
-    used = {*body.outputs, *(v for inner in body.nodes for v in _needed(program, inner).values())}
-    taken = zip(body.inputs, node.operands, strict=True)
-    return {i.name: v for i, v in taken if i.values[0] in used}
-
-
 def _iterations(times: int) -> list[tuple[bool, bool]]:
     """The iterations that differ in memory, as (is the first, is the last)."""
     between, end = [(False, False)] * (times > 2), [(False, True)] * (times > 1)
     return [(True, times == 1), *between, *end]
 
 
+class _Given(NamedTuple):
+    """An input that may be let go inside a body, the first that lies in its piece, and the bytes of that."""
+
+    name: str
+    piece: str
+    bytes: Size
+
+
+class _Bodies:
+    """The bodies of a program: which of its inputs each reads, and its walks, one for those alike."""
+
+    def __init__(self, program: Program, by: CachePolicy) -> None:
+        self.program, self.by = program, by
+        self._reads: dict[str, list[bool]] = {}
+        self._walks: dict[tuple[object, ...], _Walk] = {}
+
+    def local(self, type: Tensor) -> Size:
+        """The bytes of a value on one rank."""
+        return type.local(self.program.mesh).bytes
+
+    def reads(self, name: str) -> list[bool]:
+        """Whether a body reads each of its inputs."""
+        if name not in self._reads:
+            body = self.program[name]
+            used = {*body.outputs, *(v for node in body.nodes for v in self.needs(node))}
+            self._reads[name] = [node.values[0] in used for node in body.inputs]
+        return self._reads[name]
+
+    def needs(self, node: Node) -> Sequence[Value]:
+        """The operands that a node needs: of a `repeat`, those that its body reads."""
+        if not (loop := node.op.loop):
+            return node.operands
+        return [v for v, read in zip(node.operands, self.reads(loop.body), strict=True) if read]
+
+    def walk(self, body: Graph, owned: Mapping[str, Held | None], wanted: Sequence[Value]) -> _Walk:
+        """The walk of a body: `owned` are inputs that may be let go, each with the piece that it lies in.
+
+        None is a piece of its own.
+        """
+        first: dict[Held, str] = {}
+        given = []
+        for node in body.inputs:
+            if node.name in owned:
+                held = owned[node.name]
+                size = self.local(node.results[0]) if held is None else held.bytes
+                piece = node.name if held is None else first.setdefault(held, node.name)
+                given.append(_Given(node.name, piece, size))
+        key = body.name, tuple(given), tuple(wanted)
+        if key not in self._walks:
+            self._walks[key] = _Walk(self, body, given, wanted)
+        return self._walks[key]
+
+
 class _Walk:
     """One pass over a graph's schedule.
 
-    `owned` are the inputs that may be let go inside, each with the piece that it lies in (None: all inputs,
-    each in one of its own), of `sizes` where not its type says it, and `wanted` the outputs that are needed.
+    `given` are the inputs that may be let go inside (None: all, each in a piece of its own), and `wanted` the
+    outputs that are needed.
     """
 
     def __init__(
-        self,
-        program: Program,
-        graph: Graph,
-        owned: Mapping[str, Value | None] | None,
-        by: CachePolicy,
-        wanted: Sequence[Value],
-        sizes: Mapping[Value | None, Size],
+        self, bodies: _Bodies, graph: Graph, given: Sequence[_Given] | None, wanted: Sequence[Value]
     ) -> None:
-        self.program, self.graph, self.by, self.wanted = program, graph, by, wanted
+        self.bodies, self.graph, self.wanted = bodies, graph, wanted
         self.moments: list[Moment] = []
         self.live: dict[Value, Held] = {}  # by the value that a piece was made for
         self.total: Size = 0
         self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
         self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
         self.uses = self._uses()
-        ours = {n.name: n.values[0] for n in graph.inputs} if owned is None else owned
-        first: dict[Value | None, Value] = {}  # the input that a piece was first met as
+        if given is None:
+            given = [_Given(n.name, n.name, bodies.local(n.results[0])) for n in graph.inputs]
+        ours = {each.name: each for each in given}
+        first: dict[str, Value] = {}  # the input that a piece was first met as
         for position, node in enumerate(graph.nodes):
             if node.op.loop:
                 self._repeat(position, node, node.op.loop)
             elif not node.op.source:
                 self._compute(position, node)
-            elif node.name in ours and node.values[0] in self.uses:
-                met = first.setdefault(ours[node.name], node.values[0])
-                if met == node.values[0]:
-                    whole = node.results[0].local(program.mesh).bytes
-                    self._hold(met, node.name, sizes.get(ours[node.name], whole))
+            elif node.name in ours and (value := node.values[0]) in self.uses:
+                met = first.setdefault(ours[node.name].piece, value)
+                if met == value:
+                    self._hold(met, node.name, ours[node.name].bytes)
                 else:
-                    self._share(node.values[0], met)
+                    self._share(value, met)
         self.outputs = [self.home.get(v, v) for v in graph.outputs]
 
     def _uses(self) -> dict[Value, int]:
         uses: dict[Value, int] = {}
         for position, node in enumerate(self.graph.nodes):
-            for value in _needed(self.program, node).values():
+            for value in self.bodies.needs(node):
                 uses[value] = position
         uses.update(dict.fromkeys(self.wanted, len(self.graph.nodes)))
         return uses
@@ -243,53 +294,52 @@ class _Walk:
         return [p for p in pieces if p in self.live and self.last[p] <= position]
 
     def _compute(self, position: int, node: Node) -> None:
-        def local(type: Tensor) -> Size:
-            return type.local(self.program.mesh).bytes
-
         dying = self._dying(node, position)
         for value, type in zip(node.values, node.results, strict=True):
-            slot = node.op.aliases.get(value.result)
+            size, slot = self.bodies.local(type), node.op.aliases.get(value.result)
             piece = None if slot is None else self.home.get(node.operands[slot])
-            if piece is not None and piece in dying and self.live[piece].bytes == local(type):
+            if piece is not None and piece in dying and self.live[piece].bytes == size:
                 self._share(value, piece)
                 continue
             origin = self.graph.origin(value)
-            size = local(type)
             if origin.op.role == "cache":  # rows that are read now and that it does not keep
-                size = self.by.spilled(size, grown(local(origin.results[0])))
+                size = self.bodies.by.spilled(size, grown(self.bodies.local(origin.results[0])))
             if size:
                 self._hold(value, str(value)[1:], size)
-        types = self.graph.operand_types(node), node.results
-        ours = ([type.local(self.program.mesh) for type in side] for side in types)
+        types, mesh = (self.graph.operand_types(node), node.results), self.bodies.program.mesh
+        ours = ([type.local(mesh) for type in side] for side in types)
         beside = Held(f"{node.name}.workspace", node.op.workspace(*ours))
         held = (*self.live.values(), *([beside] if beside.bytes else []))
         self.moments.append(Moment(node.name, self.total + beside.bytes, held))
+        self._let_go(position, dying, node)
+
+    def _let_go(self, position: int, dying: list[Value], node: Node) -> None:
         for piece in [*dying, *(v for v in node.values if v in self.live)]:
             if self.last[piece] <= position:
                 self._free(piece)
 
     def _repeat(self, position: int, node: Node, loop: Loop) -> None:
-        body = self.program[loop.body]
+        body = self.bodies.program[loop.body]
         dying = self._dying(node, position)
         carried = {i.name for i in body.inputs[: loop.carried]}
-        pieces = {n: p for n, v in _needed(self.program, node).items() if (p := self.home.get(v)) in dying}
+        taken = zip(body.inputs, node.operands, self.bodies.reads(loop.body), strict=True)
+        pieces = {i.name: p for i, v, read in taken if read and (p := self.home.get(v)) in dying}
         kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
         given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
-        sizes: dict[Value | None, Size] = {piece: self.live[piece].bytes for piece in pieces.values()}
         pairs = list(zip(body.outputs, node.values, strict=True))
         back = [v for v, _ in pairs[: loop.carried]]
         handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
         for first, last in _iterations(loop.times):
             ours = pieces if last else given if first else {}
-            fresh = {} if first else {n: Value(n, -1) for n in carried}  # the last iteration's
-            needed = [*back, *handed] if last else back
-            walk = _Walk(self.program, body, {**ours, **fresh}, self.by, needed, sizes)
+            fresh = {} if first else dict.fromkeys(carried)  # the last iteration's
+            owned = {**{n: self.live[p] for n, p in ours.items()}, **fresh}
+            walk = self.bodies.walk(body, owned, [*back, *handed] if last else back)
             away = {*given.values(), *ours.values()}
-            outer = [h for p, h in self.live.items() if p not in away]
+            outer = tuple(h for p, h in self.live.items() if p not in away)
             base = self.total - sum((self.live[p].bytes for p in away), start=0)
             for moment in walk.moments:
-                inner = (Held(f"{node.name}.{h.name}", h.bytes) for h in moment.held)
-                self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, (*outer, *inner)))
+                inside = node.name, moment
+                self.moments.append(Moment(f"{node.name}.{moment.op}", base + moment.bytes, outer, inside))
         made: dict[Value, Value] = {}  # body's piece -> our value
         for value, piece in zip(node.values, walk.outputs, strict=True):
             if piece in made:
@@ -297,6 +347,4 @@ class _Walk:
             elif piece in walk.live:  # what is handed out of a cache lies there
                 self._hold(value, str(value)[1:], walk.live[piece].bytes)
                 made[piece] = value
-        for piece in [*dying, *(v for v in node.values if v in self.live)]:
-            if self.last[piece] <= position:
-                self._free(piece)
+        self._let_go(position, dying, node)

@@ -66,7 +66,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         weight_bytes=round(room.weights),
         activation_bytes=round(room.activations),
         overhead_bytes=round(room.overhead),
-        graph_bytes=round(rule.graphs * pool.device.capacity_bytes),
+        graph_bytes=round(rule.graph_bytes),
         kv_bytes=max(0, round(room.caches)),
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,

@@ -88,7 +88,7 @@ class Plan:
         if host is None:
             return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
         calls = zip(self._busy(at, host), self._kernels, self._late, strict=True)
-        first, *others = (host.launched(time, n) + host.waited(late) for time, n, late in calls)
+        first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
     def sequences(self, at: Binding) -> Number:
@@ -100,8 +100,9 @@ class Plan:
         graphs = self.model.runs.section(Graphs) if self.model.runs else None
         if graphs is None:
             return True
-        tokens = -(-at(_SEQUENCES * _NEW) // self.program.parallelism.dp)
-        return graphs.hold(tokens, self._decodes(at))
+        parallelism = self.program.parallelism
+        tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
+        return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -126,7 +127,7 @@ class Plan:
         stages = range(len(self.program.entries))
         alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
         busy = self._busy(at, host)
-        launched = [host.launched(time, n) for time, n in zip(busy, self._kernels, strict=True)]
+        launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)

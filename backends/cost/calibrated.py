@@ -199,16 +199,28 @@ class Fastest(Price):
         times = [time for (time,) in self._each(at, lambda price: (price.time(at),))]
         return np.argmin(np.broadcast_arrays(*times), axis=0)
 
+    @cached_property
+    def _floors(self) -> tuple[tuple[Measured, tuple[Measured, ...]], ...]:
+        """What takes no more than the op, where none of some other kernels take it."""
+        pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
+        return tuple(
+            (less, tuple(replace(one, call=replace(one.call, shape=less.call.shape)) for one in others))
+            for less, others in pairs
+            if less
+        )
+
     def _each(self, at: Binding, value: Callable[[Measured], tuple[Number, ...]]) -> list[list[Number]]:
-        """Times that `value` says of each kernel, no less than of what is less, infinite where it cannot."""
-        first, *others = self.prices
-        takes, less = first.takes(at), first.less
-        if less and np.all(takes & first.single(at)):
+        """Times that `value` says of each kernel, infinite where it cannot do the op.
+
+        None is less than a kernel's time of what the op contains, if no kernel before it can do that.
+        """
+        first = self.prices[0]
+        if first.less and np.all(first.single(at)):
             return [[*value(first)]]
-        every = [[_where(takes, time, np.inf) for time in value(first)]]
-        every += [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in others]
-        if less and np.any(takes):
-            floors = [_where(takes, time, 0.0) for time in value(less)]
+        every = [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in self.prices]
+        for price, others in self._floors:
+            taken = reduce(np.logical_or, (other.takes(at) for other in others), False)
+            floors = [_where(taken, 0.0, time) for time in value(price)]
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 

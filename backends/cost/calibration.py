@@ -14,7 +14,7 @@ from llmir.hw.calibration import DATED
 from llmir.names import suggest
 
 from .kernels import KERNELS, Gemm, Host, Kernel
-from .relatives import kernels_of, relatives
+from .relatives import by_nearness, kernels_of
 from .transfer import ALIKE, PRODUCTS, Reached, carried, computes, reached
 
 
@@ -36,8 +36,8 @@ def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
     lacks it borrows from the others, in the order of the file; from those of years ago last of all.
     """
-    known = [d for d in (device, *relatives(device)) if d.calibration]
-    found = next((b for last in ((), DATED) for d in known if (b := _of(d, family, engine, last))), None)
+    fits = (_of(d, family, engine, last) for last in ((), DATED) for d in by_nearness(device))
+    found = next(filter(None, fits), None)
     return lent(found, device) if found else None
 
 
@@ -50,8 +50,8 @@ def lent(fit: Fit, device: Device) -> Fit:
 
 
 def known(device: Device) -> None:
-    """HardwareError for a family, or a parameter, of the device's own calibration that does not exist."""
-    for engine, families in (device.calibration.engines if device.calibration else {}).items():
+    """HardwareError for a family, or a parameter, that a file's own calibration makes up."""
+    for engine, families in (device.own_calibration.engines if device.own_calibration else {}).items():
         for family, fitted in families.items():
             _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
 
@@ -68,7 +68,7 @@ def engines(device: Device) -> tuple[str, ...]:
 
     The first is the default one; there are none where the device can borrow nothing.
     """
-    known = [d.calibration for d in (device, *relatives(device)) if d.calibration]
+    known = [d.calibration for d in by_nearness(device) if d.calibration]
     firsts = (calibration.engine for calibration in known if not calibration.partial)
     others = (name for calibration in known for name in calibration.engines)
     return tuple(dict.fromkeys((*firsts, *others)))
@@ -104,9 +104,7 @@ def _reach(device: Device, other: Device) -> Reached:
 
     Both as they were measured: a file that extends another's may state other rates.
     """
-    home = next(
-        (d for d in (device, *relatives(device)) if d.vendor == device.vendor and d.calibration), None
-    )
+    home = next((d for d in by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
         return ALIKE
     home = hw.load(home.measured_as) if home.measured_as else home

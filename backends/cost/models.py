@@ -66,14 +66,15 @@ def run_by(device: Device, engine: str) -> tuple[str, hw.Engine | None]:
 
     HardwareError for an engine that is neither calibrated nor bundled, nor a file.
     """
-    known, (name, at, version) = engines(device), engine.partition("@")
-    if name in known:  # an engine, or one of its kernels
+    name, at, version = engine.partition("@")
+    own = device.calibration.engines if device.calibration else ()
+    if name in own or name in engines(device):  # an engine, or one of its kernels
         if bundled := next((n for n in (name, owner(name)) if n in hw.engines()), None):
             return name, hw.engine(bundled + at + version)
         if at:
             raise HardwareError(f"engine {engine!r}: no version of {name} is known; leave @{version} out")
         return name, None
-    profile = hw.engine(engine, known)
+    profile = hw.engine(engine, engines(device))
     return profile.kernels or engine, profile
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import takewhile
 
@@ -61,20 +62,26 @@ def relatives(device: Device) -> tuple[Device, ...]:
     return tuple(sorted(others, key=lambda other: nearness(device, other)))
 
 
+def by_nearness(device: Device) -> Iterator[Device]:
+    """The device itself, then its relatives, whose files are read only if they are asked for."""
+    yield device
+    yield from relatives(device)
+
+
 @lru_cache(maxsize=256)
 def kernels_of(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 
     Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
     """
-    whole = (d for d in (device, *relatives(device)) if d.calibration and not d.calibration.partial)
+    whole = (d for d in by_nearness(device) if d.calibration and not d.calibration.partial)
     return next(whole, None)
 
 
 @lru_cache(maxsize=256)
 def libraries_of(device: Device) -> tuple[Device, ...]:
     """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
-    measured = (d for d in (device, *relatives(device)) if d.calibration)
+    measured = (d for d in by_nearness(device) if d.calibration)
     return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 from llmir.dim import Size
 from llmir.frozen import figure
-from llmir.graph import Instance, Node, Program
+from llmir.graph import Graph, Node, Program
+from llmir.mesh import Mesh
 from llmir.op import Work, work
 from llmir.tensor import Tensor
 
@@ -83,27 +85,32 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
     return sum((n for r, n in amounts if r == role), start=0)
 
 
-def _row(program: Program, at: Instance) -> Row:
-    mesh, node, graph = program.mesh, at.node, at.graph
-    operands = graph.operand_types(node)
-    done = work(node.op, operands, node.results, mesh)
-
-    return Row(
-        at.path,
-        at.stage,
-        node,
-        at.repeat,
-        done,
-        tuple(t.local(mesh) for t in operands),
-        node.results[0].local(mesh),
-        tuple((graph.origin(v).op.role, n) for v, n in zip(node.operands, done.reads, strict=True)),
-        tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
-        experts(graph, node, mesh),
-        max((getattr(graph.origin(v).op, "turns", 0) for v in node.operands), default=0),
-    )
+@lru_cache(maxsize=1024)
+def _asked(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
+    """What each op of a graph asks, wherever it runs: the fields of its row from `work` on."""
+    found = {}
+    for node in graph.nodes:
+        if node.op.runs:
+            operands = graph.operand_types(node)
+            done = work(node.op, operands, node.results, mesh)
+            origins = [graph.origin(v).op for v in node.operands]
+            found[node.name] = (
+                done,
+                tuple(t.local(mesh) for t in operands),
+                node.results[0].local(mesh),
+                tuple((op.role, n) for op, n in zip(origins, done.reads, strict=True)),
+                tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
+                experts(graph, node, mesh),
+                max((getattr(op, "turns", 0) for op in origins), default=0),
+            )
+    return found
 
 
 @lru_cache(maxsize=256)
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
-    return tuple(_row(program, i) for i in program.instances() if i.node.op.runs)
+    runs = (at for at in program.instances() if at.node.op.runs)
+    asked = {name: _asked(graph, program.mesh) for name, graph in program.graphs.items()}
+    return tuple(
+        Row(at.path, at.stage, at.node, at.repeat, *asked[at.graph.name][at.node.name]) for at in runs
+    )

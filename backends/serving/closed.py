@@ -1,16 +1,13 @@
 """The steady state of a closed loop: so many users, each of whom asks again as soon as the answer is there.
 
 A step decodes all requests that are past their prompt, and carries chunks of others' prompts as far as the
-engine's budget of tokens goes. With n requests that decode, G tokens an answer and a step of s seconds, a
-request ends in each n / (G − 1)-th part of a step, and as many prompts begin. By Little's law (1961) those
-not decoding are as many as begin in a second, times the seconds that they wait and are read; n is where both
-agree. An arrival finds what a loop with one user fewer has on average (Reiser and Lavenberg 1980).
+engine's budget of tokens goes. How many these are follows from counting steps (`flow`); then each kind of
+step is priced. A request finds what a loop with one user fewer has on average (Reiser and Lavenberg 1980).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,12 +17,10 @@ import numpy as np
 from llmir.backends.analysis.chunks import Chunk, chunks
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
+from llmir.backends.serving.flow import Flow, flow
 from llmir.backends.serving.loop import fitting, in_flight, run_at_once
 from llmir.frozen import Record
 from llmir.hw.sections.scheduler import Scheduler
-
-_POINTS = 4  # counts of sequences at which steps are priced; between them their time is a straight line
-_HALVINGS = 60
 
 
 class Term(NamedTuple):
@@ -242,78 +237,42 @@ class ClosedLoop(Record):
         return State(self.in_flight, whole * (1 - after), tuple(turns))
 
     def _mixed(self, users: float) -> State:
-        """Of an engine that reads chunks of prompts beside decodes."""
-        later, new = self.job.generate - 1, self.job.length - self.job.cached
-        room = self._room(users)
-        group = max(1, min(int(users / later), room // new)) if room else max(1, int(users / later))
-        lanes = self._unit if self.coupled > 1 else self.lanes
-        steps = chunks(group * lanes, new, self.job.cached, room, lanes)
-        count = sum(chunk.steps for chunk in steps)
+        """Of an engine that reads chunks of prompts beside decodes.
 
-        def seconds(decoding: Any) -> tuple[Any, Any]:
-            """Of a step that decodes, and what each step of a group of prompts takes more, on average."""
-            decode = self.step(decoding).period_s
-            rows = np.reshape(decoding, (-1, 1))
-            reads = [c.times * np.sum(self.step(rows, c).period_s, axis=1) for c in steps]
-            return decode, sum(reads) / count - decode
-
-        def share(decoding: float) -> float:
-            """Of steps that read prompts of others, where so many requests of a lane decode."""
-            busy = decoding / later * count / group
-            own = busy * (users - 1) / users
-            others = (1 - min(busy, 1)) ** (self.coupled - 1)
-            return max(own, 1 - (1 - min(own, 1)) * others)
-
-        points = self._points()
-        decodes, mores = seconds(points)
-
-        def excess(decoding: float) -> float:
-            """Requests of a lane that decode, wait and are read, less those that there are."""
-            at = decoding * self.lanes
-            decode, more = np.interp(at, points, decodes), np.interp(at, points, mores)
-            step = decode + share(decoding) * more
-            ahead = max(0.0, (users - decoding) * (users - 1) / users - (group - 1))
-            ttft = (
-                step + count * (decode + more) + ahead * (count * more / group + _steps(new, room) * decode)
-            )
-            return float(decoding + decoding / later * ttft / step - users)
-
-        decoding = _root(excess, users)
-        if room:
-            decoding = min(decoding, room * later / new)
-        whole = min(max(1, round(decoding)) * self.lanes, self.in_flight)
-        decode, more = (float(np.sum(part)) for part in seconds(np.array([whole])))
-        part = share(decoding)
-        turns = (Turn(whole, (), 1 - part, decode), Turn(whole, steps, part, decode + more))
-        answer = (users - decoding) * later / decoding * sum(t.share * t.time_s for t in turns)
-        return State(decoding * self.lanes, answer, turns)
-
-    def _room(self, users: float) -> int | None:
-        """Tokens of prompts in a step beside decodes; None without a budget.
-
-        No more requests of a lane decode than prompts can come for: n · P / (G − 1) = budget − n.
+        A token meets the prompts of a loop with one user fewer, and those of all other ranks.
         """
-        if self.chunk is None:
-            return None
         later, new = self.job.generate - 1, self.job.length - self.job.cached
-        return self.chunk - min(math.ceil(users), self.chunk * later // (later + new))
+        own = flow(users, later, new, self.chunk)
+        others = flow(users - 1, later, new, self.chunk).share if users > 1 else 0.0
+        part = 1 - (1 - others) * (1 - own.share) ** (self.coupled - 1)
+        whole = min(max(1, round(own.decoding)) * self.lanes, self.in_flight)
+        decode = float(self.step(whole).period_s)
+        reads = [Turn(whole, *read, self._mean(whole, read[0])) for read in self._reads(own, new)]
+        read = sum(turn.share * turn.time_s for turn in reads)
+        turns = Turn(whole, (), 1 - part, decode), *(t._replace(share=part * t.share) for t in reads)
+        ttft = sum(turn.share * turn.time_s for turn in turns) + own.reading * read
+        return State(own.decoding * self.lanes, ttft, turns)
 
-    def _points(self) -> Any:
-        """Counts of sequences at which steps are priced."""
-        most = self.in_flight // self._unit
-        found = {max(1, math.ceil(most / 2**i)) for i in range(_POINTS)}
-        return self._unit * np.array(sorted(found))
+    def _reads(self, own: Flow, new: int) -> Iterator[tuple[tuple[Chunk, ...], float]]:
+        """What those steps read that read prompts, each for its share of them.
 
+        So many prompts, or one more; or a chunk of one, of which the last is short, or is filled by the next.
+        """
+        lanes, cached = self._unit if self.coupled > 1 else self.lanes, self.job.cached
+        if own.service <= 1:
+            few, more = divmod(max(1.0, own.prompts), 1)
+            yield (Chunk(int(few) * lanes, new, cached),), 1 - more
+            if more:
+                yield (Chunk(int(few + 1) * lanes, new, cached),), more
+            return
+        budget = max(1, int(new / own.service))
+        steps = -(-new // budget)
+        alone = (1 - own.busy) * steps / ((1 - own.busy) * steps + own.busy * own.service)
+        yield chunks(lanes, new, cached, budget, lanes), alone
+        at = cached + np.linspace(0, new - budget, steps).astype(int)
+        yield (Chunk(lanes, budget, at),), 1 - alone
 
-def _steps(new: int, room: int | None) -> float:
-    """How many steps so many tokens fill."""
-    return new / room if room else 0.0
-
-
-def _root(excess: Callable[[float], float], most: float) -> float:
-    """Where a function that grows passes 0, between 0 and `most`."""
-    low, high = 0.0, most
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
-    return high
+    def _mean(self, decoding: int, steps: tuple[Chunk, ...]) -> float:
+        """Seconds of a step that reads one of these chunks beside decodes, on average."""
+        seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
+        return seconds / sum(chunk.steps for chunk in steps)

@@ -11,7 +11,7 @@ as `ceildiv(a, b)`.
 140
 """
 
-from ..routing import Number
+from ..namespace import Number
 from .atoms import (
     ATOMS,
     Atom,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..frozen import FrozenDict, Immutable, read_only
-from ..routing import Number
+from ..namespace import Namespace, Number, namespace
 from .polynomial import Dim, Factor, Monomial, Size
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -66,6 +66,11 @@ class Binding(Immutable):
             bound = ", ".join(self.symbols) or "none"
             raise InputError(f"symbol {factor!r} has no value; bound are {bound}")
         return self.symbols[factor]
+
+    @cached_property
+    def xp(self) -> Namespace:
+        """The functions of its values: of numbers, of arrays, or of what records."""
+        return namespace(*self.symbols.values(), *self._given.values())
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -181,6 +186,11 @@ class Mixed(Binding):
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
         """Itself: a product of symbols says nothing of the parts."""
         return self, None
+
+    @cached_property
+    def xp(self) -> Namespace:
+        """The functions of all parts' values."""
+        return namespace(*(value for part in self.parts for value in part.symbols.values()))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from .chance import Chance
 from .even import Arrived, Even, Groups
-from .law import Law, Number, law
+from .law import Law, law
 from .power_law import PowerLaw
 from .zipf import Zipf
 
@@ -15,7 +15,6 @@ __all__ = [
     "Even",
     "Groups",
     "Law",
-    "Number",
     "PowerLaw",
     "Zipf",
     "law",

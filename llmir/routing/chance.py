@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .law import Law, Number, fullest, whole
+from ..namespace import Number
+from .law import Law, fullest, whole
 from .maximum import excess
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import VerifyError
-from .law import Law, Number, fullest, whole
+from ..namespace import Number
+from .law import Law, fullest, whole
 
 
 @dataclass(frozen=True)

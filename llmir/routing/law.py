@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import VerifyError
+from ..namespace import Number
 from ..reading import expression
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-Number = Any  # an int, a float, or a float64 array
 
 LAWS: dict[str, type[Law]] = {}
 _LONGEST = 80  # characters of a law's text; the longest that means something has some 30

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .law import Number
+from ..namespace import Number
 
 _TINY = 1e-12
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .law import Array, Law, Number, fullest, parameter, whole
+from ..namespace import Number
+from .law import Array, Law, fullest, parameter, whole
 
 STEEPEST = 10.0  # past this, loads are alike: the least that there is
 NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each

@@ -16,7 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..frozen import read_only
-from .law import Array, Law, Number, fullest, parameter, whole
+from ..namespace import Number
+from .law import Array, Law, fullest, parameter, whole
 from .maximum import excess
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts

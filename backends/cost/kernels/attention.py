@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Number, maximum, minimum
+from llmir.dim import Binding, Number
+from llmir.namespace import Namespace
+from llmir.tensor import Tensor
 
 from .base import Shape
 from .call import bits
@@ -42,10 +43,9 @@ class AttentionShape(Shape):
         """Keys that a query sees at most: its window."""
         return self.window
 
-    @cached_property
-    def keys(self) -> Number:
+    def keys(self, xp: Namespace) -> Number:
         """Keys of one sequence that some query sees."""
-        return minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
+        return xp.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
     @property
     def rows_bytes(self) -> Number:
@@ -53,27 +53,32 @@ class AttentionShape(Shape):
         values = self.batch * self.new * self.kv_heads * self.group * self.head
         return values * (self.q_bits + self.out_bits) / 8
 
-    @property
-    def kv_elements(self) -> Number:
+    def kv_elements(self, xp: Namespace) -> Number:
         """Elements of keys and values that some query sees."""
-        return 2 * self.batch * self.kv_heads * self.keys * self.head
+        return 2 * self.batch * self.kv_heads * self.keys(xp) * self.head
 
 
 TINY, MANY = 1e-300, 1e15  # in place of a step of 0, where all rows see as much, and of an endless window
 
 
-def seen(rows: Number, before: Number, most: Number, step: Number) -> Number:
+def seen(xp: Namespace, rows: Number, before: Number, most: Number, step: Number) -> Number:
     """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
 
-    >>> seen(4, 0, np.inf, 1), seen(4, 10, np.inf, 1), seen(4, 0, 2, 1)
+    >>> from llmir.namespace import SCALARS as xp
+    >>> seen(xp, 4, 0, np.inf, 1), seen(xp, 4, 10, np.inf, 1), seen(xp, 4, 0, 2, 1)
     (10.0, 50.0, 7.0)
     """
     if isinstance(most, float) and most == np.inf:
         return rows * before + step * rows * (rows + 1) / 2
-    until = maximum((most - before) / maximum(step, TINY), 0)
-    growing = minimum(minimum(until, MANY) // 1, rows)
-    capped = (rows - growing) * minimum(most, MANY)
+    until = xp.maximum((most - before) / xp.maximum(step, TINY), 0)
+    growing = xp.minimum(xp.floor(xp.minimum(until, MANY)), rows)
+    capped = (rows - growing) * xp.minimum(most, MANY)
     return growing * before + step * growing * (growing + 1) / 2 + capped
+
+
+def has_cache(q: Tensor, k: Tensor) -> bool:
+    """Whether there can be keys of others than the new tokens: a prompt alone has none."""
+    return bool(k.shape[1] != q.shape[1])
 
 
 def shape(row: Row) -> AttentionShape:

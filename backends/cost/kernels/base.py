@@ -13,10 +13,13 @@ from llmir.dim import Number
 from llmir.errors import HardwareError
 from llmir.hw import Device
 from llmir.names import suggest
+from llmir.namespace import ARRAYS, Namespace
 
 Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
 K = TypeVar("K", bound="Kernel")
+
+DRAFTS = 8  # new tokens that engines verify by the kernels of a step: few enough for a tile of queries
 
 # Each family that a calibration may name.
 KERNELS: dict[str, type[Kernel]] = {}
@@ -81,9 +84,9 @@ def stacked(shapes: Sequence[S]) -> S:
     return replace(shapes[0], **columns)
 
 
-def longer(first: Number, *others: Number) -> Number:
+def longer(xp: Namespace, first: Number, *others: Number) -> Number:
     """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
-    return np.cbrt(sum((t * t * t for t in others), start=first * first * first))
+    return xp.cbrt(sum((t * t * t for t in others), start=first * first * first))
 
 
 def missed(footprint: Number, kept: float) -> Number:
@@ -120,12 +123,16 @@ class Kernel(ABC):
     library: ClassVar[bool] = False
 
     @abstractmethod
-    def seconds(self, device: Device, shape: Any) -> Number:
-        """Time of one call, of the shape of what `shape` holds; a price is never below the op's roofline."""
+    def seconds(self, device: Device, shape: Any, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call, of the shape of what `shape` holds; a price is never below the op's roofline.
+
+        What `shape` holds may be a number, an array or a symbol: it meets operators and functions of `xp`
+        alone.
+        """
 
     @staticmethod
     def takes(shape: Any) -> Any:
-        """Whether it can do this shape, an array where sizes are; of an op's kernels one takes all."""
+        """Whether it can do this shape, by operators alone; of an op's kernels one takes all."""
         return True
 
     @classmethod

@@ -16,6 +16,7 @@ from llmir.backends.cost.rows import Row
 from llmir.dim import Binding, Dim, Number, maximum, product
 from llmir.dtype import DType
 from llmir.hw import Device
+from llmir.namespace import Namespace
 from llmir.tensor import Tensor
 
 from .base import KERNELS, Kernel, Shape
@@ -52,8 +53,12 @@ class Call:
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
         """Time of the call by a kernel, and never less than the roofline's."""
-        time = getattr(kernel, self.part)(device, self.at(at))
+        time = self.of(kernel, device, self.at(at), at.xp)
         return maximum(time if np.ndim(time) else float(time), least)
+
+    def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
+        """Time of a shape of numbers, or of arrays, by the kernel alone."""
+        return getattr(kernel, self.part)(device, shape, xp)
 
 
 Maker = Callable[[Row], "Call | None"]

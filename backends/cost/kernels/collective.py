@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device, Link
+from llmir.namespace import ARRAYS, Namespace
 
 from .base import Kernel, Shape, families, parameter
 from .call import Call, prices
@@ -78,26 +79,25 @@ class AllReduce(Kernel):
         0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
     )
 
-    def seconds(self, device: Device, shape: CollectiveShape) -> Number:
+    def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
         bandwidth, others = shape.bandwidth(device), shape.ranks - 1
         crowd = (shape.ranks / 2) ** self.shared
 
-        def way(latency_us: Number, sent: Number, share: float) -> Any:
-            return np.asarray(latency_us * 1e-6 + sent / (share * bandwidth) * crowd)
+        def way(latency_us: Number, sent: Number, share: float) -> Number:
+            return latency_us * 1e-6 + sent / (share * bandwidth) * crowd
 
         small_us = self.small_us + self.rank_us * others
-        time = np.minimum(
+        time = xp.minimum(
             way(small_us, others * shape.payload, self.one_shot),
             way(small_us + self.second_us, 2 * shape.pieces, self.two_shot),
         )
-        time = np.minimum(time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring))
+        time = xp.minimum(time, way(self.ring_us + self.ring_rank_us * others, 2 * shape.pieces, self.ring))
         # Switches read each rank's data once and multicast its piece of the sum.
-        sums = shape.of_link(device, lambda link: link.reduces) & np.asarray(shape.adds, dtype=bool)
-        if sums.any():
-            sent = shape.payload * (shape.ranks + 1) / shape.ranks
-            time = np.where(sums, np.minimum(time, way(self.switch_us, sent, self.switch)), time)
-        return np.maximum(time, self.issue_us * 1e-6) + shape.beside / (BESIDE * device.memory_Bps)
+        sums = shape.of_link(device, lambda link: link.reduces) * shape.adds
+        sent = shape.payload * (shape.ranks + 1) / shape.ranks
+        time = xp.where(sums > 0, xp.minimum(time, way(self.switch_us, sent, self.switch)), time)
+        return xp.maximum(time, self.issue_us * 1e-6) + shape.beside / (BESIDE * device.memory_Bps)
 
 
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
@@ -116,14 +116,14 @@ class Exchange(Kernel):
         0.001, 0.0001, 2, "", "power of the ranks, over two, by which the link is slower"
     )
 
-    def seconds(self, device: Device, shape: CollectiveShape) -> Number:
+    def seconds(self, device: Device, shape: CollectiveShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
         sent = shape.pieces / shape.bandwidth(device)
         wait_us = self.rank_us * (shape.ranks - 1)
         crowd = (shape.ranks / 2) ** self.shared
         small = (self.small_us + wait_us) * 1e-6 + crowd * sent / self.small
         large = (self.large_us + wait_us) * 1e-6 + crowd * sent / self.large
-        return np.minimum(small, large)
+        return xp.minimum(small, large)
 
 
 @prices("collective")

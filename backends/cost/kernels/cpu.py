@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape
 from .base import Kernel, choice, families, multiprocessors, parameter
@@ -24,7 +23,7 @@ from .host import Host, StepShape
 from .prefill import SOFTMAX
 
 # Queries in a tile from so many new tokens on, and keys in one: as that file says.
-QUERIES = ((768, 256), (192, 64), (0, 32))
+QUERIES = ((0, 32), (192, 64), (768, 256))
 KEYS = 512
 
 
@@ -42,15 +41,15 @@ class CpuGemm(Kernel):
     tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
     launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
 
-    def seconds(self, device: Device, shape: GemmShape) -> Number:
+    def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
         x, w, y = (size / device.memory_Bps for size in shape.bytes)
         begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
-        tiles = np.ceil(shape.m / self.tile_rows) * self.tile_rows
+        tiles = xp.ceil(shape.m / self.tile_rows) * self.tile_rows
         flops = 2.0 * tiles * shape.n * shape.k * shape.batch
         many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
         alone = w / self.bandwidth
-        busy = begin + np.where(shape.m > 1, np.maximum(many, alone), alone) + (x + y) / self.results
+        busy = begin + xp.where(shape.m > 1, xp.maximum(many, alone), alone) + (x + y) / self.results
         return self.launch_us * 1e-6 + busy
 
 
@@ -71,23 +70,25 @@ class CpuAttention(Kernel):
     block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
     launch_us: float = parameter(8, 0.5, 100, "µs", "of an empty call")
 
-    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+    def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of cores."""
         cores = multiprocessors(device)
-        rows = np.select([shape.new >= least for least, _ in QUERIES], [tile for _, tile in QUERIES])
-        tiles = np.ceil(shape.new / rows)
-        rows = np.minimum(rows, shape.new)
+        rows: Number = 0
+        for least, tile in QUERIES:
+            rows = xp.where(shape.new >= least, tile, rows)
+        tiles = xp.ceil(shape.new / rows)
+        rows = xp.minimum(rows, shape.new)
         together = KEYS / rows  # tiles of queries that end with the same tile of keys
-        steps = np.where(shape.cached > 0, 0, np.floor(tiles / together))  # a mask, if any, skips nothing
-        keys = together * KEYS * steps * (steps + 1) / 2 + (tiles - together * steps) * shape.keys
+        steps = xp.where(shape.cached > 0, 0, xp.floor(tiles / together))  # a mask, if any, skips nothing
+        keys = together * KEYS * steps * (steps + 1) / 2 + (tiles - together * steps) * shape.keys(xp)
 
         multiply = 4 * shape.head / (device.matrix_peak(shape.dtype)[0] * self.matrix)
         exponentials = SOFTMAX / (device.vector_flops["fp32"] * self.softmax)
         pair, key = (multiply + exponentials) * cores, self.fetch_ns * 1e-9 * shape.head
         head = tiles * self.block_us * 1e-6 + keys * (rows * pair + key)  # of one core
         heads = shape.batch * shape.kv_heads * shape.group
-        waves = np.ceil(heads * tiles / cores) / tiles
-        moved = shape.rows_bytes + shape.kv_elements * shape.kv_bits / 8
+        waves = xp.ceil(heads * tiles / cores) / tiles
+        moved = shape.rows_bytes + shape.kv_elements(xp) * shape.kv_bits / 8
         memory = moved / (device.memory_Bps * self.bandwidth)
         return self.launch_us * 1e-6 + waves * head + memory
 
@@ -97,11 +98,11 @@ class CpuAttention(Kernel):
 class CpuHost(Host):
     """A host that runs its kernels itself: what it does between them adds to their time."""
 
-    def launched(self, busy: Number, kernels: Number) -> Number:
+    def launched(self, busy: Number, kernels: Number, xp: Namespace) -> Number:
         """Seconds of so many kernels and of what surrounds each."""
         return busy + kernels * self.kernel_us * 1e-6
 
-    def step(self, shape: StepShape) -> Number:
+    def step(self, shape: StepShape, xp: Namespace) -> Number:
         """Seconds of a step."""
-        busy = self.launched(shape.busy, shape.kernels)
+        busy = self.launched(shape.busy, shape.kernels, xp)
         return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number, maximum, minimum
+from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
-from .attention import AttentionShape, shape
-from .base import Kernel, choice, families, multiprocessors, parameter
+from .attention import AttentionShape, has_cache, shape
+from .base import DRAFTS, Kernel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 from .prefill import SOFTMAX
 
@@ -65,37 +66,36 @@ class Decode(Kernel):
 
     @staticmethod
     def takes(shape: AttentionShape) -> Any:
-        """Tokens after others; the first of a sequence are a prompt, and so are those that see all."""
-        return ((shape.causal > 0) | (shape.new == 1)) & (shape.cached > 0)
+        """Tokens after others, and a few; more are a prompt, and so are several that see all."""
+        causal = (shape.causal > 0) & ((shape.cached > 0) | (shape.new <= DRAFTS))
+        return causal | (shape.new == 1)
 
-    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+    def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + (shape.group <= self.packs) * (shape.group - 1)
         single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
         queries = shape.new * together  # that see the keys of a head
-        passes = maximum(queries / ROWS, 1)
+        passes = xp.maximum(queries / ROWS, 1)
         heads = shape.batch * shape.kv_heads * shape.group / together
-        keys = shape.keys + self.planned * (shape.cached + shape.new * shape.causal - shape.keys)
-        possible = maximum(minimum(keys / PIECE_KEYS, self.pieces), 1)
-        pieces = minimum(maximum(1 / (share * heads * passes), 1), possible)
-        blocks, reading = heads * passes * pieces, heads * maximum(pieces * shape.keys / keys, 1)
+        seen, values = shape.keys(xp), shape.kv_elements(xp)
+        keys = seen + self.planned * (shape.cached + shape.new * shape.causal - seen)
+        possible = xp.maximum(xp.minimum(keys / PIECE_KEYS, self.pieces), 1)
+        pieces = xp.minimum(xp.maximum(1 / (share * heads * passes), 1), possible)
+        blocks, reading = heads * passes * pieces, heads * xp.maximum(pieces * seen / keys, 1)
 
-        read = shape.kv_elements * shape.group / together  # by all heads of their own
+        read = values * shape.group / together  # by all heads of their own
         used = single * read * shape.new * self.element
         again = 1 + AGAIN * (passes - 1)
-        cache = (
-            maximum(shape.kv_elements * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
-        )
+        cache = xp.maximum(values * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
         least = (1 - single) * read * self.row_s(device, shape) * LEAST_ROWS
-        traffic = maximum(cache + rows, least * maximum(queries / LEAST_ROWS, 1))
+        traffic = xp.maximum(cache + rows, least * xp.maximum(queries / LEAST_ROWS, 1))
         block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
-        longest = (
-            block + maximum(self.alone * (cache / reading + rows / (heads * passes)), least / reading) / share
-        )
+        each = cache / reading + rows / (heads * passes)
+        longest = block + xp.maximum(self.alone * each, least / reading) / share
         begun = blocks * block * share
-        busy = maximum(longest, maximum(begun, traffic) + self.exposed * minimum(begun, traffic))
+        busy = xp.maximum(longest, xp.maximum(begun, traffic) + self.exposed * xp.minimum(begun, traffic))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
@@ -111,8 +111,11 @@ NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bi
 
 
 @prices("flash_attention", "block_sparse_attention")
-def decode(row: Row) -> Call:
-    """Of new tokens of each sequence after others; by no kernel do several take less than one."""
-    known = (*NARROW.get(int(row.operands[1].dtype.bits), ()), "attention_decode")
+def decode(row: Row) -> Call | None:
+    """Of new tokens of each sequence over a cache, if there is one; several take no less than one."""
+    q, k, *_ = row.operands
+    if not has_cache(q, k):
+        return None
+    known = (*NARROW.get(int(k.dtype.bits), ()), "attention_decode")
     given = shape(row)
     return Call(known, given, less=replace(given, new=1))

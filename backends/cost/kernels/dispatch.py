@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from llmir.backends.cost.rows import Row
 from llmir.dim import Busiest, Dim, Number, Reached, ceildiv
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 from llmir.tensor import Tensor
 
 from .base import Kernel, families, longer, multiprocessors, parameter
@@ -37,10 +36,10 @@ class DispatchShape(CollectiveShape):
     experts: Number = 0
     sms: Number = 0
 
-    def busy(self, device: Device) -> Number:
+    def busy(self, device: Device, xp: Namespace) -> Number:
         """Multiprocessors at work."""
-        rounds = np.ceil(np.asarray(self.experts) / multiprocessors(device))
-        return np.where(np.asarray(self.sms) > 0, self.sms, np.ceil(self.experts / np.maximum(rounds, 1)))
+        rounds = xp.ceil(self.experts / multiprocessors(device))
+        return xp.where(self.sms > 0, self.sms, xp.ceil(self.experts / xp.maximum(rounds, 1)))
 
 
 @families("deepep_dispatch", "deepep_combine", "deepep_ll_dispatch", "deepep_ll_combine")
@@ -58,7 +57,7 @@ class DeepEp(Kernel):
     copy_us: float = parameter(0.05, 0.0001, 3, "µs", "of a multiprocessor for each copy")
     token_us: float = parameter(0.5, 0.0001, 5, "µs", "of a multiprocessor for each token of the rank")
 
-    def seconds(self, device: Device, shape: DispatchShape) -> Number:
+    def seconds(self, device: Device, shape: DispatchShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
         moved = shape.copies * shape.width
         sent = moved * (shape.ranks - 1) / shape.ranks / (self.link * shape.bandwidth(device))
@@ -66,7 +65,7 @@ class DeepEp(Kernel):
             self.copy_us * shape.copies + self.token_us * shape.tokens
         )
         start = 1e-6 * (self.start_us + self.wait_us * shape.width / 1000)
-        return start + longer(sent, copied / shape.busy(device))
+        return start + longer(xp, sent, copied / shape.busy(device, xp))
 
 
 @prices("send_tokens")

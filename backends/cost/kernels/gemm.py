@@ -21,6 +21,7 @@ from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.dtype import DType
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
@@ -96,9 +97,9 @@ class Gemm(Kernel):
     @staticmethod
     def beside(tiles: Number, memory: Number) -> Number:
         """Seconds of both, which overlap."""
-        return longer(tiles, memory)
+        return longer(ARRAYS, tiles, memory)
 
-    def seconds(self, device: Device, shape: GemmShape) -> Number:
+    def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
@@ -116,7 +117,9 @@ class Gemm(Kernel):
         high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = longer(2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        step = (
+            longer(ARRAYS, 2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        )
         across = np.ceil(n / columns) * (batch * share)
         even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
         memory = np.asarray(self.memory(device, shape))
@@ -169,7 +172,7 @@ class LentGemm(Gemm):
     Compute-bound ones take as long as by `Gemm`.
     """
 
-    def seconds(self, device: Device, shape: GemmShape) -> Number:
+    def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape)
         limited = self.limited().busy(device, shape)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from llmir.dim import Number, maximum
+from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .base import Kernel, Shape, families, parameter
 
@@ -74,9 +75,9 @@ class Host(Kernel):
     )
     skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
 
-    def launched(self, busy: Number, kernels: Number) -> Number:
+    def launched(self, busy: Number, kernels: Number, xp: Namespace) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
-        return maximum(busy, kernels * self.kernel_us * 1e-6)
+        return xp.maximum(busy, kernels * self.kernel_us * 1e-6)
 
     def waited(self, late: Number) -> Number:
         """Seconds of a rank's waiting for others in collectives of so much lateness."""
@@ -86,11 +87,11 @@ class Host(Kernel):
         """Seconds in which the host does what is not launching."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
-    def step(self, shape: StepShape) -> Number:
+    def step(self, shape: StepShape, xp: Namespace) -> Number:
         """Seconds of a step, or of some that are alike."""
-        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels)
+        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp)
         return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
 
-    def seconds(self, device: Device, shape: RunShape) -> Number:
+    def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
         """What is measured of a run."""
-        return self.step(shape.decode) + self.step(shape.reads)
+        return self.step(shape.decode, xp) + self.step(shape.reads, xp)

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Binding, Number, maximum, minimum
+from llmir.dim import Binding, Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
-from .attention import AttentionShape, seen
+from .attention import AttentionShape, has_cache, seen
 from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
 from .call import Call, bits, prices
-from .prefill import Prefill
+from .prefill import Prefill, alone
 
 TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
 PIECE_KEYS = 256  # in a piece at least, as of other attention
@@ -53,10 +54,9 @@ class LatentShape(Shape):
         """Its window."""
         return self.window
 
-    @property
-    def keys(self) -> Number:
+    def keys(self, xp: Namespace) -> Number:
         """Keys that a query sees at most."""
-        return minimum(self.cached + self.new, self.most)
+        return xp.minimum(self.cached + self.new, self.most)
 
     @property
     def rows_bytes(self) -> Number:
@@ -64,10 +64,9 @@ class LatentShape(Shape):
         ins, outs = (self.latent + self.rotary) * self.q_bits, self.latent * self.out_bits
         return self.batch * self.new * self.heads * (ins + outs) / 8
 
-    @property
-    def cache_bytes(self) -> Number:
+    def cache_bytes(self, xp: Namespace) -> Number:
         """Bytes of latents and rotary keys."""
-        return self.batch * minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
+        return self.batch * xp.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
 
     @property
     def key_bytes(self) -> Number:
@@ -119,34 +118,37 @@ class Absorbed(Kernel):
     launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
     tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
 
-    def seconds(self, device: Device, shape: LatentShape) -> Number:
+    def seconds(self, device: Device, shape: LatentShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = minimum(shape.heads, self.tile_rows)  # heads in a block
-        positions = maximum(self.tile_rows / together, 1)
-        tiles, across = maximum(shape.new / positions, 1), np.ceil(shape.heads / together)
+        together = xp.minimum(shape.heads, self.tile_rows)  # heads in a block
+        positions = xp.maximum(self.tile_rows / together, 1)
+        tiles, across = xp.maximum(shape.new / positions, 1), xp.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
-        walked = maximum(
-            seen(tiles, before, shape.most / TILE_KEYS, step), tiles * step
+        walked = xp.maximum(
+            seen(xp, tiles, before, shape.most / TILE_KEYS, step), tiles * step
         )  # tiles of scores, for all rows
         blocks = shape.batch * across * tiles
-        keys = shape.keys
-        possible = minimum(maximum(keys / PIECE_KEYS, 1), self.pieces)
-        pieces = minimum(maximum(1 / (share * blocks), 1), possible)
+        keys = shape.keys(xp)
+        possible = xp.minimum(xp.maximum(keys / PIECE_KEYS, 1), self.pieces)
+        pieces = xp.minimum(xp.maximum(1 / (share * blocks), 1), possible)
 
         rate = device.matrix_peak(shape.dtype)[0] * share * self.matrix
         tile = 2 * self.tile_rows * TILE_KEYS * (2 * shape.latent + shape.rotary) / rate
         block = self.block_us * 1e-6
         waves = blocks * pieces * share
-        ragged = maximum(1, 1 / waves)
+        ragged = xp.maximum(1, 1 / waves)
         products = shape.batch * across * walked * tile * share * ragged
         longest = block + self.alone * keys / TILE_KEYS / pieces * tile
-        once, each = shape.cache_bytes, blocks * keys * shape.key_bytes  # all blocks', of what a query sees
+        once, each = (
+            shape.cache_bytes(xp),
+            blocks * keys * shape.key_bytes,
+        )  # all blocks', of what a query sees
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
-        read = once * (1 + widened) + self.again * maximum(each - once, 0)
+        read = once * (1 + widened) + self.again * xp.maximum(each - once, 0)
         moved = read + shape.rows_bytes
         memory = moved / (device.memory_Bps * self.bandwidth)
-        busy = maximum(longest, longer(products + waves * block, memory))
+        busy = xp.maximum(longest, longer(xp, products + waves * block, memory))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         return self.launch_us * 1e-6 + busy + combine
 
@@ -174,14 +176,17 @@ def latent(row: Row) -> Call:
         return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
-    return Call((*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill"), given)
+    names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
+    return Call(names, given, less=alone(given))
 
 
 @prices("latent_attention", "sparse_latent_attention")
 def naive_decode(row: Row) -> Call | None:
     """A new token over keys and values of each head, which are streamed as any others are."""
     made: Any = latent(row)
-    if not isinstance(made.shape, AttentionShape):
+    op: Any = row.node.op
+    q, _, k, *_ = op.core(row.operands)
+    if not isinstance(made.shape, AttentionShape) or not has_cache(q, k):
         return None
     narrow = made.families[0] == "mla_naive_kv8"
     one = replace(made.shape, new=1)

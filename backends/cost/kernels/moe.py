@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
-import numpy as np
-
 from llmir.backends.cost.routed import Experts
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number, Size, product
 from llmir.dtype import DType
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 from llmir.ops.moe import GroupedLinear
 from llmir.tensor import Tensor
 
-from .base import Array, Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
 from .call import Call, bits, prices, rows_of
 from .stream import StreamShape
 
@@ -103,11 +102,11 @@ class Moe(Kernel):
     alone: float = parameter(0.3, 0.01, 3, "", "time of a block to multiply its tile, to its fair share")
     counted: float = choice(0, (0, 1), "", "share of other ranks' rows that choose its height", usual=True)
 
-    def seconds(self, device: Device, shape: GroupedShape) -> Number:
+    def seconds(self, device: Device, shape: GroupedShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one grouped product."""
-        height = self.least(shape)
-        rows = np.maximum(self.tiled(shape), height) * shape.experts + self.strays * shape.away
-        wide = np.ceil(shape.n / COLUMNS) * COLUMNS
+        height = self.least(shape, xp)
+        rows = xp.maximum(self.tiled(shape, xp), height) * shape.experts + self.strays * shape.away
+        wide = xp.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
         deep = 2 * (shape.k + self.fill)  # FLOPs of an element of the result
         tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
@@ -115,35 +114,33 @@ class Moe(Kernel):
         bandwidth = device.memory_Bps * self.bandwidth
         read = shape.bytes / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
-        busy = np.maximum(multiply, read) + self.exposed * np.minimum(multiply, read) + walk
+        busy = xp.maximum(multiply, read) + self.exposed * xp.minimum(multiply, read) + walk
         return busy + self.launch_us * 1e-6
 
-    def tiled(self, shape: GroupedShape) -> Array:
+    def tiled(self, shape: GroupedShape, xp: Namespace) -> Number:
         """Rows in whose time those of an expert are multiplied, the empty ones of its tiles included."""
-        each = np.maximum(shape.rows / shape.experts, 1)
-        heights = ((height, longer(height, self.fetch)) for height in HEIGHTS)
-        return np.asarray(
-            reduce(np.minimum, (np.maximum(each / rows + LAST, 1) * took for rows, took in heights))
-        )
+        each = xp.maximum(shape.rows / shape.experts, 1)
+        heights = ((height, longer(xp, height, self.fetch)) for height in HEIGHTS)
+        return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
 
-    def least(self, shape: GroupedShape) -> Number:
+    def least(self, shape: GroupedShape, xp: Namespace) -> Number:
         """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
         each = (shape.rows + self.counted * shape.away) / shape.experts
-        return longer(np.clip(each, 1, HEIGHTS[-1]), self.fetch)
+        return longer(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 
-    def narrow(self, device: Device, shape: StreamShape) -> Number:
+    def narrow(self, device: Device, shape: StreamShape, xp: Namespace = ARRAYS) -> Number:
         """Time to narrow rows, before they are sorted or between the products."""
         return self.streamed(device, shape.moved)
 
-    def dispatch(self, device: Device, shape: RoutedShape) -> Number:
+    def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
         """Time to sort rows by expert and copy them together."""
         return self.streamed(device, (shape.tokens + self.walked(shape)) * shape.width * shape.bits / 8)
 
-    def activation(self, device: Device, shape: RoutedShape) -> Number:
+    def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
         """Time of silu(gate)·up."""
         return self.streamed(device, self.walked(shape) * 3 * shape.width * shape.bits / 8)
 
-    def combine(self, device: Device, shape: RoutedShape) -> Number:
+    def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
         """Time to add up each token's rows, each times its weight."""
         rows = self.walked(shape)
         moved = (shape.tokens + rows) * shape.width * shape.bits / 8

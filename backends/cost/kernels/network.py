@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from llmir.backends.cost.network import ALGORITHMS, SEND, network_of
 from llmir.backends.cost.nodes import split
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 from llmir.ragged import to_ports
 
 from .base import Kernel, Shape, families, parameter
@@ -48,13 +47,13 @@ class Network(Kernel):
     large: float = parameter(1, 0.02, 1, "", "share of the port that a large payload's protocol reaches")
     shared: float = parameter(0.001, 0.0001, 2, "", "power of the ranks of a node by which ports are slower")
 
-    def seconds(self, device: Device, shape: HopsShape) -> Number:
+    def seconds(self, device: Device, shape: HopsShape, xp: Namespace = ARRAYS) -> Number:
         """Time beside that of what the ranks do in their nodes."""
         link = network_of(device).link
         sent = shape.share * shape.payload / link.Bps * shape.ranks**self.shared
         small = shape.hops * (link.latency_s + self.small_us * 1e-6) + sent / self.small
         large = shape.hops * (link.latency_s + self.large_us * 1e-6) + sent / self.large
-        return np.minimum(small, large)
+        return xp.minimum(small, large)
 
 
 def across(row: Row, device: Device) -> tuple[Call, ...]:

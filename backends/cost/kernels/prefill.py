@@ -9,14 +9,15 @@ as is fastest, and the last is no higher than its rows: kernels are built in mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
 from typing import ClassVar
 
 from llmir.backends.cost.rows import Row
-from llmir.dim import Number, maximum, minimum
+from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape, seen, shape
 from .base import Kernel, choice, families, multiprocessors, parameter
@@ -55,26 +56,26 @@ class Prefill(Kernel):
         0, (0, 1), "", "1 if keys outside the window are multiplied too, and masked", usual=True
     )
 
-    def seconds(self, device: Device, shape: AttentionShape) -> Number:
+    def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits)
-        moved = shape.rows_bytes + shape.kv_elements * (shape.kv_bits / 8 + widened)
+        moved = shape.rows_bytes + shape.kv_elements(xp) * (shape.kv_bits / 8 + widened)
         memory = moved / (device.memory_Bps * self.bandwidth)
-        busy = reduce(minimum, (self.busy(device, shape, rows) for rows in TILES))
+        busy = reduce(xp.minimum, (self.busy(device, shape, rows, xp) for rows in TILES))
         return self.launch_us * 1e-6 + busy + memory
 
-    def busy(self, device: Device, shape: AttentionShape, rows: int) -> Number:
+    def busy(self, device: Device, shape: AttentionShape, rows: int, xp: Namespace) -> Number:
         """Seconds of all tiles of so many rows, over all multiprocessors."""
         share = 1 / multiprocessors(device)
         together = 1 + self.packs * (shape.group - 1)  # query heads in a tile
-        positions = maximum(rows / together, 1)
-        fits = maximum(together / rows, 1)  # tiles for one position
-        tiles = maximum(shape.new / positions, 1)
+        positions = xp.maximum(rows / together, 1)
+        fits = xp.maximum(together / rows, 1)  # tiles for one position
+        tiles = xp.maximum(shape.new / positions, 1)
         steps = positions / TILE_KEYS * shape.causal
         window = inf if self.masks else shape.most
         before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
-        walked = maximum(seen(tiles, before, most, steps), tiles)
-        longest = maximum(minimum(before + tiles * steps, most), 1)
+        walked = xp.maximum(seen(xp, tiles, before, most, steps), tiles)
+        longest = xp.maximum(xp.minimum(before + tiles * steps, most), 1)
 
         scores = rows * TILE_KEYS
         products = 4 * scores * shape.head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
@@ -82,7 +83,7 @@ class Prefill(Kernel):
         tile, block = products + exponentials, self.block_us * 1e-6
         last = block + longest * tile
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits * share
-        return maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)
+        return xp.maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)
 
 
 # By bits of q and of the cache, those for other types.
@@ -93,10 +94,15 @@ NARROW = {
 }
 
 
+def alone(shape: AttentionShape) -> AttentionShape | None:
+    """The new tokens without those that they come after; None where they come after none, or see all."""
+    return replace(shape, cached=0) if shape.causal and shape.cached != 0 else None
+
+
 @prices("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
-    """Of any number of new tokens of each sequence."""
+    """Of any number of new tokens of each sequence; after others they take no less than as a prompt."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
     given = shape(row)
     own = NARROW.get((q, k), ()) if given.causal else ("attention_encoder",)
-    return Call((*own, "attention_prefill"), given)
+    return Call((*own, "attention_prefill"), given, less=alone(given))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number, ceildiv, product
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 from llmir.tensor import Tensor
 
 from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
@@ -63,19 +62,19 @@ class Chunks(Kernel):
     exposed: float = parameter(0.3, 0.001, 1, "", "of walks and of all else, what the longer does not hide")
     launch_us: float = parameter(15, 1, 60, "µs", "of an empty call, all of its kernels")
 
-    def seconds(self, device: Device, shape: ScanShape) -> Number:
+    def seconds(self, device: Device, shape: ScanShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         full = shape.new / shape.chunk
-        steps = np.ceil(full) * (PART + (1 - PART) * np.minimum(full, 1))
+        steps = xp.ceil(full) * (PART + (1 - PART) * xp.minimum(full, 1))
         waves = shape.states / (self.abreast * multiprocessors(device))
-        waves = np.maximum(1, (1 - TAIL) * waves + TAIL * np.ceil(waves))
+        waves = xp.maximum(1, (1 - TAIL) * waves + TAIL * xp.ceil(waves))
         walk = waves * (self.block_us + self.step_us * steps) * 1e-6
         moved = shape.moved + self.scratch * shape.between
         missing = missed(moved, self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         products = shape.flops / (self.matrix * device.matrix_peak(shape.dtype)[0])
-        rest = longer(moved * slowness, products)
-        hidden = (1 - self.exposed) * np.minimum(walk, rest)
+        rest = longer(xp, moved * slowness, products)
+        hidden = (1 - self.exposed) * xp.minimum(walk, rest)
         return self.launch_us * 1e-6 + walk + rest - hidden
 
 
@@ -107,10 +106,10 @@ class Update(Step):
 
     vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
 
-    def seconds(self, device: Device, shape: Any) -> Number:
+    def seconds(self, device: Device, shape: Any, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
         sums = shape.flops / (self.vector * device.vector_flops["fp32"])
-        return np.maximum(super().seconds(device, shape), self.launch_us * 1e-6 + sums)
+        return xp.maximum(super().seconds(device, shape, xp), self.launch_us * 1e-6 + sums)
 
 
 @families("conv")

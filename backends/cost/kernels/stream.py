@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
 from llmir.hw import Device
+from llmir.namespace import ARRAYS, Namespace
 
 from .base import Kernel, Shape, families, missed, parameter
 from .call import Call, prices, rows_of
@@ -50,21 +49,22 @@ class Stream(Kernel):
     spread: float = parameter(10, 0.5, 200, "", "multiprocessors that share a row")
     launch_us: float = parameter(3, 0.1, 300, "µs", "of an empty call")
 
-    def seconds(self, device: Device, shape: StreamShape) -> Number:
+    def seconds(self, device: Device, shape: StreamShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call."""
-        return self.launch_us * 1e-6 + np.maximum(self.busy(device, shape), shape.rows * self.row_ns * 1e-9)
+        busy = xp.maximum(self.busy(device, shape, xp), shape.rows * self.row_ns * 1e-9)
+        return self.launch_us * 1e-6 + busy
 
-    def busy(self, device: Device, shape: StreamShape) -> Number:
+    def busy(self, device: Device, shape: StreamShape, xp: Namespace) -> Number:
         """Seconds in which all bytes move, however many rows there are."""
-        held = np.maximum(shape.turns * shape.moved - shape.again, 1)
+        held = xp.maximum(shape.turns * shape.moved - shape.again, 1)
         missing = missed(held, self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
-        return slowness * ((shape.moved - shape.shared) * self.idle(device, shape.rows) + shape.shared)
+        return slowness * ((shape.moved - shape.shared) * self.idle(device, shape.rows, xp) + shape.shared)
 
-    def idle(self, device: Device, rows: Number) -> Number:
+    def idle(self, device: Device, rows: Number, xp: Namespace) -> Number:
         """How much longer the rows take than if they kept all multiprocessors busy."""
         many = device.multiprocessors or device.cores or 1
-        return np.maximum(1, many / self.spread / np.maximum(rows, 1))
+        return xp.maximum(1, many / self.spread / xp.maximum(rows, 1))
 
 
 @families("stream")
@@ -78,10 +78,10 @@ class Elementwise(Stream):
         0.3, 0.01, 3, "", "share of the fp32 peak that arithmetic reaches, by its count"
     )
 
-    def busy(self, device: Device, shape: StreamShape) -> Number:
+    def busy(self, device: Device, shape: StreamShape, xp: Namespace) -> Number:
         """Seconds in which bytes move, and of arithmetic that no traffic hides."""
         sums = shape.flops / (self.vector * device.vector_peak("fp32")[0])
-        return super().busy(device, shape) + sums * self.idle(device, shape.rows)
+        return super().busy(device, shape, xp) + sums * self.idle(device, shape.rows, xp)
 
 
 FAMILIES = ("stream",)

@@ -15,10 +15,8 @@ from llmir.backends.cost.nodes import boxed
 from llmir.backends.cost.stand_in import stand_in, within
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
-from llmir.dim import Binding
 from llmir.hw import Device
-
-NUMBERS = Binding()  # of a shape that has its numbers
+from llmir.namespace import ARRAYS
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class Term:
 
     def seconds(self, kernel: Kernel, device: Device) -> Array:
         """As a report has them."""
-        return np.asarray(self.call.seconds(kernel, device, NUMBERS, self.least))
+        return np.maximum(self.call.of(kernel, device, self.call.shape, ARRAYS), self.least)
 
     def take(self, place: Array) -> Term:
         """Of some rows: `place` has the new number of each, below 0 for those that are left out."""

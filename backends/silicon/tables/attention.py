@@ -13,6 +13,7 @@ from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
+from llmir.hw import Device
 
 from .table import MORE, WHOSE, Kernels, columns
 
@@ -21,17 +22,22 @@ HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 
 @lru_cache(maxsize=256)
-def attention(dtype: str, kv: str, mask: str) -> Program:
-    """q of `b` sequences with `t` new tokens, `g`·`r` heads of `d`, over caches of `c` tokens."""
+def attention(dtype: str, kv: str, mask: str, keys: str = "c") -> Program:
+    """q of `b` sequences with `t` new tokens, `g`·`r` heads of `d`, over `keys`: `t`, or a cache of `c`."""
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
     q_type, kv_type = TYPES[dtype], TYPES[kv or dtype]
     b = Builder()
     q = b.input(f"{q_type}[b, t, g, r, d]", name="q")
-    k, v = (b.cache(f"{kv_type}[b, c, g, d]", name=n) for n in "kv")
+    k, v = (b.cache(f"{kv_type}[b, {keys}, g, d]", name=n) for n in "kv")
     to = "bf16" if q_type in ("fp8_e4m3", "int8") else ""
     b.output(b.flash_attention(q, k, v, mask=mask, to=to, name="o"))
     return Program(f"attention {dtype} {kv}", {"main": b.graph()})
+
+
+def prompts(rows: Table) -> Array:
+    """The symbol of the keys of each row: those of its new tokens where nothing is before them."""
+    return np.where(rows["context"] == rows["q_len"], "t", "c").astype(object)
 
 
 class Attention(Kernels):
@@ -41,7 +47,7 @@ class Attention(Kernels):
     numbers = columns("batch", "q_len", "context", *HEADS, window=Column(low=0, empty=0))
     words = (*WHOSE, "dtype")
     more = ("kv_dtype", *MORE)
-    key = ("dtype", "kv_dtype", "window")
+    key = ("dtype", "kv_dtype", "window", "keys")
     symbols = FrozenDict(b="batch", t="q_len", c="context", g="num_kv_heads", d="head_dim")
     groups = HEADS
     finer = ("batch",)
@@ -49,8 +55,12 @@ class Attention(Kernels):
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        dtype, kv, window = key
-        return attention(dtype, kv, f"window({int(window)})" if window else "causal")
+        dtype, kv, window, keys = key
+        return attention(dtype, kv, f"window({int(window)})" if window else "causal", keys)
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """A prompt reads its own keys alone."""
+        return Table({**rows.columns, "keys": prompts(rows)})
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Query heads in groups, one for each head of keys and values."""
@@ -77,13 +87,13 @@ class Encoder(Kernels):
     words = (*WHOSE, "dtype")
     more = MORE
     key = ("dtype",)
-    symbols = FrozenDict(b="batch", t="q_len", c="q_len", g="num_heads", d="head_dim")
+    symbols = FrozenDict(b="batch", t="q_len", g="num_heads", d="head_dim")
     groups = ("num_heads", "head_dim")
     variants = True
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        return attention(*key, "", "full")
+        return attention(*key, "", "full", "t")
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """All heads have keys of their own."""

@@ -14,8 +14,10 @@ from llmir.build import Builder
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program, Value
+from llmir.hw import Device
 from llmir.tensor import Tensor
 
+from .attention import prompts
 from .gemm import WIDE, tensor
 from .table import MORE, WHOSE, Kernels, columns
 
@@ -26,8 +28,8 @@ _PRODUCTS = {"mla_gen_pre": "t g u, l g u -> t g l", "mla_gen_post": "t g l, l g
 
 
 @lru_cache(maxsize=64)
-def core(dtype: str, kv: str, form: str) -> Program:
-    """q of `b` sequences with `t` new tokens and `g` heads, over caches of `c` tokens."""
+def core(dtype: str, kv: str, form: str, keys: str) -> Program:
+    """q of `b` sequences with `t` new tokens and `g` heads, over `keys` tokens: `t`, or caches of `c`."""
     if dtype not in TYPES or (kv or dtype) not in TYPES:
         raise InputError(f"dtype {dtype!r} with {kv!r} of an attention is not known")
     q_type, kv_type = TYPES[dtype], TYPES[kv or dtype]
@@ -35,11 +37,11 @@ def core(dtype: str, kv: str, form: str) -> Program:
     head = LATENT if form == "absorbed" else HEAD
     q = b.input(f"{q_type}[b, t, g, {head}]", name="q")
     q_rope = b.input(f"{q_type}[b, t, g, {ROTARY}]", name="q_rope")
-    k_rope = b.cache(f"{kv_type}[b, c, {ROTARY}]", name="k_rope")
+    k_rope = b.cache(f"{kv_type}[b, {keys}, {ROTARY}]", name="k_rope")
     if form == "absorbed":
-        held: tuple[Value, ...] = (b.cache(f"{kv_type}[b, c, {LATENT}]", name="latents"), k_rope)
+        held: tuple[Value, ...] = (b.cache(f"{kv_type}[b, {keys}, {LATENT}]", name="latents"), k_rope)
     else:
-        k, v = (b.input(f"{q_type}[b, c, g, {HEAD}]", name=n) for n in "kv")
+        k, v = (b.input(f"{q_type}[b, {keys}, g, {HEAD}]", name=n) for n in "kv")
         held = (k, k_rope, v)
     b.output(b.latent_attention(q, q_rope, *held, mask="causal", name="o"))
     return Program(f"latent attention {dtype} {kv} {form}", {"main": b.graph()})
@@ -116,7 +118,7 @@ class Latent(Kernels):
     numbers = columns("batch", "q_len", "num_heads", context=Column(low=0))
     words = (*WHOSE, "dtype", "phase", "scope")
     more = ("kv_dtype", *MORE)
-    key = ("dtype", "kv_dtype", "scope", "timed")
+    key = ("dtype", "kv_dtype", "scope", "timed", "keys")
     symbols = FrozenDict(b="batch", g="num_heads", c="context")
     groups = ("num_heads", "context")
     finer = ("batch",)
@@ -125,14 +127,18 @@ class Latent(Kernels):
 
     def program(self, *key: Any) -> Program:
         """One op."""
-        dtype, kv, scope, timed = key
+        dtype, kv, scope, timed, keys = key
         if scope in _PRODUCTS:
             return product(dtype, scope, timed)
         if scope.startswith("module:DeepseekV3ForCausalLM:gemm="):
             return block(scope.partition("=")[2], kv or dtype, timed or "naive")
         if scope != "attn_core":
             raise InputError(f"scope {scope!r} is not known, only cores, products and DeepSeek-V3's blocks")
-        return core(dtype, kv, timed or "naive")
+        return core(dtype, kv, timed or "naive", keys)
+
+    def completed(self, rows: Table, device: Device) -> Table:
+        """A prompt reads its own keys alone."""
+        return Table({**rows.columns, "keys": prompts(rows)})
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Of a product, tokens and heads."""

@@ -1,0 +1,51 @@
+"""Attention by the fastest of an engine's kernels: more tokens, new or cached, take no less."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from llmir import hw
+from llmir.backends.cost import Row, model
+from llmir.backends.cost.rows import rows
+from llmir.backends.silicon.tables.attention import attention
+from llmir.dim import Binding
+
+NEW = np.arange(1, 140)[:, None]
+CACHED = np.array([0, 1, 2, 7, 8, 63, 64, 255, 256, 1000, 5000])
+HEADS = ((1, 1, 128), (8, 4, 128), (4, 16, 64))
+MASKS = ("causal", "window(64)", "full")
+
+
+def op(kv: str, mask: str, keys: str = "c") -> Row:
+    (row,) = rows(attention("bfloat16", kv, mask, keys))
+    return row
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "b200", "l40s", "a100-80-sxm", "h20", "mi300x"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "hf-transformers"])
+def test_more_tokens_new_or_cached_take_no_less(device: str, engine: str) -> None:
+    prices = model(hw.load(device), "calibrated", engine)
+    for mask, kv, heads, batch in product(MASKS, ("", "fp8"), HEADS, (1, 27, 256)):
+        sizes = dict(zip("grd", heads, strict=True))
+        keys = CACHED + (1 if mask == "full" else NEW)  # of others, as of an encoder, or cached ones and new
+        times = np.asarray(prices.price(op(kv, mask)).time(Binding(b=batch, t=NEW, c=keys, **sizes)))
+        for axis in (0, 1):
+            assert np.all(np.diff(times, axis=axis) >= -1e-12 * np.delete(times, -1, axis)), (mask, kv, heads)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_prompt_takes_what_prompts_were_measured_to_and_what_comes_after_others_no_less(
+    engine: str,
+) -> None:
+    """A step's kernel is not asked for whole prompts, and tokens before them gain nothing by it."""
+    prices, many = model(hw.load("h100-sxm"), "calibrated", engine), NEW[8:]
+    of = {"b": 27, "g": 8, "r": 4, "d": 128, "t": many}
+    prompt = np.asarray(prices.price(op("", "causal", "t")).time(Binding(**of)))
+    first, after = (
+        np.asarray(prices.price(op("", "causal")).time(Binding(**of, c=many + cached))) for cached in (0, 1)
+    )
+    assert np.allclose(first, prompt, rtol=1e-12)
+    assert np.all(after >= prompt * (1 - 1e-12))
