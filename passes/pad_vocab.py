@@ -27,7 +27,9 @@ class PadVocab(Pass):
 
     def __call__(self, program: Program) -> Program:
         """Widen the tables of each graph."""
-        odd = sorted({n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to})
+        odd = sorted(
+            {n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to}
+        )
         if not odd and self != PadVocab():
             raise PassError(f"pad-vocab: to={self.to} pads no vocabulary of {program.name}")
         if not odd:
@@ -66,5 +68,5 @@ def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
     due, now = graph.type(old), b.type(value)
     if due.shape == now.shape or now.placements[-1]:
         return value
-    cut: Value = b.cut(value, elements=due.shape[-1], name=f"cut_{old.node}", block=graph[old.node].op.block)
-    return cut
+    how: dict[str, Any] = {"elements": due.shape[-1], "block": graph[old.node].op.block}
+    return b.cut(value, name=f"cut_{old.node}", **how)

@@ -35,7 +35,9 @@ def test_tables_have_the_rows_of_engines_and_the_parameters_of_the_model(
     assert parse_program(print_program(after)) == after
 
 
-@pytest.mark.parametrize("passes", ["pad-vocab", "pad-vocab{to=6},shard{tp=4}", "shard{tp=2},pad-vocab{to=40}"])
+@pytest.mark.parametrize(
+    "passes", ["pad-vocab", "pad-vocab{to=6},shard{tp=4}", "shard{tp=2},pad-vocab{to=40}"]
+)
 @pytest.mark.parametrize("more", [{}, {"tie_word_embeddings": True}])
 def test_the_model_means_what_it_meant(passes: str, more: dict[str, object]) -> None:
     program = model(83, **more)
