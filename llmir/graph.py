@@ -365,10 +365,8 @@ class Program(Record, Shown):
                 op = at.node.op
                 rule = op.equation(at.graph.operand_types(at.node))
                 biases = {i for i, term in enumerate(rule.operands) if rule.indexed & {*rule.axes([term])}}
-                slots = {*op.matrices} | biases
-                sources = (at.graph[at.node.operands[slot].node].op for slot in slots)
-                held = sum(Binding()(source.parameters) for source in sources)
-                idle += at.repeat * held * (1 - share)
+                held = (at.graph[at.node.operands[slot].node].op for slot in {*op.matrices} | biases)
+                idle += at.repeat * sum(Binding()(weight.parameters) for weight in held) * (1 - share)
         return self.parameters - int(idle)
 
     def _cache_bytes(self, tokens: int) -> int:
