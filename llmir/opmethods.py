@@ -1627,6 +1627,7 @@ class OpMethods:
         """
         return self._op("zeros", (x,), name, block, over=over)
 
+
 # which module defines an op, so that no other is imported
 MODULES = {
     "add": "llmir.ops.elementwise",
