@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from llmir.backends.analysis.pool import UNLIMITED, Pool, keeps_all, tokens_in
+from llmir.dataclass import dataclass
 from llmir.frozen import Figures
 from llmir.graph import Program
 from llmir.hw import Device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import memories, reserved
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Size, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
