@@ -15,6 +15,7 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
+from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
 from llmir.dataclass import dataclass
@@ -31,7 +32,6 @@ BLOCK = 1 << 16
 WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 Seconds = tuple[Number, ...]  # of each stage
-_DRAFTED = 8  # new tokens a sequence at most in a step of decoding: one, and drafts that it verifies
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,9 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        known: dict[Price, Price] = {}
-        return tuple(known.setdefault(price, price) for price in map(self.model.price, self.rows))
+        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
+        return tuple(one[id(price)] for price in made)
 
     @cached_property
     def alike(self) -> tuple[tuple[int, ...], ...]:
@@ -83,10 +84,12 @@ class Plan:
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        merged: dict[Dim | None, dict[Price, list[int]]] = {}
+        runs: dict[int, list[int]] = {}  # by the identity of a price, which equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
-            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            alike.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
+        merged: dict[Dim | None, dict[Price, list[int]]] = {}
+        for price in {id(price): price for price in self.prices}.values():
+            merged.setdefault(sole(getattr(price, "sizes", ())), {})[price] = runs[id(price)]
         return merged
 
     @property
@@ -120,7 +123,7 @@ class Plan:
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
             return reduce(and_, (self._decodes(part) for part in at.parts))
-        return at(_NEW) <= _DRAFTED
+        return at(_NEW) <= DRAFTS
 
     def _busy(self, at: Binding) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, as the engine launches them."""
@@ -240,7 +243,12 @@ def placed(program: Program, model: Model) -> Model:
     idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
     if idle:
         raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else replace(cast("Any", model), device=device)
+    return model if device is model.device else _on(model, device)
+
+
+@lru_cache(maxsize=256)
+def _on(model: Model, device: Device) -> Model:
+    return cast("Model", replace(cast("Any", model), device=device))
 
 
 @lru_cache(maxsize=256)

@@ -41,6 +41,11 @@ class Row:
     turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
+    def op(self) -> int:
+        """A number that rows of one op in one graph share, wherever that runs."""
+        return id(self.writes)
+
+    @property
     def kind(self) -> str:
         """gemm, attention, moe, scan, norm, elementwise, gather or collective."""
         return self.node.op.kind
