@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llmir import hw
@@ -199,6 +199,7 @@ RANGES = {
     "adds": st.booleans(),
     "ranks": st.sampled_from([2, 4, 8]),
     "cached": st.integers(0, 1 << 17),
+    "new": st.integers(1, 8) | st.integers(1, 1 << 14),
     "away": st.integers(0, 1000),
     "sms": st.sampled_from([0, 24]),
     "chunk": st.sampled_from([64, 128, 256]),
@@ -272,7 +273,7 @@ def alike(kernel: Kernel, part: str, shape: Shape, device: hw.Device) -> None:
 
 
 @pytest.mark.parametrize(("kind", "part", "takes"), CASES, ids=lambda x: getattr(x, "__name__", x))
-@settings(max_examples=12)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_every_kernel_is_traceable(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     name = "cpu" if kind.__name__.startswith("Cpu") else data.draw(st.sampled_from(("dgx-h100", "h20")))
