@@ -85,12 +85,14 @@ class Plan:
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        runs: dict[int, list[int]] = {}  # by the identity of a price, which equal ones share
+        runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
             runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
         merged: dict[Dim | None, dict[Price, list[int]]] = {}
         for price in {id(price): price for price in self.prices}.values():
-            merged.setdefault(sole(getattr(price, "sizes", ())), {})[price] = runs[id(price)]
+            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
+            before = alike.get(price, [0] * len(self.program.entries))
+            alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
         return merged
 
     @property
