@@ -82,17 +82,20 @@ def over(part: Number, whole: Number) -> Number:
     return part / whole if whole else math.nan
 
 
-def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
-    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages."""
+def op(row: Row, price: Price, at: Binding, run: Binding, micro_batches: int, step_s: Number) -> OpCost:
+    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages.
+
+    Its time is of the sizes in `run`, where the engine pads them.
+    """
 
     def whole(size: Size) -> Number:
         return np.broadcast_to(at(size), at.shape).astype(np.float64)
 
     of = whole if at.shape else at
-    time, bound = price.due(at)
+    time, bound = price.due(run)
     repeat = row.repeat * micro_batches
     amounts = {name: of(size) for name, size in row.amounts.items()}
-    holding = price.of(at)
+    holding = price.of(run)
     return OpCost(
         name=row.name,
         stage=row.stage,

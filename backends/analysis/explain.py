@@ -15,7 +15,7 @@ from llmir.backends.cost import Basis, Exchange, Limit, Price, Row, limits
 from llmir.backends.cost.calibrated import Fastest, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
-from llmir.dim import Mixed, Number, Size
+from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
@@ -214,7 +214,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         basis=cost.basis,
         error=cost.error,
         ideal_time_s=cost.ideal_time_s,
-        kernel=_kernel(report, price),
+        kernel=_kernel(price, report.plan.run(row, report.at)),
         time_s=cost.time_s,
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
@@ -337,10 +337,10 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
-def _kernel(report: Report, price: Price) -> Kernel | None:
+def _kernel(price: Price, at: Binding) -> Kernel | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    if isinstance(price, Fastest) and not isinstance(report.at, Mixed):
-        price = price.of(report.at) or price
+    if isinstance(price, Fastest) and not isinstance(at, Mixed):
+        price = price.of(at) or price
     if not isinstance(price, Measured):
         return None
     fit = price.fit
@@ -355,7 +355,7 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
         rows=fit.fitted.rows,
         error=fit.fitted.error,
         strange=price.call.strange + price.call.doubt,
-        given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
+        given={name: value for name, value in vars(price.call.at(at)).items() if value != math.inf},
         parameters=tuple(constants),
     )
 

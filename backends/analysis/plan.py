@@ -17,12 +17,13 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
-from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, put, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
+from llmir.namespace import namespace
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -66,14 +67,14 @@ class Plan:
         return tuple(map(self.model.price, self.rows))
 
     @cached_property
-    def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
-        """By the one size that they depend on, if it is one, the prices, and how often each stage runs them.
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+        """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        merged: dict[Dim | None, dict[Price, list[int]]] = {}
+        merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
         for row, price in zip(self.rows, self.prices, strict=True):
-            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
+            alike = merged.setdefault((sole(getattr(price, "sizes", ())), padded(row)), {})
             alike.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
         return merged
 
@@ -97,12 +98,33 @@ class Plan:
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
-        graphs = self.model.runs.section(Graphs) if self.model.runs else None
-        if graphs is None:
+        if self._graphs is None:
             return True
         parallelism = self.program.parallelism
         tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
-        return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+        return self._graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+
+    @cached_property
+    def _graphs(self) -> Graphs | None:
+        """What the engine says of its graphs."""
+        return self.model.runs.section(Graphs) if self.model.runs and self.host else None
+
+    def runs(self, at: Binding) -> Binding:
+        """The sizes that `padded` ops run at: as many sequences as the graph has that decodes them.
+
+        Their own FLOPs and bytes are what a report counts; only time is of those that run.
+        """
+        if self._graphs is None or not self._graphs.sizes or isinstance(at, Mixed):
+            return at
+        ranks, sequences, new = self.program.parallelism.dp, at(_SEQUENCES), at(_NEW)
+        own, xp = -(-sequences // ranks), namespace(sequences, new)
+        more = ranks * (self._graphs.padded(own, xp) - own)
+        held = (new <= 1) & self.captured(at)
+        return Binding(**{**at.symbols, "B": xp.where(held, sequences + more, sequences)})
+
+    def run(self, row: Row, at: Binding) -> Binding:
+        """The sizes that an op runs at."""
+        return self.runs(at) if padded(row) else at
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -138,8 +160,10 @@ class Plan:
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
         found: list[Number] = [0.0] * len(self.program.entries)
-        for size, prices in self._timed.items():
-            points, places = at.apart(size) if size is not None and at.shape else (at, None)
+        runs = self.runs(at)
+        for (size, pads), prices in self._timed.items():
+            sizes = runs if pads else at
+            points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
             for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
                 found[stage] = found[stage] + (time if places is None else time.take(places))
         return tuple(found)
@@ -216,6 +240,11 @@ def links(program: Program, device: Device) -> Mapping[str, Link]:
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
     used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
     return FrozenDict({span.name: span.link for span in used})
+
+
+def padded(row: Row) -> bool:
+    """Whether it runs for sequences that pad a graph: these have no caches, and go to one token's experts."""
+    return row.experts is None and all(put(size, {"C": 0}) == size for size in row.amounts.values())
 
 
 def late(row: Row) -> float:

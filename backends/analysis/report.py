@@ -320,7 +320,10 @@ class Report(Immutable, Result):
         """The rows of ops alone, in schedule order."""
         pairs = zip(self.plan.rows, self.plan.prices, strict=True)
         parts = self.program.micro_batches
-        return tuple(costs.op(row, price, self.at, parts, self.all_stages_s) for row, price in pairs)
+        return tuple(
+            costs.op(row, price, self.at, self.plan.run(row, self.at), parts, self.all_stages_s)
+            for row, price in pairs
+        )
 
     @figure
     def engine(self) -> tuple[OpCost, ...]:

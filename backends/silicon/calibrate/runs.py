@@ -138,7 +138,7 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
     hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
     for row, price in zip(made.rows, made.prices, strict=True):
-        alone, together = price.in_graph(at, hidden)
+        alone, together = price.in_graph(made.run(row, at), hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
     kernels = sum(row.repeat for row in made.rows)
