@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from llmir.backends.analysis.costs import OpCost
@@ -15,6 +15,7 @@ from llmir.backends.cost import Basis, Exchange, Limit, Price, Row, limits
 from llmir.backends.cost.calibrated import Fastest, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Figures
@@ -186,8 +187,9 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
     at = find(report.program, name)
-    priced = zip(report.plan.rows, report.plan.prices, report.work, strict=True)
-    row, price, cost = next(found for found in priced if found[0].name == at.path)
+    plan = report.plan
+    priced = zip(plan.rows, plan.prices, plan.pads, report.work, strict=True)
+    row, price, pads, cost = next(found for found in priced if found[0].name == at.path)
     return Explanation(
         phase=phase,
         model=report.program.name,
@@ -214,7 +216,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         basis=cost.basis,
         error=cost.error,
         ideal_time_s=cost.ideal_time_s,
-        kernel=_kernel(price, report.plan.run(row, report.at)),
+        kernel=_kernel(price, plan.runs(report.at) if pads else report.at),
         time_s=cost.time_s,
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,

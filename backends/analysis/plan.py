@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
 from typing import Any, cast
@@ -15,8 +15,10 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
+from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, put, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
@@ -30,7 +32,7 @@ BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
-_DRAFTED = 8  # new tokens a sequence at most in a step of decoding: one, and drafts that it verifies
+Seconds = tuple[Number, ...]  # of each stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,19 @@ class Plan:
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
-        """The price of each row."""
-        return tuple(map(self.model.price, self.rows))
+        """The price of each row; of rows that are alike one and the same."""
+        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
+        return tuple(one[id(price)] for price in made)
+
+    @cached_property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the rows, those together whose figures are the same at every point."""
+        found: dict[Any, list[int]] = {}
+        for i, (row, key) in enumerate(zip(self.rows, self.keys, strict=True)):
+            figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
+            found.setdefault(figures, []).append(i)
+        return tuple(map(tuple, found.values()))
 
     @cached_property
     def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
@@ -72,10 +85,12 @@ class Plan:
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
+        runs: dict[tuple[int, bool], list[int]] = {}
+        for row, key in zip(self.rows, self.keys, strict=True):
+            runs.setdefault(key, [0] * len(self.program.entries))[row.stage] += row.repeat
         merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
-        for row, price in zip(self.rows, self.prices, strict=True):
-            alike = merged.setdefault((sole(getattr(price, "sizes", ())), padded(row)), {})
-            alike.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+        for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
+            merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})[price] = runs[key]
         return merged
 
     @property
@@ -83,12 +98,13 @@ class Plan:
         """The host of the engine that serves the program; None for what is no whole model."""
         return self.model.host if self.program.is_model else None
 
-    def timing(self, at: Binding) -> Timing:
-        """What each stage takes for a micro-batch."""
+    def timing(self, at: Binding, busy: Seconds | None = None) -> Timing:
+        """What each stage takes for a micro-batch; `busy` are the kernels' seconds, if they are known."""
         host, micro_batches = self.host, self.program.micro_batches
+        busy = busy or self._busy(at)
         if host is None:
-            return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
-        calls = zip(self._busy(at, host), self._kernels, self._late, strict=True)
+            return Timing(busy, micro_batches)
+        calls = zip(busy, self._kernels, self._late, strict=True)
         first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
@@ -110,7 +126,7 @@ class Plan:
         return self.model.runs.section(Graphs) if self.model.runs and self.host else None
 
     def runs(self, at: Binding) -> Binding:
-        """The sizes that `padded` ops run at: as many sequences as the graph has that decodes them.
+        """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
 
         Their own FLOPs and bytes are what a report counts; only time is of those that run.
         """
@@ -122,51 +138,81 @@ class Plan:
         held = (new <= 1) & self.captured(at)
         return Binding(**{**at.symbols, "B": xp.where(held, sequences + more, sequences)})
 
-    def run(self, row: Row, at: Binding) -> Binding:
-        """The sizes that an op runs at."""
-        return self.runs(at) if padded(row) else at
+    @cached_property
+    def keys(self) -> tuple[tuple[int, bool], ...]:
+        """Of each row, its price by identity, which equal ones share, and whether it pads."""
+        return tuple((id(price), pads) for price, pads in zip(self.prices, self.pads, strict=True))
+
+    @cached_property
+    def pads(self) -> tuple[bool, ...]:
+        """Of each row, whether it runs for sequences that fill a graph too.
+
+        These have no caches, and are alike, so that they go to one token's experts.
+        """
+        if self._graphs is None or not self._graphs.sizes:
+            return (False,) * len(self.rows)
+        return tuple(row.experts is None and put(row.read, {"C": 0}) == row.read for row in self.rows)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
             return reduce(and_, (self._decodes(part) for part in at.parts))
-        return at(_NEW) <= _DRAFTED
+        return at(_NEW) <= DRAFTS
 
-    def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
-        """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""
+    def _busy(self, at: Binding) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, as the engine launches them."""
+        captured, hidden = self._captured(at)
+        if captured is not True:
+            return self.seconds(at)[1]
+        (busy,) = self._stages(at, 1, lambda price, at: (price.in_graph(at, hidden)[1],))
+        return busy
+
+    def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
+        """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
+        captured, hidden = self._captured(at)
+        if captured is False:
+            (alone,) = self._stages(at, 1, lambda price, at: (price.time(at),))
+            return alone, alone
+        alone, together = self._stages(at, 2, lambda price, at: price.in_graph(at, hidden))
+        if captured is True:
+            return alone, together
+        return alone, tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+
+    def _captured(self, at: Binding) -> tuple[Any, float]:
+        """Whether the step is launched as a graph, if it is everywhere or nowhere, and what that hides."""
+        if self.host is None:
+            return False, 0.0
         captured = self.captured(at)
-        if not np.any(captured):
-            return self._stages(at, lambda price, at: price.time(at))
-        together = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
-        if np.all(captured):
-            return together
-        alone = self._stages(at, lambda price, at: price.time(at))
-        return tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+        return bool(np.all(captured)) if np.all(captured) == np.any(captured) else captured, self.host.hidden
 
-    def overheads(self, at: Binding) -> tuple[Overhead, ...]:
-        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
+    def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
+        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
+
+        `seconds` are those of the ops, if they are known.
+        """
         if (host := self.host) is None:
             return ()
         stages = range(len(self.program.entries))
-        alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
-        busy = self._busy(at, host)
+        alone, busy = seconds or self.seconds(at)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
 
-    def _stages(self, at: Binding, seconds: Callable[[Price, Binding], Number]) -> tuple[Number, ...]:
-        """Seconds of the ops of a micro-batch on each stage.
+    def _stages(
+        self, at: Binding, kinds: int, seconds: Callable[[Price, Binding], tuple[Number, ...]]
+    ) -> Iterator[Seconds]:
+        """Seconds of the ops of a micro-batch on each stage, of each of the kinds that a price is asked for.
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        found: list[Number] = [0.0] * len(self.program.entries)
-        runs = self.runs(at)
+        count, runs = len(self.program.entries), self.runs(at)
+        found: list[Number] = [0.0] * (kinds * count)
         for (size, pads), prices in self._timed.items():
             sizes = runs if pads else at
             points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
-            for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
-                found[stage] = found[stage] + (time if places is None else time.take(places))
-        return tuple(found)
+            for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
+                found[i] = found[i] + (time if places is None else time.take(places))
+        return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -231,7 +277,12 @@ def placed(program: Program, model: Model) -> Model:
     idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
     if idle:
         raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else replace(cast("Any", model), device=device)
+    return model if device is model.device else _on(model, device)
+
+
+@lru_cache(maxsize=256)
+def _on(model: Model, device: Device) -> Model:
+    return cast("Model", replace(cast("Any", model), device=device))
 
 
 @lru_cache(maxsize=256)
@@ -242,26 +293,23 @@ def links(program: Program, device: Device) -> Mapping[str, Link]:
     return FrozenDict({span.name: span.link for span in used})
 
 
-def padded(row: Row) -> bool:
-    """Whether it runs for sequences that pad a graph: these have no caches, and go to one token's experts."""
-    return row.experts is None and all(put(size, {"C": 0}) == size for size in row.amounts.values())
-
-
 def late(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
     return lateness(row.work.ranks) if row.work.wire and row.work.pattern != "send" else 0.0
 
 
 def _sums(
-    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], Number], at: Binding
+    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], tuple[Number, ...]], at: Binding
 ) -> list[Number]:
-    """Seconds of some prices on each stage."""
-    found: list[Number] = [0.0] * len(next(iter(prices.values())))
+    """Seconds of some prices on each stage, one kind of seconds after another."""
+    found: list[Number] = []
     for price, repeats in prices.items():
-        time = seconds(price, at)
+        times = seconds(price, at)
+        found = found or [0.0] * (len(times) * len(repeats))
         for stage, repeat in enumerate(repeats):
             if repeat:
-                found[stage] = found[stage] + repeat * time
+                for place, time in zip(range(stage, len(found), len(repeats)), times, strict=True):
+                    found[place] = found[place] + repeat * time
     return found
 
 

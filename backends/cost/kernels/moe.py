@@ -13,12 +13,13 @@ experts, their rows cost kernels that walk over all rows something as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
 from llmir.backends.cost.routed import Experts
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number, Size, product
 from llmir.dtype import DType
 from llmir.hw import Device
