@@ -19,13 +19,13 @@ from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, put, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, put, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
-from llmir.namespace import namespace
+from llmir.namespace import always, namespace, never
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -90,7 +90,9 @@ class Plan:
             runs.setdefault(key, [0] * len(self.program.entries))[row.stage] += row.repeat
         merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
         for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
-            merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})[price] = runs[key]
+            alike = merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})
+            before = alike.get(price, [0] * len(self.program.entries))
+            alike[price] = [a + b for a, b in zip(before, runs[key], strict=True)]
         return merged
 
     @property
@@ -110,14 +112,14 @@ class Plan:
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
-        return -(-at(_SEQUENCES) // self.program.parallelism.dp)
+        return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
         if self._graphs is None:
             return True
         parallelism = self.program.parallelism
-        tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
+        tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
         return self._graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
 
     @cached_property
@@ -133,7 +135,8 @@ class Plan:
         if self._graphs is None or not self._graphs.sizes or isinstance(at, Mixed):
             return at
         ranks, sequences, new = self.program.parallelism.dp, at(_SEQUENCES), at(_NEW)
-        own, xp = -(-sequences // ranks), namespace(sequences, new)
+        xp = namespace(sequences, new)
+        own = xp.ceildiv(sequences, ranks)
         more = ranks * (self._graphs.padded(own, xp) - own)
         held = (new <= 1) & self.captured(at)
         return Binding(**{**at.symbols, "B": xp.where(held, sequences + more, sequences)})
@@ -175,14 +178,16 @@ class Plan:
         alone, together = self._stages(at, 2, lambda price, at: price.in_graph(at, hidden))
         if captured is True:
             return alone, together
-        return alone, tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+        return alone, tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def _captured(self, at: Binding) -> tuple[Any, float]:
         """Whether the step is launched as a graph, if it is everywhere or nowhere, and what that hides."""
         if self.host is None:
             return False, 0.0
         captured = self.captured(at)
-        return bool(np.all(captured)) if np.all(captured) == np.any(captured) else captured, self.host.hidden
+        if always(captured) or never(captured):
+            captured = always(captured)
+        return captured, self.host.hidden
 
     def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
@@ -238,8 +243,8 @@ class Plan:
         for memory in others:
             peak, other = memory.peak(at), figure(memory)
             more = peak > most
-            found = np.where(more, other, found) if np.ndim(more) else other if more else found
-            most = maximum(most, peak)
+            found = at.xp.where(more, other, found)
+            most = at.xp.maximum(most, peak)
         return found
 
     @cached_property

@@ -54,7 +54,7 @@ class Graphs(Record):
         """
         found = sequences
         for most, multiple in reversed(self.sizes):
-            found = xp.where(sequences <= most, -(-sequences // multiple) * multiple, found)
+            found = xp.where(sequences <= most, xp.ceildiv(sequences, multiple) * multiple, found)
         return found
 
     def on(self, device: Device, tp: int) -> Captured:
