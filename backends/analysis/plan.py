@@ -16,7 +16,7 @@ from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.network import ways
-from llmir.backends.cost.nodes import check, housed
+from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
 from llmir.errors import InputError
@@ -40,6 +40,11 @@ class Plan:
     program: Program
     model: Model
     cache_policy: str = "exact"
+
+    @property
+    def depth(self) -> int:
+        """How many stages there are."""
+        return len(self.program.entries)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -74,11 +79,11 @@ class Plan:
         """
         runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
-            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
+            runs.setdefault(id(price), [0] * self.depth)[row.stage] += row.repeat
         merged: dict[Dim | None, dict[Price, list[int]]] = {}
         for price in {id(price): price for price in self.prices}.values():
             alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            before = alike.get(price, [0] * len(self.program.entries))
+            before = alike.get(price, [0] * self.depth)
             alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
         return merged
 
@@ -129,7 +134,7 @@ class Plan:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
         if (host := self.host) is None:
             return ()
-        stages = range(len(self.program.entries))
+        stages = range(self.depth)
         alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
         busy = self._busy(at, host)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
@@ -142,7 +147,7 @@ class Plan:
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        found: list[Number] = [0.0] * len(self.program.entries)
+        found: list[Number] = [0.0] * self.depth
         for size, prices in self._timed.items():
             points, places = at.apart(size) if size is not None and at.shape else (at, None)
             for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
@@ -152,7 +157,7 @@ class Plan:
     @cached_property
     def _kernels(self) -> list[int]:
         """How many kernels a micro-batch launches on each stage."""
-        counts = [0] * len(self.program.entries)
+        counts = [0] * self.depth
         for row in self.rows:
             counts[row.stage] += row.repeat
         return counts
@@ -160,7 +165,7 @@ class Plan:
     @cached_property
     def _late(self) -> list[float]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
-        sums = [0.0] * len(self.program.entries)
+        sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * late(row)
         return sums
@@ -207,16 +212,27 @@ def placed(program: Program, model: Model) -> Model:
 
     InputError for a share of a link that nothing goes over.
     """
-    device = housed(program, model.device)
-    check(program, device)
+    device = on_nodes(ranks(program), model.device)
     idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
     if idle:
         raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _on(model, device)
+    return put_on(model, device)
+
+
+def on_nodes(of: Ranks, device: Device) -> Device:
+    """The device in the nodes that ranks need; HardwareError if they do not fit, or nothing joins them."""
+    device = house(of, device)
+    check(of, device)
+    return device
+
+
+def put_on(model: Model, device: Device) -> Model:
+    """The model of the device, once for each."""
+    return model if device is model.device else _moved(model, device)
 
 
 @lru_cache(maxsize=256)
-def _on(model: Model, device: Device) -> Model:
+def _moved(model: Model, device: Device) -> Model:
     return cast("Model", replace(cast("Any", model), device=device))
 
 
