@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from llmir.backends.analysis import costs
 from llmir.backends.analysis.caches import CachePolicy, policy
+from llmir.backends.analysis.costs import StageCost
 from llmir.backends.analysis.liveness import Bodies, Memory, Moment, moments, state
-from llmir.backends.analysis.plan import Plan, on_nodes, put_on
-from llmir.backends.analysis.plan import plan as unstaged
+from llmir.backends.analysis.plan import Plan, on_nodes, plan, put_on
 from llmir.backends.cost import Model, Price, Row
 from llmir.backends.cost.nodes import ranks
 from llmir.backends.cost.rows import needs
 from llmir.cut import Cut
 from llmir.dataclass import dataclass
-from llmir.dim import Size
+from llmir.dim import Binding, Number, Size
 from llmir.errors import PassError
+from llmir.frozen import Figures
 from llmir.graph import Graph, Node, Program
 from llmir.layers import Layers
 from llmir.mesh import Mesh
 from llmir.names import layered
 from llmir.op import work
-from llmir.ops.stage import Send
 
 ALONE = Layers()
 
@@ -121,7 +122,7 @@ _known = lru_cache(maxsize=64)(Known)
 @lru_cache(maxsize=64)
 def _priced(program: Program, model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
     """The prices that were found of a program's ops, in whatever stages."""
-    whole = unstaged(program, model)
+    whole = plan(program, model)
     return {row.op: (row, price) for row, price in zip(whole.rows, whole.prices, strict=True)}
 
 
@@ -146,11 +147,13 @@ class Staged(Plan):
         """The ops."""
         mesh, found = self.program.mesh, []
         for number, share in enumerate(self._shares):
+            ends = {value.node for value in share.kind.graph.outputs} if number < self.depth - 1 else ()
             for path, graph, node, layers in share.runs:
                 if node.op.runs:
                     needed = needs(graph, mesh)[node.name]
                     row = Row(f"stage{number}.{path}", number, node, layers.count, *needed)
-                    found.append(_sent(row, number + 1, mesh) if isinstance(node.op, Send) else row)
+                    sent = node.name in ends and graph is share.kind.graph
+                    found.append(_sent(row, number + 1, mesh) if sent else row)
         return tuple(found)
 
     @cached_property
@@ -184,7 +187,8 @@ def _whole(program: Program) -> Share:
 
 def _sent(row: Row, to: int, mesh: Mesh) -> Row:
     """The row of a `send` to another stage than that of its kind."""
-    node = replace(row.node, op=Send(to, block=row.node.op.block))
+    op: Any = row.node.op
+    node = replace(row.node, op=replace(op, to=to))
     return replace(row, node=node, work=work(node.op, node.results, node.results, mesh))
 
 
@@ -202,9 +206,38 @@ def _inside(
             before += often * size
 
 
-def staged(program: Program, model: Model, sizes: tuple[int, ...], cache_policy: str = "exact") -> Staged:
+@dataclass(frozen=True)
+class InStages(Figures):
+    """A step of a program in pipeline stages of so many `layers` each; figures as a `Report` has them."""
+
+    layers: tuple[int, ...]
+    time_s: Number
+    period_s: Number
+    interval_s: Number
+    bubble: Number
+    peak_memory_bytes: Number
+    stages: tuple[StageCost, ...]
+
+
+def staged(program: Program, model: Model, sizes: tuple[int, ...], cache_policy: str = "exact") -> Plan:
     """The plan in stages; HardwareError if its ranks do not fit the device's nodes."""
+    if len(sizes) == 1:
+        return plan(program, model, cache_policy)
     if "draft" in program.phases:
         raise PassError(f"stages: the phase that drafts is one stage; load {program.name} without it")
     device = on_nodes(ranks(program).staged(len(sizes)), model.device)
     return Staged(program, put_on(model, device), cache_policy, sizes)
+
+
+def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:
+    """What a plan in stages says of a step."""
+    timing = of.timing(at)
+    return InStages(
+        sizes,
+        timing.step,
+        timing.period,
+        timing.interval,
+        timing.bubble,
+        of.fullest(lambda memory: memory.peak(at), at),
+        costs.stages(timing, of.overheads(at), of.memories, at),
+    )
