@@ -16,7 +16,7 @@ from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.staged import staged as by_arithmetic
 from llmir.backends.cost import model
 from llmir.cut import cut_sizes
-from llmir.errors import PassError
+from llmir.errors import InputError, PassError
 from llmir.graph import Program
 from llmir.hw import load as device
 from llmir.passes.stages import Stages
@@ -109,6 +109,15 @@ def test_policies_of_caches(policy: str) -> None:
     (step,) = llmir.stages(program, "h200", [3], **at)
     report = llmir.analyze(llmir.run(program, "stages{pp=3}"), "h200", **at)
     assert [s.kv_cache_bytes for s in step.stages] == [s.kv_cache_bytes for s in report.stages]
+
+
+def test_links_that_only_sends_go_over_may_have_a_share() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
+    how: dict[str, Any] = {"efficiency": {"network": 0.5}, "batch": 8, "context": 100}
+    (step,) = llmir.stages(program, "dgx-h100", [2], **how)
+    assert step.time_s == llmir.analyze(llmir.run(program, "stages{pp=2}"), "dgx-h100", **how).time_s
+    with pytest.raises(InputError, match="network cannot act"):
+        llmir.stages(program, "dgx-h100", [1], **how)
 
 
 def test_one_stage_is_the_program_and_many_are_refused_as_by_the_pass() -> None:

@@ -15,7 +15,7 @@ from llmir.backends.analysis import costs
 from llmir.backends.analysis.caches import CachePolicy, policy
 from llmir.backends.analysis.costs import StageCost
 from llmir.backends.analysis.liveness import Bodies, Memory, Moment, moments, state
-from llmir.backends.analysis.plan import Plan, on_nodes, plan, put_on
+from llmir.backends.analysis.plan import Plan, for_ranks, plan
 from llmir.backends.cost import Model, Price, Row
 from llmir.backends.cost.nodes import ranks
 from llmir.backends.cost.rows import needs
@@ -122,7 +122,7 @@ _known = lru_cache(maxsize=64)(Known)
 @lru_cache(maxsize=64)
 def _priced(program: Program, model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
     """The prices that were found of a program's ops, in whatever stages."""
-    whole = plan(program, model)
+    whole = Plan(program, model)
     return {row.op: (row, price) for row, price in zip(whole.rows, whole.prices, strict=True)}
 
 
@@ -156,9 +156,8 @@ class Staged(Plan):
                     found.append(_sent(row, number + 1, mesh) if sent else row)
         return tuple(found)
 
-    @cached_property
-    def prices(self) -> tuple[Price, ...]:
-        """The price of each row: of an op of a body, that which it has in one stage."""
+    def _made(self) -> tuple[Price, ...]:
+        """What the model makes of each row: of an op of a body, what it has made of it in one stage."""
         known = _priced(self.program, self.model)
         prices = self.model.prices(self.rows, {op: price for op, (_, price) in known.items()})
         known.update((row.op, (row, price)) for row, price in zip(self.rows, prices, strict=True))
@@ -225,13 +224,16 @@ def staged(program: Program, model: Model, sizes: tuple[int, ...], cache_policy:
         return plan(program, model, cache_policy)
     if "draft" in program.phases:
         raise PassError(f"stages: the phase that drafts is one stage; load {program.name} without it")
-    device = on_nodes(ranks(program).staged(len(sizes)), model.device)
-    return Staged(program, put_on(model, device), cache_policy, sizes)
+    rows = Staged(program, model, cache_policy, sizes).rows if getattr(model, "of_links", ()) else ()
+    sent = [row for row in rows if row.work.wire]
+    on_nodes = for_ranks(ranks(program).staged(len(sizes)), model, program, sent)
+    return Staged(program, on_nodes, cache_policy, sizes)
 
 
 def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:
     """What a plan in stages says of a step."""
-    timing = of.timing(at)
+    seconds = of.seconds(at)
+    timing = of.timing(at, seconds[1])
     return InStages(
         sizes,
         timing.step,
@@ -239,5 +241,5 @@ def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:
         timing.interval,
         timing.bubble,
         of.fullest(lambda memory: memory.peak(at), at),
-        costs.stages(timing, of.overheads(at), of.memories, at),
+        costs.stages(timing, of.overheads(at, seconds), of.memories, at),
     )
