@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(every: Iterable[Found]) -> int:
-    """A line for each law and op: how many curves break it, and the worst; and one for each reason to skip."""
+    """A line for each law and op: how many curves break it, and the worst, and for each reason to skip."""
     curves = 0
     counts: Counter[tuple[str, str]] = Counter()
     worst: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, ""))
