@@ -20,7 +20,7 @@ from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape, has_cache, shape
-from .base import DRAFTS, Kernel, choice, families, multiprocessors, parameter
+from .base import DRAFTS, Kernel, Travel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 from .prefill import SOFTMAX
 
@@ -99,6 +99,12 @@ class Decode(Kernel):
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
+
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """A block alone draws as many bytes a second there, of a multiprocessor's part of the bandwidth."""
+        there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
+        values = super().moved(travel)
+        return {**values, "alone": values["alone"] * there / here}
 
     def row_s(self, device: Device, shape: AttentionShape) -> Number:
         """Seconds in which the device does an element of keys and values with a query."""
