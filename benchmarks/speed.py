@@ -28,7 +28,7 @@ ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLI
 for variable in ONE_CORE:  # read when numpy is first imported
     os.environ[variable] = "1"
 
-MODEL, DEVICE = "Llama-3.1-405B", "h100-sxm"
+MODEL, EXPERTS, DEVICE = "Llama-3.1-405B", "Qwen3-235B-A22B", "h100-sxm"
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,23 @@ class Measurement:
         return self.measured_s <= self.target_s
 
 
-def timed(run: Callable[[], object], budget_s: float = 1.0, least: int = 5) -> float:
-    """The median time of `run`, after two warm runs."""
-    run()
-    run()
-    gc.collect()
+def timed(
+    run: Callable[[], object],
+    budget_s: float = 1.0,
+    least: int = 5,
+    before: Callable[[], object] | None = None,
+) -> float:
+    """The median time of `run`, after two warm runs; what is done `before` each is not timed."""
     times: list[float] = []
-    while len(times) < least or (sum(times) < budget_s and len(times) < 2000):
+    while len(times) < least + 2 or (sum(times) < budget_s and len(times) < 2000):
+        if before:
+            before()
+        if len(times) == 2:
+            gc.collect()
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return median(times)
+    return median(times[2:])
 
 
 def process(cache: str, *arguments: str) -> Callable[[], object]:
@@ -127,24 +133,42 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
 
     yield "a million unrelated points", 0.2, points
 
-    experts = llmir.run(llmir.load("Qwen3-235B-A22B"), llmir.DEFAULT_PIPELINE)
     narrow = "quantize{weights=fp8, kv=fp8}"
-    for name, base, how in (
-        ("shard and price, 405B, tp 8 pp 4", program, "stages{pp=4},shard{tp=8}"),
-        ("shard and price, 235B, tp 8 ep 8", experts, "shard{tp=8, ep=8}"),
-        ("fp8, shard and price, 405B, tp 8 pp 4", program, f"{narrow},stages{{pp=4}},shard{{tp=8}}"),
-        ("fp8, shard and price, 235B, tp 8 ep 8", experts, f"{narrow},shard{{tp=8, ep=8}}"),
+    for name, model, how in (
+        ("lower a new 405B, tp 8", MODEL, "shard{tp=8}"),
+        ("lower a new 405B, fp8, tp 8 pp 4", MODEL, f"{narrow},stages{{pp=4}},shard{{tp=8}}"),
+        ("lower a new 235B, tp 8 ep 8", EXPERTS, "shard{tp=8, ep=8}"),
+        ("lower a new 235B, fp8, tp 8 ep 8", EXPERTS, f"{narrow},shard{{tp=8, ep=8}}"),
     ):
-        yield name, 6e-3, partial(sharded, base, how)
+        yield name, 3e-3, Fresh(model, how)
 
 
-def sharded(program: object, how: str, cost: Cost) -> object:
-    """Both phases of a program that is sharded first: time and peak memory."""
-    import llmir
+class Fresh:
+    """Shards a program and makes its prices and the sizes of its memory.
 
-    job = llmir.workload(llmir.run(program, how), "h200", batch=32, prompt=2048, generate=2, cost=cost)
-    steps = [job.prefill, job.decode]
-    return [(step.time_s, step.peak_memory_bytes) for step in steps if step]
+    It is of another hidden size each time, so that nothing is known of it.
+    """
+
+    def __init__(self, model: str, how: str) -> None:
+        self.model, self.how, self.programs = model, how, 0
+
+    def before(self) -> None:
+        """The next program, which is not timed."""
+        import llmir
+        from llmir.frontends.presets import find
+
+        preset = find(self.model)
+        assert preset is not None
+        self.programs += 1
+        hidden = {"hidden_size": preset.config["hidden_size"] + 128 * self.programs}
+        self.program = llmir.run(llmir.load({**preset.config, **hidden}), llmir.DEFAULT_PIPELINE)
+
+    def __call__(self, cost: Cost) -> object:
+        import llmir
+
+        program = llmir.run(self.program, self.how)
+        plan = llmir.analyze(program, "h200", batch=32, new=1, context=2048, cost=cost).plan
+        return plan.prices, plan.memories
 
 
 def drawing(folder: Path) -> Callable[[], object]:
@@ -159,7 +183,8 @@ def measure(only: str) -> Iterator[Measurement]:
     """Every measurement whose name holds `only`, each beside a yardstick taken next to it."""
     for name, target, run in inside():
         if only in name:
-            default, ideal = timed(partial(run, None)), timed(partial(run, "ideal"))
+            before = run.before if isinstance(run, Fresh) else None
+            default, ideal = (timed(partial(run, cost), before=before) for cost in (None, "ideal"))
             yield Measurement(name, target, default, timed(loop, 0.2), ideal)
 
     with tempfile.TemporaryDirectory() as cache:

@@ -95,7 +95,6 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
             expected = "a name, a Pass, or a function from program to program"
             convert.refuse("pipeline", step, expected, PassError)
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
-    checked_program(program)
     return run_passes(program, passes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from . import convert
+from .dataclass import dataclass
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record

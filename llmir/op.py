@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, field
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .dataclass import dataclass
 from .dim import Size, product
 from .dtype import DType
 from .equation import Dimension, Equation, equation

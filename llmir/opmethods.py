@@ -1620,6 +1620,7 @@ class OpMethods:
         """
         return self._op("zeros", (x,), name, block, over=over)
 
+
 # which module defines an op, so that no other is imported
 MODULES = {
     "add": "llmir.ops.elementwise",

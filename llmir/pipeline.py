@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
+from functools import lru_cache
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
 from .convert import choice, read, stated
+from .dataclass import dataclass
 from .errors import LlmirError, PassError
 from .graph import APART, PHASES, Program
 from .names import plain, suggest
 from .op import type_name
 from .plugins import Kind, load_plugin
 from .tensor import split_commas
-from .verify import verify
+from .verify import checked_program, verify
 
 
 @dataclass(frozen=True)
@@ -223,15 +225,37 @@ def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -
     return after if all(getattr(after, what) == now for what, now in how.items()) else after.replace(**how)
 
 
+def _after(step: Pass | Callable[[Program], Program], program: Program) -> Program | None:
+    """`program` after a step, verified; None if nothing changes."""
+    after = _everywhere(step, program)
+    return None if after is program else verify(after)
+
+
+# Pipelines often begin alike. As many programs are kept as have their rows and memory kept.
+_known_after = lru_cache(maxsize=256)(_after)
+
+
+def _pure(step: Pass | Function) -> bool:
+    """Whether a step that is equal does the same: its class promises it, and it has nothing but options."""
+    if not isinstance(step, Pass) or vars(step).keys() - {f.name for f in fields(step)}:
+        return False
+    return all(_pure(v) if isinstance(v, Pass) else type(v) in _OPTIONS for v in vars(step).values())
+
+
+_OPTIONS = (str, int, float, bool, type(None))
+
+
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
-    """`program` after each step, verified before the first and after every one."""
-    verify(program)
+    """`program` after each step, verified before the first and after every one.
+
+    A pass that was run on an equal program gives what it gave then.
+    """
+    checked_program(program)
     done: list[str] = []
     for step in steps:
         done.append(label(step))
         try:
-            after = _everywhere(step, program)
-            program = after if after is program else verify(after)
+            program = (_known_after if _pure(step) else _after)(step, program) or program
         except LlmirError as error:
             where = f"in pass {len(done)} of {plain(','.join(done), 200)}"
             raise PassError(f"{error} [{where}]") from error

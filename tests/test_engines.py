@@ -17,7 +17,7 @@ from llmir import hw
 from llmir.errors import HardwareError
 from llmir.hw import versions
 from llmir.hw.releases import number
-from llmir.hw.sections.graphs import Graphs
+from llmir.hw.sections.graphs import Captured, Graphs
 
 from .commands import Run, runner
 
@@ -54,7 +54,8 @@ def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None
         ("vllm@2", "vllm 0.21, nearest to 2"),
         ("trtllm@0.9", "trtllm 0.5–0.17"),
         ("trtllm@0.20", "trtllm 0.5–0.17, nearest to 0.20"),
-        ("trtllm@1.2.0rc6.post1", "trtllm 1.0–1.2"),
+        ("trtllm@1.0.0rc3", "trtllm 1.0"),
+        ("trtllm@1.2.0rc6.post1", "trtllm 1.1, nearest to 1.2.0rc6.post1"),
     ],
 )
 def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run) -> None:
@@ -71,7 +72,7 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
     steps = [llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=e) for e in ("sglang", "sglang@0.5.6")]
     assert steps[0].time_s == steps[1].time_s
     triton = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "sglang-triton@0.5").out
-    assert "calibrated, sglang-triton kernels, host of sglang 0.5;" in " ".join(triton.split())
+    assert "calibrated, sglang-triton kernels, host of sglang 0.5–0.5.16;" in " ".join(triton.split())
 
 
 @pytest.mark.parametrize(
@@ -180,20 +181,32 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
     assert "each is 10 µs late" in str(shown)
 
 
-def graphs(version: str) -> Graphs:
+def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> Captured:
     found = hw.engine(version).section(Graphs)
     assert found
-    return found
+    return found.on(hw.load(device), tp)
 
 
-def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm() -> None:
-    """vLLM V1 has graphs of any step up to 512 tokens; TensorRT-LLM and SGLang of decodes alone."""
+def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm_and_new_ones_of_sglang() -> None:
+    """vLLM V1 has them of any step up to 512 tokens, SGLang since 0.5.10 of chunks; others of decodes."""
     assert [graphs("vllm@0.12").hold(n, False) for n in (512, 513)] == [True, False]
     assert graphs("vllm@0.6").hold(256, True)
     assert not graphs("vllm@0.6").hold(256, False)
-    for engine in ("trtllm", "sglang"):
+    for engine in ("trtllm", "sglang@0.5.8"):
         assert [graphs(engine).hold(2, decodes) for decodes in (True, False)] == [True, False]
+    assert [graphs("sglang").hold(n, False) for n in (8192, 8193)] == [True, False]
+    assert [graphs("sglang").hold(n, True) for n in (256, 257)] == [True, False]
     assert hw.engine("hf-transformers").section(Graphs) is None  # which launches kernel by kernel
+
+
+@pytest.mark.parametrize(("version", "device", "tp", "decodes"), [
+    ("0.5.1", "h100-sxm", 4, 160), ("0.5.1", "h200", 1, 256), ("0.5.1", "b200", 1, 512),
+    ("0.5.8", "h100-sxm", 1, 256), ("0.5.8", "h100-sxm", 4, 512), ("0.5.8", "b200", 1, 512),
+    ("0.5.8", "l40s", 2, 32), ("0.5.8", "l40s", 8, 160), ("0.5.8", "rtx4090", 1, 24), ("0.5.8", "t4", 8, 8),
+])  # fmt: skip
+def test_sglang_captures_by_memory_and_ranks(version: str, device: str, tp: int, decodes: int) -> None:
+    """Comments beside the branches of its server_args.py, of before and after pull request 10975."""
+    assert graphs(f"sglang@{version}", device, tp).decodes == decodes
 
 
 @pytest.mark.parametrize(("engine", "batch", "new", "captured"), [

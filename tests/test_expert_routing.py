@@ -12,11 +12,14 @@ import llmir
 from llmir import hw
 from llmir.backends.cost import rows
 from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
+from llmir.backends.cost.kernels.moe import WideMoe
 from llmir.namespace import ARRAYS
 from llmir.routing import Even, Groups
 
 from .measured import points_of
 from .test_laws import shares
+
+H100 = hw.load("h100")
 
 
 class Given(NamedTuple):
@@ -72,6 +75,28 @@ def test_tiles_are_as_low_as_takes_least_time() -> None:
     for many, found in zip(each, kernel.tiled(GroupedShape(8 * each, 8, 64, 64), ARRAYS), strict=True):
         times = [max(many / height + 0.25, 1) * tile for height, tile in took.items()]
         assert found == pytest.approx(min(times))
+
+
+def test_weights_that_an_engine_widened_as_it_loaded_them_are_read_in_16_bits(tmp_path: Path) -> None:
+    """SGLang's Triton kernel has none for mxfp4; another engine's reads 4.25 bits a weight."""
+    sizes = "num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep"
+    said = (("sglang-0.5.14", "sglang_fused_moe_triton"), ("vllm-0.24.0", "marlin"))
+    lines = "".join(f"h100,w4a16_mxfp4,64,2880,2880,4,128,1,1,999,{of},{by},aic\n" for of, by in said)
+    path = tmp_path / "moe.csv"
+    path.write_text(f"gpu,dtype,{sizes},latency_us,framework,kernel,source\n{lines}")
+    wide, narrow = llmir.validate(path, cost="ideal").rows
+    assert wide.ideal_s / narrow.ideal_s == pytest.approx(16 / 4.25, rel=0.02)
+
+
+def test_where_tokens_outnumber_experts_weights_take_longer_by_the_token_and_never_by_more() -> None:
+    fast, slow = (WideMoe(coarse=coarse, matrix=1, fill=1) for coarse in (1, 1.5))
+    tokens = np.arange(1.0, 1025)
+    shape = GroupedShape(8 * tokens, 128 * (1 - (1 - 8 / 128) ** tokens), 4096, 2048, top_k=8)
+    ours, least = slow.seconds(H100, shape), fast.seconds(H100, shape)
+    assert np.allclose(ours[:100], least[:100])
+    assert 1.3 < ours[300] / least[300] <= 1.5
+    assert (np.diff(ours) >= 0).all()
+    assert (ours[1:] <= ours[:-1] * (1 + 1 / tokens[:-1])).all()
 
 
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:

@@ -83,6 +83,26 @@ def test_tokens_are_those_of_public_logs(
     assert found.kv_tokens == pytest.approx(tokens, rel=near)
 
 
+def test_tensorrt_llm_holds_the_tokens_that_its_log_says() -> None:
+    """NVIDIA/TensorRT-LLM#1400: 0.8 on an A100, Llama-2-7B in int8, a step of 4,096 tokens and 5 beams."""
+    program = built("llama2-7b", "quantize{weights=int8, activations=int8}")
+    limits = {"max_model_len": 5120, "max_batched_tokens": 4096, "max_num_seqs": 5}
+    found = memory(program, "a100-80-sxm", engine="trtllm@0.8", **limits)
+    assert found.weight_bytes == pytest.approx(6683 * 2**20, rel=0.005)
+    assert found.kv_tokens == pytest.approx(132_608, rel=0.005)
+
+
+def test_sglang_keeps_free_what_its_source_says() -> None:
+    """`reserved_mem` of server_args.py on H100: before and after pull request 10975."""
+    program = built(after="shard{tp=4}")
+    now = 512 + 8192 * 1.5 + 512 * 2 + 4 / 8 * 1024
+    for version, free in (("0.5.1", (9.5 + 4 / 2) * 1024), ("0.5.8", now)):
+        found = memory(program, engine=f"sglang@{version}")
+        assert (1 - found.share) * found.physical_bytes / 2**20 == pytest.approx(free, abs=1), version
+    small = memory(program, engine="sglang@0.5.8", max_batched_tokens=2048)
+    assert (1 - small.share) * small.physical_bytes == pytest.approx(10 * GIB, abs=1)
+
+
 def test_each_rule_divides_memory_as_its_engine_says() -> None:
     """KV = u·P − W − A − O of vLLM, u·(P − O) − W of SGLang, u·(P − W − A − O) of TensorRT-LLM."""
     program, u = built(), 0.8

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -236,3 +238,40 @@ def test_queries_are_narrowed_where_the_cache_is_in_fp8() -> None:
             llmir.run(model, pipeline)
     with pytest.raises(PassError, match="q: expected fp8, got 'fp4'"):
         llmir.run(model, "fuse-attention{q=fp4}")
+
+
+def test_pipelines_that_begin_alike_share_what_they_have_made() -> None:
+    program = llmir.load("qwen3-0.6b")
+    fused = llmir.run(program, "fuse-attention,fuse")
+    assert llmir.run(program, "fuse-attention,fuse") is fused
+    assert llmir.run(llmir.load("qwen3-0.6b"), "fuse-attention,fuse") is fused
+    sharded = llmir.run(program, "fuse-attention,fuse,shard{tp=2}")
+    assert llmir.run(fused, "shard{tp=2}") is sharded
+    assert llmir.run(fused, "shard{tp=4}") != sharded
+    with pytest.raises(PassError, match=r"in pass 2 of fuse,shard\{tp=3\}"):
+        llmir.run(program, "fuse,shard{tp=3}")
+
+
+def test_a_pass_with_more_than_options_runs_each_time() -> None:
+    """Of which an equal one may do another thing; so may a function."""
+
+    class Named(llmir.Pass):
+        def __init__(self, to: str) -> None:
+            vars(self)["to"] = to
+
+        def __call__(self, program: Program) -> Program:
+            return program.replace(name=vars(self)["to"])
+
+    @dataclass(frozen=True)
+    class Listed(llmir.Pass):
+        names: Any = ()
+
+        def __call__(self, program: Program) -> Program:
+            return program.replace(name=self.names.pop())
+
+    program, names = llmir.load("qwen3-0.6b"), ["c", "b"]
+    assert [llmir.run(program, [Named(to)]).name for to in "ab"] == ["a", "b"]
+    assert [llmir.run(program, [Listed(names)]).name for _ in "bc"] == ["b", "c"]
+    calls = iter("ab")
+    renamed = [llmir.run(program, [lambda p: p.replace(name=next(calls))]).name for _ in "ab"]
+    assert renamed == ["a", "b"]

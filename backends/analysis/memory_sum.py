@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from llmir.backends.analysis.pool import UNLIMITED, Pool, tokens_in
+from llmir.dataclass import dataclass
 from llmir.frozen import Figures
 from llmir.graph import Program
 from llmir.hw import Device
@@ -66,7 +67,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         weight_bytes=round(room.weights),
         activation_bytes=round(room.activations),
         overhead_bytes=round(room.overhead),
-        graph_bytes=round(rule.graphs * pool.device.capacity_bytes),
+        graph_bytes=round(rule.graph_bytes),
         kv_bytes=max(0, round(room.caches)),
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -11,11 +10,13 @@ import numpy as np
 
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import memories, reserved
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Size, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import Instance, Program
-from llmir.hw import Device
+from llmir.hw import Device, by_device
+from llmir.hw.sections.graphs import Graphs
 from llmir.hw.sections.memory import Budget, EngineMemory
 from llmir.tensor import Tensor
 
@@ -75,7 +76,8 @@ class Pool(Record):
 
     What is not stated is as the rule has it: sequences at once and tokens of a step, of each data-parallel
     rank, and the share that may be used. A request has `max_model_len` tokens at most, by default `length`.
-    `reserve_bytes` are kept free, and each request has so many `images`.
+    `reserve_bytes` are kept free, and each request has so many `images`. `graphs` are what the engine
+    captures.
     """
 
     program: Program
@@ -89,10 +91,11 @@ class Pool(Record):
     max_batched_tokens: int | None = None
     cache_policy: str = "exact"
     images: int = 0
+    graphs: Graphs | None = None
 
     @property
     def _budget(self) -> Budget:
-        return self.rule.budget(self.device.capacity_bytes, self.device.isa)
+        return by_device.first(self.rule.budgets, self.device, self.program.parallelism.tp)
 
     @cached_property
     def tokens(self) -> int:
@@ -117,12 +120,13 @@ class Pool(Record):
     @cached_property
     def share(self) -> float:
         """The share that may be used."""
-        if self.utilization is not None or self.rule.aside is None:
+        if self.utilization is not None or not self.rule.aside:
             return self.utilization or self.rule.utilization or 1.0
-        ranks = self.program.parallelism.tp * self.program.parallelism.pp
-        aside = self.rule.aside.whole(self.tokens, self.sequences, ranks)
+        tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
+        captured = self.graphs.on(self.device, tp).decodes if self.graphs else 0
+        aside = by_device.first(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
         if aside >= self.device.capacity_bytes:
-            asked = f"{self.tokens:,} tokens and {self.sequences:,} sequences of a step"
+            asked = f"{self.tokens:,} tokens of a step"
             raise InputError(f"max_batched_tokens: {asked} need all memory of {self.device.name}")
         return 1 - aside / self.device.capacity_bytes
 
@@ -212,7 +216,7 @@ def most(fits: Callable[[int], bool]) -> int:
 @lru_cache(maxsize=4096)
 def _rooms(pool: Pool, sequences: int) -> tuple[Room, ...]:
     rule, program, device = pool.rule, pool.program, pool.device
-    overhead = rule.outside_bytes(program.parallelism.tp) + rule.graphs * device.capacity_bytes
+    overhead = rule.outside_bytes(program.parallelism.tp) + rule.graph_bytes
     found = []
     for stage, memory in enumerate(memories(program.phase("prefill"))):
         weights = float(Binding()(memory.weights))

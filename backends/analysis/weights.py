@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.graph import Instance, Program
 

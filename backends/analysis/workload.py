@@ -27,6 +27,7 @@ from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
 from llmir.hw import Device
+from llmir.hw.sections.graphs import Graphs
 from llmir.hw.sections.memory import EngineMemory
 from llmir.views import Result
 
@@ -272,7 +273,8 @@ class Workload(Record, Result):
             return None
         limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or self.chunk
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
-        return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images)
+        graphs = engine.section(Graphs) if engine else None
+        return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
 
     @property
     def share(self) -> float:

@@ -7,13 +7,14 @@ and the program of a config = the transformers model with the same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.convert import array
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, T, grown
 from llmir.errors import InputError
 from llmir.frozen import read_only

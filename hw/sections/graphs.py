@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number
-from llmir.hw import schema, versions
+from llmir.frozen import Record
+from llmir.hw import Device, schema, versions
+from llmir.hw.by_device import ByDevice, first, options
 from llmir.hw.releases import records
 from llmir.hw.schema import Key
 
 
-@dataclass(frozen=True)
-class Graphs:
-    """Graphs of up to so many `tokens` on a rank, 0 where none are; if `mixed`, of prompts' steps too."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Captured(ByDevice):
+    """The largest graphs, in tokens of a data-parallel rank: of steps that only decode, and of others.
 
-    tokens: float
-    mixed: bool = False
-    source: str = ""
+    0 where there are none.
+    """
+
+    decodes: float = 0
+    prompts: float = 0
 
     def hold(self, tokens: Number, decodes: Any) -> Any:
         """Whether a step of so many tokens on a rank is in one, which decodes alone or does not."""
-        return (tokens <= self.tokens) & (decodes | self.mixed)
+        return (decodes & (tokens <= self.decodes)) | ((decodes ^ True) & (tokens <= self.prompts))
 
+
+@dataclass(frozen=True, eq=False)
+class Graphs(Record):
+    """The largest graphs by device."""
+
+    largest: tuple[Captured, ...]
+    source: str = ""
+
+    def on(self, device: Device, tp: int) -> Captured:
+        """Those of a device in so many tensor-parallel ranks."""
+        return first(self.largest, device, tp)
+
+
+CAPTURED = {
+    "decodes": Key("decodes", schema.amount, required=True),
+    "prompts": Key("prompts", schema.amount),
+}
 
 graphs = versions.section("graphs")(
     records(
         Graphs,
         {
-            "tokens": Key("tokens", schema.amount, required=True),
-            "mixed": Key("mixed", schema.flag, required=True),
+            "largest": Key("largest", options(Captured, CAPTURED), required=True),
             "source": Key("source", schema.text, required=True),
         },
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema, versions
+from llmir.hw.by_device import ByDevice, options
 from llmir.hw.releases import Releases, releases
 from llmir.hw.schema import Key
 
@@ -18,34 +20,36 @@ from llmir.hw.schema import Key
 RULES = ("physical", "static", "free")
 
 
-@dataclass(frozen=True, eq=False)
-class Budget(Record):
-    """What a step takes at most on devices of so much memory: sequences, and tokens.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Budget(ByDevice):
+    """What a step takes at most: sequences, and tokens.
 
-    `whole` requests are not cut: a step takes one that has more tokens too. It does not hold for devices
-    whose `isa` is `unless`.
+    `whole` requests are not cut: a step takes one that has more tokens too.
     """
 
     sequences: int
     tokens: int
     whole: bool = False
-    memory_bytes: int = 0
-    unless: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Aside(Record):
-    """What is kept free where no share is stated: bytes, of a token, a sequence, and a rank of tp × pp."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Aside(ByDevice):
+    """What is kept free where no share is stated, in bytes.
+
+    Some, and of a token of a step, a sequence of the largest graph that decodes, and a rank of tp × pp; no
+    less than `least`.
+    """
 
     bytes: int = 0
     token_bytes: float = 0
-    sequence_bytes: float = 0
+    graph_bytes: float = 0
     rank_bytes: float = 0
+    least: int = 0
 
-    def whole(self, tokens: int, sequences: int, ranks: int) -> float:
+    def whole(self, tokens: int, captured: float, ranks: int) -> float:
         """Bytes in all."""
-        each = tokens * self.token_bytes, sequences * self.sequence_bytes, ranks * self.rank_bytes
-        return self.bytes + sum(each)
+        each = tokens * self.token_bytes, captured * self.graph_bytes, ranks * self.rank_bytes
+        return max(self.least, self.bytes + sum(each))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +60,25 @@ class EngineMemory(Record):
     `states` more hidden states of all tokens. Then the sampler holds the logits, `sampler` fp32 values for
     each of them and `vocabularies` fp32 rows of the vocabulary on each multiprocessor, beside the hidden
     states and `experts` times the workspace of the experts. `kept_bytes` stay of either, and `outside` of
-    PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives. For CUDA graphs a share
-    `graphs` of physical memory is set aside.
+    PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives. `graph_bytes` are for
+    CUDA graphs. Without `utilization` the share is what leaves `aside` free.
     """
 
     rule: str
     block: int
     budgets: tuple[Budget, ...]
     utilization: float | None = None
-    aside: Aside | None = None
+    aside: tuple[Aside, ...] = ()
     states: float = 0
     sampler: float = 0
     vocabularies: float = 0
     experts: float = 0
     kept_bytes: float = 0
-    graphs: float = 0
+    graph_bytes: float = 0
     outside: Mapping[int, float] = field(default_factory=lambda: {1: 0.0})
     origin: str = ""
     rows: int = 0
     error: float | None = None
-
-    def budget(self, memory_bytes: int, isa: str) -> Budget:
-        """That of a device."""
-        fit = (b for b in self.budgets if memory_bytes >= b.memory_bytes and isa != b.unless)
-        return next(fit, self.budgets[-1])
 
     def outside_bytes(self, tp: int) -> float:
         """That of the most ranks known that are no more."""
@@ -99,10 +98,6 @@ def _share(value: object, where: str, unit: float) -> float:
     return found
 
 
-def _share_or_none(value: object, where: str, unit: float) -> float:
-    return _share(value, where, unit) if schema.amount(value, where, unit) else 0.0
-
-
 def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     pairs = schema.mapping(value, where).items()
     found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
@@ -111,43 +106,29 @@ def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     return found
 
 
-def _budgets(value: object, where: str, unit: float) -> tuple[Budget, ...]:
-    if not isinstance(value, list) or not value:
-        raise HardwareError(f"{where} must be a list of budgets, got {schema.show(value)}")
-    found = tuple(Budget(**schema.read(b, f"{where}[{i}]", BUDGET)) for i, b in enumerate(value))
-    if found[-1].memory_bytes or found[-1].unless:
-        raise HardwareError(f"{where}: the last must hold for all devices")
-    return found
-
-
-def _aside(value: object, where: str, unit: float) -> Aside:
-    return Aside(**schema.read(value, where, ASIDE))
-
-
 BUDGET = {
     "sequences": Key("sequences", schema.count, required=True),
     "tokens": Key("tokens", schema.count, required=True),
     "whole": Key("whole", schema.flag),
-    "memory_GiB": Key("memory_bytes", schema.size, 2**30),
-    "unless": Key("unless", schema.label),
 }
 ASIDE = {
     "MiB": Key("bytes", schema.size, 2**20),
     "token_MiB": Key("token_bytes", schema.number, 2**20),
-    "sequence_MiB": Key("sequence_bytes", schema.number, 2**20),
+    "graph_MiB": Key("graph_bytes", schema.number, 2**20),
     "rank_MiB": Key("rank_bytes", schema.number, 2**20),
+    "least_MiB": Key("least", schema.size, 2**20),
 }
 MEMORY = {
     "rule": Key("rule", _rule, required=True),
     "block": Key("block", schema.count, required=True),
-    "budgets": Key("budgets", _budgets, required=True),
+    "budgets": Key("budgets", options(Budget, BUDGET), required=True),
     "utilization": Key("utilization", _share),
-    "aside": Key("aside", _aside),
+    "aside": Key("aside", options(Aside, ASIDE)),
     "states": Key("states", schema.amount),
     "sampler": Key("sampler", schema.amount),
     "vocabularies": Key("vocabularies", schema.amount),
     "experts": Key("experts", schema.amount),
-    "graphs": Key("graphs", _share_or_none),
+    "graph_GiB": Key("graph_bytes", schema.amount, 2**30),
     "kept_GiB": Key("kept_bytes", schema.amount, 2**30),
     "outside_GiB": Key("outside", _outside, 2**30, required=True),
     "origin": Key("origin", schema.text, required=True),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Min, Size
 from ..dtype import DType
 from ..dtype import dtype as named

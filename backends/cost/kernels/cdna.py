@@ -7,11 +7,11 @@ overlap worse than where copies run by themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 
 from .base import Kernel, families

@@ -9,12 +9,12 @@ host has issued it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device, Link
 from llmir.namespace import ARRAYS, Namespace

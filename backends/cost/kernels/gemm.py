@@ -12,12 +12,13 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.dtype import DType
 from llmir.hw import Device

@@ -13,12 +13,13 @@ experts, their rows cost kernels that walk over all rows something as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
 from llmir.backends.cost.routed import Experts
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number, Size, product
 from llmir.dtype import DType
 from llmir.hw import Device
@@ -40,7 +41,8 @@ FP32 = 4  # bytes of a token's weight for one expert
 class GroupedShape(Shape):
     """`rows` rows in all, each times the n×k weight of one of `experts` that are touched.
 
-    `away` rows belong to experts of other ranks. Bits an element of rows, weights and results.
+    `away` rows belong to experts of other ranks, and a token has `top_k` rows of both. Bits an element of
+    rows, weights and results.
     """
 
     rows: Number
@@ -48,16 +50,21 @@ class GroupedShape(Shape):
     n: Number
     k: Number
     away: Number = 0
+    top_k: Number = 1
     x_bits: float = 16
     w_bits: float = 16
     y_bits: float = 16
     dtype: str = "bf16"
 
     @property
-    def bytes(self) -> Number:
-        """Rows, touched weights and results once."""
-        rows = self.rows * (self.k * self.x_bits + self.n * self.y_bits)
-        return (rows + self.experts * self.n * self.k * self.w_bits) / 8
+    def moved(self) -> Number:
+        """Bytes of rows and results."""
+        return self.rows * (self.k * self.x_bits + self.n * self.y_bits) / 8
+
+    @property
+    def weights(self) -> Number:
+        """Bytes of the weights that are touched."""
+        return self.experts * self.n * self.k * self.w_bits / 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class RoutedShape(Shape):
 
 
 @families(
-    *("moe_bf16", "moe_fp8", "moe_fp8_block", "moe_nvfp4"),
+    *("moe_fp8", "moe_fp8_block", "moe_nvfp4"),
     *("moe_mxfp4", "moe_mxfp4_weights", "moe_int4_weights"),
 )
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Moe(Kernel):
         tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
         multiply = rows * wide * deep / rate + tile
         bandwidth = device.memory_Bps * self.bandwidth
-        read = shape.bytes / bandwidth
+        read = (shape.moved + shape.weights * self.slowness(shape, xp)) / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = xp.maximum(multiply, read) + self.exposed * xp.minimum(multiply, read) + walk
         return busy + self.launch_us * 1e-6
@@ -127,6 +134,10 @@ class Moe(Kernel):
         """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
         each = (shape.rows + self.counted * shape.away) / shape.experts
         return longer(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
+
+    def slowness(self, shape: GroupedShape, xp: Namespace) -> Number:
+        """How much longer than at best its tiles take to read a weight."""
+        return 1
 
     def narrow(self, device: Device, shape: StreamShape, xp: Namespace = ARRAYS) -> Number:
         """Time to narrow rows, before they are sorted or between the products."""
@@ -155,6 +166,24 @@ class Moe(Kernel):
         return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
 
 
+@families("moe_bf16")
+@dataclass(frozen=True)
+class WideMoe(Moe):
+    """In 16 bits, where Triton has low, deep tiles for few tokens and square, shallow ones for more.
+
+    SGLang's `get_default_config` (fused_moe_triton_config.py) takes 16×32 results and 64 elements of k a step
+    as long as tokens of all ranks are no more than a rank's experts, and 64×64 and 32 beyond, which read
+    weights at two thirds of the bandwidth. There it is a switch; here the time grows by the token.
+    """
+
+    coarse: float = choice(1, (1, 1.5), "", "time to read a weight where tokens are many", usual=True)
+
+    def slowness(self, shape: GroupedShape, xp: Namespace) -> Number:
+        """More where there are more tokens than experts."""
+        tokens = (shape.rows + shape.away) / shape.top_k
+        return xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
+
+
 @prices("grouped_linear")
 def grouped(row: Row) -> Call | None:
     """A grouped product, of several results as one wider one."""
@@ -169,6 +198,7 @@ def grouped(row: Row) -> Call | None:
         n=sum((g.n for g in others), start=first.n),
         k=first.k,
         away=row.experts.away if row.experts else 0,
+        top_k=op.top_k,
         x_bits=bits(x.dtype),
         w_bits=bits(w.dtype),
         y_bits=row.shape.dtype.bits,

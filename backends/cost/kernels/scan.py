@@ -7,10 +7,10 @@ multiprocessors are idle. A step of decoding reads each state and writes it back
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number, ceildiv, product
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

@@ -8,10 +8,10 @@ for each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

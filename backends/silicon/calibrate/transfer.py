@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from llmir.backends.cost.calibration import basis, lent, owner
 from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.cost.relatives import relation
 from llmir.backends.silicon.rows import Array
+from llmir.dataclass import dataclass
 from llmir.hw import Device
 from llmir.hw.calibration import DATED, LIBRARIES
 from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DIE, SAME_SM

@@ -19,7 +19,7 @@ from llmir.routing import Arrived, law
 from .gemm import PRODUCTS, tensor, wide_type
 from .table import MORE, WHOSE, Kernels, columns
 
-LAYER, BARE, GROUPED = "layer", "layer of narrow rows", "products"
+LAYER, BARE, GROUPED, WIDENED = "layer", "layer of narrow rows", "products", "widened"
 
 
 def balanced_or_power_law(distribution: str) -> float:
@@ -85,9 +85,11 @@ class Moe(Kernels):
         sizes = int(experts), int(ranks), int(top_k)
         if timed == GROUPED:
             return products(dtype, sizes[0] // sizes[1], sizes[2], routing)
-        if timed not in (LAYER, BARE):
-            raise InputError(f"timed {timed!r} of a moe is not known; known are {LAYER}, {BARE}, {GROUPED}")
-        return layer(dtype, *sizes, routing, narrow=timed == BARE)
+        if timed not in (LAYER, BARE, WIDENED):
+            known = ", ".join((LAYER, BARE, GROUPED, WIDENED))
+            raise InputError(f"timed {timed!r} of a moe is not known; known are {known}")
+        held = "bfloat16" if timed == WIDENED else dtype
+        return layer(held, *sizes, routing, narrow=timed == BARE)
 
     def sizes(self, rows: Table) -> dict[str, Array]:
         """Tokens of all ranks, inputs, and inner values of one rank."""

@@ -19,6 +19,7 @@ from llmir.backends.silicon.rows import Table
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
+from llmir.hw.sections.graphs import Graphs
 from llmir.hw.sections.memory import EngineMemory
 
 from .requests import Layout, plain_model, types
@@ -93,7 +94,8 @@ def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) 
     longest, sequences, tokens = (None if math.isnan(t[c][i]) else int(t[c][i]) for c in limits)
     physical = replace(device, physical_bytes=round(t["gpu_total_gib"][i] * GIB))
     of = LENGTH, float(t["util"][i]), 0
-    pool = Pool(build(layout), physical, rule, *of, longest, sequences, tokens)
+    held = Pool(build(layout), physical, rule, *of, longest, sequences, tokens)
+    pool = replace(held, graphs=runs.section(Graphs))
     columns = ("weights_gib", "act_gib", "nontorch_gib", "kv_gib")
     terms = {term: float(t[c][i]) * GIB for term, c in zip(TERMS, columns, strict=True)}
     return Start(name, pool, terms | {"tokens": float(t["tokens"][i])})

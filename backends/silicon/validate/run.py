@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.backends.silicon.tables.chat import Chat as Chats
 from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
+from llmir.dataclass import dataclass
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
