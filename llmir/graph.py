@@ -347,9 +347,9 @@ class Program(Record, Shown):
         total: Counter[str] = Counter()
         own = {*self.graphs.values()}
         for at in self.weights():
-            if at.node.op.parameter:
+            if count := Binding()(at.node.op.parameters):
                 kind = at.node.op.block if at.graph in own else f"encode.{at.node.op.block}"
-                total[kind] += Binding()(at.node.results[0].elements) * at.repeat
+                total[kind] += count * at.repeat
         return FrozenDict(total)
 
     @property
@@ -363,11 +363,11 @@ class Program(Record, Shown):
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
-                op, types = at.node.op, at.graph.operand_types(at.node)
-                rule = op.equation(types)
+                op = at.node.op
+                rule = op.equation(at.graph.operand_types(at.node))
                 biases = {i for i, term in enumerate(rule.operands) if rule.indexed & {*rule.axes([term])}}
-                held = sum(Binding()(types[slot].elements) for slot in {*op.matrices} | biases)
-                idle += at.repeat * held * (1 - share)
+                held = (at.graph[at.node.operands[slot].node].op for slot in {*op.matrices} | biases)
+                idle += at.repeat * sum(Binding()(weight.parameters) for weight in held) * (1 - share)
         return self.parameters - int(idle)
 
     def _cache_bytes(self, tokens: int) -> int:

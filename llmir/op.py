@@ -135,8 +135,6 @@ class Op:
     role: ClassVar[str] = "activation"
     # it is there for how values are placed on ranks, and goes when they are laid out anew
     relays: ClassVar[bool] = False
-    # what it holds, if weights, are parameters of the model
-    parameter: ClassVar[bool] = True
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
@@ -185,6 +183,11 @@ class Op:
     def param(self) -> str:
         """The name of a weight in a checkpoint, with `{layer}` where its layer's number stands."""
         return ""
+
+    @property
+    def parameters(self) -> Size:
+        """How many parameters of the model it holds."""
+        return 0
 
     @property
     def loop(self) -> Loop | None:

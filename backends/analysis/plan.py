@@ -15,6 +15,7 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
+from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
 from llmir.dataclass import dataclass
@@ -30,7 +31,6 @@ BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
-_DRAFTED = 8  # new tokens a sequence at most in a step of decoding: one, and drafts that it verifies
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Plan:
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
             return reduce(and_, (self._decodes(part) for part in at.parts))
-        return at(_NEW) <= _DRAFTED
+        return at(_NEW) <= DRAFTS
 
     def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
         """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""

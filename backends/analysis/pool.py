@@ -194,6 +194,13 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
     return tuple(min(UNLIMITED, n * parallel) for n in found)
 
 
+def keeps_all(program: Program, length: int) -> bool:
+    """Whether each token of a request of so many takes as much: no window is over, and no state is kept."""
+    one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
+    sizes = reserved(program.phase("decode"), policy("exact"))
+    return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
+
+
 def fullest(size: Size, sequences: int, last: int) -> float:
     """The most bytes that caches take up to a last context; those of chunks are full before one is over."""
     contexts = np.arange(max(0, last - CHUNK), last + 1) if falls(size) else last
