@@ -5,7 +5,7 @@
 Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, or as
 much more as the rooflines of ops grow: experts that one does not touch, sums over links. Curves that break
-a law are counted by the op that does most of it. What rises by more than a quarter from the fourth on is
+a law are counted by the op that does most of it. What rises by more than a quarter from the fifth on is
 counted as well, however large a wave is, but for the step to what the engine has captured no graph of.
 What a device or an engine does not do is skipped, and said with the reason.
 """
@@ -109,7 +109,7 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
             yield Jump(f"{law} {fault}", share, int(sizes[steps][worst]), kinds[int(by[:, worst].argmax())])
     rise = whole[steps + 1] / whole[steps] - 1
     graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
-    late = sizes[steps] >= 4  # before, a sequence more is a quarter more
+    late = sizes[steps] > 4  # before, one more is a quarter more
     late &= graph[steps] == graph[steps + 1]
     if late.any() and rise[late].max() > 0.25:
         worst = int(np.argmax(np.where(late, rise, 0)))

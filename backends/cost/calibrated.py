@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -105,10 +106,6 @@ class Measured(Price):
         """The price of what the call takes no less than by any kernel; None of nothing."""
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
-
-    def single(self, at: Binding) -> Any:
-        """Whether the call is of one new token there."""
-        return vars(self.call.at(at))["new"] == 1
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
@@ -214,14 +211,14 @@ class Fastest(Price):
 
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
         """
-        first = self.prices[0]
-        if first.less and np.all(first.single(at)):
-            return [[*value(first)]]
-        every = [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in self.prices]
+        xp, first = at.xp, self.prices[0]
+        if first.less and first.call.whole(at):
+            return [[*value(first)]]  # the floor of all is its own time, and it does the op
+        every = [[xp.where(price.takes(at), t, np.inf) for t in value(price)] for price in self.prices]
         for price, others in self._floors:
-            taken = reduce(np.logical_or, (other.takes(at) for other in others), False)
-            floors = [_where(taken, 0.0, time) for time in value(price)]
-            every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
+            known = reduce(or_, (other.takes(at) for other in others), False)
+            floors = [xp.where(known, 0.0, t) for t in value(price)]
+            every = [[xp.maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 
     def _least(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
@@ -229,7 +226,7 @@ class Fastest(Price):
         if isinstance(at, Mixed):
             return [sum(each) for each in zip(*(self._least(part, value) for part in at.parts), strict=True)]
         every = self._each(at, lambda price: value(price, at))
-        return [reduce(minimum, times) for times in zip(*every, strict=True)]
+        return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
@@ -255,13 +252,6 @@ class Fastest(Price):
             return self.time(at), bounds[int(which)]
         every = np.stack(np.broadcast_arrays(np.empty(at.shape), *bounds)[1:])
         return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
-
-
-def _where(takes: Any, time: Number, other: float) -> Number:
-    """`time` where it can be taken, else `other`."""
-    if np.ndim(takes):
-        return np.where(takes, time, other)
-    return time if takes else other
 
 
 @dataclass(frozen=True, eq=False)

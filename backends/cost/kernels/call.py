@@ -52,6 +52,11 @@ class Call:
         """The shape with numbers put in."""
         return bound(self.shape, binding)
 
+    def whole(self, binding: Binding) -> bool:
+        """Whether `less`, if there is one, is all of the shape there."""
+        pairs = ((value, getattr(self.less, name)) for name, value in vars(self.shape).items())
+        return all(np.all(_number(a, binding) == _number(b, binding)) for a, b in pairs if a is not b)
+
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
         """Time of the call by a kernel, and never less than the roofline's."""
         time = self.of(kernel, device, self.at(at), at.xp)
@@ -92,6 +97,10 @@ def bound(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
     return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+
+
+def _number(size: Number, at: Binding) -> Number:
+    return at(size) if isinstance(size, Dim) else size
 
 
 def bits(type: DType) -> float:
