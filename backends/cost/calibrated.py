@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import inf
 from operator import or_
 from typing import Any
 
@@ -14,6 +15,7 @@ from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 from llmir.hw.calibration import LIBRARIES
+from llmir.namespace import always
 
 from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
@@ -85,7 +87,7 @@ class Measured(Price):
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's; at points that are alike to it, once."""
         point = tuple(map(at, self.sizes))
-        if at.shape and any(isinstance(value, np.ndarray) for value in point):
+        if not all(isinstance(value, (int, float)) for value in point):
             return self._fresh(at)
         if (times := self._known.get(point)) is None:
             if len(self._known) >= _POINTS:
@@ -211,14 +213,14 @@ class Fastest(Price):
 
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
         """
-        xp, first = at.xp, self.prices[0]
+        first = self.prices[0]
         if first.less and first.call.whole(at):
-            return [[*value(first)]]  # the floor of all is its own time, and it does the op
-        every = [[xp.where(price.takes(at), t, np.inf) for t in value(price)] for price in self.prices]
+            return [[*value(first)]]  # its time is the floor of all, and it can do the op
+        every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
         for price, others in self._floors:
-            known = reduce(or_, (other.takes(at) for other in others), False)
-            floors = [xp.where(known, 0.0, t) for t in value(price)]
-            every = [[xp.maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
+            taken = reduce(or_, (other.takes(at) for other in others), False)
+            floors = [at.xp.where(taken, 0.0, time) for time in value(price)]
+            every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 
     def _least(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
