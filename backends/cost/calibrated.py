@@ -15,7 +15,6 @@ from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 from llmir.hw.calibration import LIBRARIES
-from llmir.namespace import always
 
 from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
