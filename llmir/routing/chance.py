@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..namespace import Number
-from .law import Law, fullest, whole
+from .law import Array, Law, alike, fullest, whole
 from .maximum import excess
 
 
@@ -31,6 +31,10 @@ class Chance(Law):
     def about(self) -> str:
         """As a report says it."""
         return "tokens choose experts at random"
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
