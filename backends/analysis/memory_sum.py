@@ -75,7 +75,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         max_requests=pool.max_requests,
         request_tokens=pool.longest,
         keeps_all=keeps_all(pool.program, pool.longest),
-        fullest=room.fullest,
+        fullest=str(room.fullest),
         block=rule.block,
         max_num_seqs=pool.sequences,
         max_batched_tokens=pool.tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from functools import lru_cache
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..errors import VerifyError
-from ..namespace import Number
+from ..namespace import Number, namespace
 from ..reading import expression
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -54,7 +55,7 @@ class Law(ABC):
 
     def touched(self, chance: float, tokens: Number) -> Number:
         """The probability that one of so many tokens chooses an expert of that chance."""
-        return -np.expm1(tokens * np.log1p(-min(chance, 1 - _TINY)))
+        return -namespace(tokens).expm1(tokens * math.log1p(-min(chance, 1 - _TINY)))
 
     def places(self, experts: int) -> int:
         """In how many places they lie."""
@@ -82,8 +83,9 @@ class Law(ABC):
         Its rows fall to tokens as if each had so many chances as it can have rows there.
         """
         chances = min(chosen, fullest(self.places(experts), ranks))
-        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens * chances, 1)
-        return whole(tokens * (1 - (1 - np.minimum(share, 1)) ** chances), tokens)
+        xp = namespace(tokens)
+        share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens * chances, 1)
+        return whole(tokens * (1 - (1 - xp.minimum(share, 1)) ** chances))
 
     def __str__(self) -> str:
         given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
@@ -103,10 +105,15 @@ def parameter(law: Law, name: str, value: object, most: float) -> None:
         raise VerifyError(f"{law.word}: {name} is {shown}, expected a number from 0 to {most:g}")
 
 
-def whole(rows: Number, tokens: Number) -> Number:
-    """`rows` rounded up: an integer unless `tokens` are an array."""
-    found = np.ceil(np.asarray(rows, dtype=np.float64) * (1 - _TINY))
-    return found if isinstance(tokens, np.ndarray) else int(found)
+def whole(rows: Number) -> Number:
+    """`rows` rounded up, but for what rounding has added; an integer of a number."""
+    return namespace(rows).ceil(rows * (1 - _TINY))
+
+
+def between(least: Number, rows: Number, most: Number) -> Number:
+    """`rows`, `least` at least, and `most` at most."""
+    xp = namespace(least, rows, most)
+    return xp.minimum(xp.maximum(rows, least), most)
 
 
 def alike(chosen: int, experts: int) -> Array:

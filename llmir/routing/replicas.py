@@ -19,8 +19,8 @@ import numpy as np
 from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..frozen import read_only
-from ..namespace import Number
-from .law import Array, Law, fullest, levels, whole
+from ..namespace import Number, namespace
+from .law import Array, Law, between, fullest, levels, whole
 from .maximum import excess
 
 
@@ -109,12 +109,12 @@ class Replicas(Law):
         chances = _laid(self.law, ranks, chosen, experts, self.places(experts))
         noise = self.law.noise(chances)
         moments = [m.sum(1) for m in (chances, noise, noise * (1 - 2 * chances))]
-        n = np.asarray(tokens, dtype=np.float64)
-        rows = np.zeros_like(n)
+        n, xp = 1.0 * tokens, namespace(tokens)
+        rows: Number = xp.minimum(n, 1)
         for count in (*(1 << i for i in range(ranks.bit_length()) if 1 << i < ranks), ranks):
             mean, second, third = (float(m[:count].mean()) for m in moments)
-            rows = np.maximum(rows, n * mean + excess(n * second, n * third, count))
-        return whole(np.clip(rows, np.minimum(n, 1), n * min(chosen, chances.shape[1])), tokens)
+            rows = xp.maximum(rows, n * mean + excess(n * second, n * third, count))
+        return whole(xp.minimum(rows, n * min(chosen, chances.shape[1])))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """What the rank that touches most is expected to touch; where one has all places, all that are."""
@@ -128,8 +128,9 @@ class Replicas(Law):
             share = touched / count
             variance = held * share * (1 - share)
             mean = mean + excess(variance, variance * (1 - 2 * share), ranks)
-            mean = np.clip(mean, np.minimum(tokens, 1), np.minimum(held, tokens * min(chosen, held)))
-        return mean if isinstance(mean, np.ndarray) else float(mean)
+            xp = namespace(tokens)
+            mean = between(xp.minimum(tokens, 1), mean, xp.minimum(held, tokens * min(chosen, held)))
+        return mean
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from llmir.hw import Device
 
 from .chat import Chat, chat
 from .judged import LATENCY, Judged, Validation
-from .memory import Amount, compared
+from .memory import COMPARED, Amount
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
 from .series import series
@@ -192,7 +192,7 @@ def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            terms = compared(t, i, device, build)
+            terms = COMPARED[type(format)](t, i, device, build)
         except LlmirError as error:
             yield file.judged(i, format.name, "", reason=_reason(error))
             continue
