@@ -34,6 +34,7 @@ from llmir.backends.cost.kernels.gemm import K_STEP, STORE, BlockGemm
 from llmir.dim import Binding
 from llmir.errors import HardwareError
 from llmir.hw.calibration import engine_yaml, to_yaml
+from llmir.namespace import ARRAYS
 
 GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
 SIZES = st.integers(1, 1 << 15)
@@ -129,7 +130,7 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     share = 1 / (device.multiprocessors or 1)
     sizes = np.array([shape.m for shape in shapes], dtype=float)
-    found = kernel.busy(device, replace(shapes[0], m=sizes))
+    found = kernel.busy(device, replace(shapes[0], m=sizes), ARRAYS)
     for m, time in zip(sizes, found, strict=True):
         shape = replace(shapes[0], m=m)
         n, k, batch = shape.n, shape.k, shape.batch

@@ -12,10 +12,11 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from math import inf
 from typing import ClassVar
-
-import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dim import Number
@@ -23,7 +24,7 @@ from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -53,7 +54,7 @@ class GemmShape(Shape):
     w_bits: float = 16
     y_bits: float = 16
     dtype: str = "bf16"
-    turns: Number = np.inf
+    turns: Number = inf
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
@@ -95,66 +96,56 @@ class Gemm(Kernel):
     tile_s: ClassVar[float] = TILE_S
 
     @staticmethod
-    def beside(tiles: Number, memory: Number) -> Number:
+    def beside(tiles: Number, memory: Number, xp: Namespace) -> Number:
         """Seconds of both, which overlap."""
-        return longer(ARRAYS, tiles, memory)
+        return longer(xp, tiles, memory)
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
-        busy = self.busy(device, shape)
+        busy = self.busy(device, shape, xp)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return busy * slowed + self.launch_us * 1e-6
 
-    def busy(self, device: Device, shape: GemmShape) -> Array:
+    def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
-        share = 1 / multiprocessors(device)
-        m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
-        rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, *(1,) * rank)
-        rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
-        feed = device.vector_flops["fp32"] * share * self.feed
-        filled = m.min() >= max(high for high, _ in self.tiles)
-        high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
-        fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
-        store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = (
-            longer(ARRAYS, 2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
-        )
-        across = np.ceil(n / columns) * (batch * share)
-        even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
-        memory = np.asarray(self.memory(device, shape))
-        uncut = self.beside(self.tiled(1, even, whole, step, store, k), memory)
-        if len(self.splits) == 1:
-            return np.asarray(uncut)
-        sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
-        gather = self.split_us * 1e-6
-        # No cut saves a step of work.
-        least = self.beside((even * step * k).min(axis=0), memory) + gather + self.splits[1] * sums
-        gains = least <= uncut * (1 + 1e-9)
-        if not np.any(gains):
-            return np.asarray(uncut)
-        found = np.array(np.broadcast_to(uncut, gains.shape))
-        even, whole, step, store = (
-            np.broadcast_to(v, (len(rows), *gains.shape))[:, gains] for v in (even, whole, step, store)
-        )
-        k, memory, sums = (np.broadcast_to(v, gains.shape)[gains] for v in (k, memory, sums))
-        split = np.array(self.splits[1:], dtype=float).reshape(-1, 1, 1)
-        tiles = (
-            self.beside(self.tiled(split, even, whole, step, store, k), memory) + gather + split[:, 0] * sums
-        )
-        found[gains] = np.minimum(found[gains], tiles.min(axis=0))
-        return found
+        depths = [xp.ceil(shape.k / (K_STEP * split)) * K_STEP for split in self.splits]
+        each = [self.tiled(device, shape, high, wide, depths, xp) for high, wide in self.tiles]
+        memory = self.memory(device, shape)
+        sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
+        times = []
+        for split, tiles in zip(self.splits, zip(*each, strict=True), strict=True):
+            time = self.beside(reduce(xp.minimum, tiles), memory, xp)
+            times.append(time + (self.split_us * 1e-6 + split * sums) if split > 1 else time)
+        return reduce(xp.minimum, times)
 
-    def multiplied(self, rows: Array) -> Array:
+    def multiplied(self, rows: int) -> float:
         """Rows in whose time a tile of so many is multiplied."""
         return rows
 
-    def tiled(self, split: Number, even: Array, whole: Array, step: Array, store: Array, k: Array) -> Array:
-        """Seconds of all tiles, of the fastest height and width, where k is cut into so many pieces."""
-        lost = np.minimum(np.ceil(whole * split) - even * split, 1)
-        waves = np.maximum(even * split + self.tail * lost, 1)
-        depth = np.ceil(k / K_STEP / split) * K_STEP
-        return np.asarray((waves * (step * depth + store + self.tile_s)).min(axis=-even.ndim))
+    def tiled(
+        self,
+        device: Device,
+        shape: GemmShape,
+        rows: int,
+        columns: int,
+        depths: Sequence[Number],
+        xp: Namespace,
+    ) -> Iterator[Number]:
+        """Seconds of all tiles of this height and width, for each split of k, whose pieces are so deep."""
+        share = 1 / multiprocessors(device)
+        rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
+        feed = device.vector_flops["fp32"] * share * self.feed
+        high, wide = xp.minimum(shape.m, rows), xp.minimum(shape.n, columns)
+        fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
+        store = STORE * high * wide * shape.y_bits / 8 / feed + self.tile_s
+        step = longer(xp, 2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        across = xp.ceil(shape.n / columns) * (shape.batch * share)
+        high = shape.m / rows
+        even, whole = xp.maximum(high, 1) * across, xp.ceil(high) * across  # waves of tiles
+        for split, depth in zip(self.splits, depths, strict=True):
+            places = even * split
+            lost = xp.minimum(xp.ceil(whole * split) - places, 1)
+            yield xp.maximum(places + self.tail * lost, 1) * (step * depth + store)
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
@@ -174,8 +165,8 @@ class LentGemm(Gemm):
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
-        busy = self.busy(device, shape)
-        limited = self.limited().busy(device, shape)
+        busy = self.busy(device, shape, xp)
+        limited = self.limited().busy(device, shape, xp)
         return busy + (limited - busy) * busy / (busy + POWER_S) + self.launch_us * 1e-6
 
     def limited(self) -> LentGemm:
@@ -195,9 +186,9 @@ class LowGemm(LentGemm):
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
 
-    def multiplied(self, rows: Array) -> Array:
+    def multiplied(self, rows: int) -> float:
         """Rows in whose time a tile of so many is multiplied, the least at least."""
-        return np.maximum(rows, self.least)
+        return max(rows, self.least)
 
     def limited(self) -> LowGemm:
         """At the rate that is allowed for long, at which the lowest tile takes no longer."""
@@ -238,7 +229,7 @@ def product(row: Row) -> Call:
         w_bits=bits(w),
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        turns=row.turns or np.inf,
+        turns=row.turns or inf,
     )
     known = _families(row.work.dtype, w)
     batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
