@@ -21,6 +21,7 @@ from statistics import median
 
 import numpy as np
 
+from llmir.backends.analysis.pool import FORWARD, SAMPLER
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load
 from llmir.backends.silicon.validate.memory import GIB, Start, start
@@ -29,7 +30,7 @@ from llmir.hw.sections.memory import EngineMemory
 from llmir.measured import _built
 
 UNITS = {"states": 1.0, "sampler": 1.0, "experts": 1.0, "kept_bytes": float(GIB)}
-MOMENTS = {"sampler": ("sampler", "experts", "kept_bytes"), "forward": ("states",)}
+MOMENTS = {SAMPLER: ("sampler", "experts", "kept_bytes"), FORWARD: ("states",)}
 
 
 def activations(of: Start) -> float:
@@ -54,7 +55,7 @@ def fitted(rule: EngineMemory, rows: Sequence[Start]) -> EngineMemory:
         if known := [value for value in known if not math.isnan(value)]:
             rule = replace(rule, outside={**rule.outside, tp: median(known)})
     for moment, names in MOMENTS.items():
-        told = [of for of in rows if under(of, rule).room.fullest.startswith(moment)]
+        told = [of for of in rows if under(of, rule).room.fullest.what == moment]
         told = [of for of in told if not math.isnan(activations(of))]
         rule = replace(rule, **least_squares(rule, told, names)) if told else rule
     return rule

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from llmir.dataclass import dataclass
 from llmir.dtype import FP32
 from llmir.graph import Value
 from llmir.ops import make

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.graph import Value
 from llmir.tensor import Tensor
 

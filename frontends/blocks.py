@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dim import B, Size
 from llmir.dtype import DType
 from llmir.graph import Value

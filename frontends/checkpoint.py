@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmir import strict_json
+from llmir.dataclass import dataclass
 from llmir.dtype import DTYPES
 from llmir.errors import ConfigError, UnreadableError
 from llmir.frozen import Figures

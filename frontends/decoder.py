@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dim import B, T
 from llmir.dtype import INT64, DType
 from llmir.graph import Program, Value

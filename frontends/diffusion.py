@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dim import B
 from llmir.dtype import FP32, INT64, DType
 from llmir.errors import InputError

@@ -6,9 +6,9 @@ It is given the hidden state of each token and the token after it, and gives the
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dim import B, T
 from llmir.dtype import INT64
 from llmir.graph import Program

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmir.dataclass import dataclass
 from llmir.graph import Value
 
 from .blocks import Blocks

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from llmir.dataclass import dataclass
 from llmir.graph import Value
 
 from .altup import Laurel

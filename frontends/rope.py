@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from llmir.dataclass import dataclass
 
 from .config import Config
 from .mixers import Rope

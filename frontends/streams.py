@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.dtype import FP32
 from llmir.graph import Value
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.graph import Program
 
 from .blocks import Blocks, Norm

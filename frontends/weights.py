@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.dtype import DType
 from llmir.equation import Equation

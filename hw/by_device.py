@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema

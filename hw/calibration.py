@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from textwrap import wrap
 
+from llmir.dataclass import dataclass
 from llmir.frozen import Record
 
 # The order in which engines are asked: the first that a device was measured with is its default, and what an

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from llmir.dataclass import dataclass
 from llmir.dtype import WIDER, unit_of
 from llmir.errors import HardwareError, ParseError
 from llmir.frozen import Record

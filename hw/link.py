@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from llmir.dataclass import dataclass
 
 # The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema

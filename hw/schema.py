@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.dtype import WIDER
 from llmir.errors import HardwareError
 from llmir.hw.calibration import Calibration, Fitted

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema

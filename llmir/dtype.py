@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Literal
 
+from .dataclass import dataclass
 from .dim import Size, ceildiv, product
 from .errors import ParseError, VerifyError
 from .frozen import FrozenDict

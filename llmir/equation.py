@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from .dataclass import dataclass
 from .dim import Size, product
 from .errors import VerifyError
 from .tensor import Placement, Tensor

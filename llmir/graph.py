@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from . import convert
+from .dataclass import dataclass
 from .dim import Binding
 from .errors import VerifyError
 from .frozen import FrozenDict, Immutable, Record
@@ -346,9 +347,9 @@ class Program(Record, Shown):
         total: Counter[str] = Counter()
         own = {*self.graphs.values()}
         for at in self.weights():
-            if at.node.op.parameter:
+            if count := Binding()(at.node.op.parameters):
                 kind = at.node.op.block if at.graph in own else f"encode.{at.node.op.block}"
-                total[kind] += Binding()(at.node.results[0].elements) * at.repeat
+                total[kind] += count * at.repeat
         return FrozenDict(total)
 
     @property
@@ -362,11 +363,11 @@ class Program(Record, Shown):
         idle = Fraction(0)
         for at in self.instances():
             if (share := at.node.op.active) < 1:
-                op, types = at.node.op, at.graph.operand_types(at.node)
-                rule = op.equation(types)
+                op = at.node.op
+                rule = op.equation(at.graph.operand_types(at.node))
                 biases = {i for i, term in enumerate(rule.operands) if rule.indexed & {*rule.axes([term])}}
-                held = sum(Binding()(types[slot].elements) for slot in {*op.matrices} | biases)
-                idle += at.repeat * held * (1 - share)
+                held = (at.graph[at.node.operands[slot].node].op for slot in {*op.matrices} | biases)
+                idle += at.repeat * sum(Binding()(weight.parameters) for weight in held) * (1 - share)
         return self.parameters - int(idle)
 
     def _cache_bytes(self, tokens: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
+
+from llmir.dataclass import dataclass
 
 _SHOWN = 4
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
+from .dataclass import dataclass
 from .dim import Min, Size, ceildiv
 from .errors import VerifyError
 

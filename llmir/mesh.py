@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 
 from . import convert
+from .dataclass import dataclass
 from .errors import VerifyError
 
 MOST_DEVICES = 1 << 20  # five times the largest machine of 2025; a group is a list of its devices

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from llmir.dataclass import dataclass
 
 Number = Any  # an int, a float, a float64 array, or what records
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from . import convert
+from .dataclass import dataclass
 from .errors import VerifyError
 from .op import Op
 from .tensor import Tensor

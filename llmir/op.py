@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, field
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .dataclass import dataclass
 from .dim import Size, product
 from .dtype import DType
 from .equation import Dimension, Equation, equation
@@ -134,8 +135,6 @@ class Op:
     role: ClassVar[str] = "activation"
     # it is there for how values are placed on ranks, and goes when they are laid out anew
     relays: ClassVar[bool] = False
-    # what it holds, if weights, are parameters of the model
-    parameter: ClassVar[bool] = True
     # ranks that it joins send each other something, and of the payload, in a ring of n ranks, what share
     exchanges: ClassVar[bool] = False
     share: ClassVar[str] = ""
@@ -184,6 +183,11 @@ class Op:
     def param(self) -> str:
         """The name of a weight in a checkpoint, with `{layer}` where its layer's number stands."""
         return ""
+
+    @property
+    def parameters(self) -> Size:
+        """How many parameters of the model it holds."""
+        return 0
 
     @property
     def loop(self) -> Loop | None:

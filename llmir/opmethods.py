@@ -340,6 +340,13 @@ class OpMethods:
         """
         return self._op("concat", (cache, rows), name, block)
 
+    def cut(self, x: Value, /, *, elements: int, name: str = "", block: str | None = None) -> Value:
+        """The first `elements` of the last axis, as a view: what lies behind them is left out.
+
+        `* v! -> * w`
+        """
+        return self._op("cut", (x,), name, block, elements=elements)
+
     def decay_gate(
         self, x: Value, a_log: Value, bias: Value, /, *, name: str = "", block: str | None = None
     ) -> Value:
@@ -1620,6 +1627,7 @@ class OpMethods:
         """
         return self._op("zeros", (x,), name, block, over=over)
 
+
 # which module defines an op, so that no other is imported
 MODULES = {
     "add": "llmir.ops.elementwise",
@@ -1646,6 +1654,7 @@ MODULES = {
     "compress_rows": "llmir.ops.compressed",
     "compressed_attention": "llmir.ops.compressed",
     "concat": "llmir.ops.concat",
+    "cut": "llmir.ops.gather",
     "decay_gate": "llmir.ops.delta",
     "decompress": "llmir.ops.wire",
     "dequantize": "llmir.ops.quant",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import lru_cache
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
 from .convert import choice, read, stated
+from .dataclass import dataclass
 from .errors import LlmirError, PassError
 from .graph import APART, PHASES, Program
 from .names import plain, suggest

@@ -6,9 +6,9 @@ import ast
 import os
 import re
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
+from .dataclass import dataclass
 from .errors import UnreadableError
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import count, islice
 from typing import Any
 
 from .build import Builder
+from .dataclass import dataclass
 from .errors import VerifyError
 from .graph import Graph, Node, Value
 from .ops import OPS

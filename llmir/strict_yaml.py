@@ -7,10 +7,11 @@ text nests deeper than the stack, and none grows beyond the memory by its aliase
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
+from .dataclass import dataclass
 from .errors import UnreadableError
 from .names import plain
 from .reading import Budget, decoded

@@ -20,7 +20,7 @@ def pipeline_of(engine: str | None = None) -> str:
     HardwareError for an unknown engine.
 
     >>> pipeline_of("hf-transformers"), pipeline_of("vllm@0.6")
-    ('concat-caches,fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce')
+    ('concat-caches,fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce,pad-vocab')
     """
     from . import hw
 

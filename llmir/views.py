@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from .dataclass import dataclass
 from .errors import InputError
 from .names import suggest
 from .plugins import Kind

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.graph import Program, Value
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule

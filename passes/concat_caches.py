@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.graph import Program, Value
 from llmir.pipeline import Pass
 from llmir.rewrite import Match, Rule

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import networkx as nx
 
+from llmir.dataclass import dataclass
 from llmir.graph import Graph, Program, Value
 from llmir.pipeline import Pass
 

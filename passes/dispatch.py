@@ -9,10 +9,11 @@ and scatter the sums (`gather`; `allgather_reducescatter` in vLLM's `all2all_bac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.ops.collective import TOKENS

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dtype import FP32
 from llmir.graph import Program, Value
 from llmir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul

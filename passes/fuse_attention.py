@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir import convert
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.errors import PassError
 from llmir.graph import Program, Value
 from llmir.pipeline import Pass

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import gcd
 
+from llmir.dataclass import dataclass
 from llmir.errors import PassError
 from llmir.graph import Node, Program
 from llmir.mesh import Mesh, Parallelism, mesh_of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar
 
 from llmir import convert
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dim import C, Max, Min, Size, T, put
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from llmir.bodies import inner_first
+from llmir.dataclass import dataclass
 from llmir.dtype import DType, dtype
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program

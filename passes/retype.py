@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.dtype import DType, dtype
 from llmir.graph import Graph, Node, Value
 from llmir.op import Op, infer

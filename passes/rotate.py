@@ -8,10 +8,11 @@ after the last the sum meets the final norm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.graph import Graph, Node, Program, Value
 from llmir.ops.elementwise import Add
 from llmir.ops.norm import RmsNorm

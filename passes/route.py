@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.errors import PassError, VerifyError
 from llmir.graph import Graph, Program, Value
 from llmir.pipeline import Pass, option

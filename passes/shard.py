@@ -8,11 +8,12 @@ replicated all_gather, replicated → split slice. Megatron's pattern is what fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.bodies import inner_first
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.equation import Dimension
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir import convert
 from llmir.build import Builder
+from llmir.dataclass import dataclass
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers

@@ -15,7 +15,7 @@ TARGET = Path(__file__).resolve().parent.parent / "llmir" / "opmethods.py"
 WIDTH = 110
 NEWLINE = "\n"
 
-FOOT = """\
+FOOT = """
 
 # which module defines an op, so that no other is imported
 MODULES = {{

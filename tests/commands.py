@@ -20,7 +20,7 @@ TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 96,
-    "vocab_size": 100,
+    "vocab_size": 128,
     "max_position_embeddings": 64,
     "torch_dtype": "bfloat16",
 }

@@ -114,7 +114,7 @@ def test_logits_of_all_positions_cost_more(run: Run) -> None:
     shapes = [
         analyzed(run, "--logits", which)["phases"]["prefill"]["ops"][-2]["shape"] for which in ("last", "all")
     ]
-    assert shapes == [[1, 100], [1, 32, 100]]
+    assert shapes == [[1, 128], [1, 32, 128]]
 
 
 def test_csv_holds_the_numbers_of_the_json(run: Run) -> None:

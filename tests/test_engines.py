@@ -54,7 +54,8 @@ def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None
         ("vllm@2", "vllm 0.21, nearest to 2"),
         ("trtllm@0.9", "trtllm 0.5–0.17"),
         ("trtllm@0.20", "trtllm 0.5–0.17, nearest to 0.20"),
-        ("trtllm@1.2.0rc6.post1", "trtllm 1.0–1.2"),
+        ("trtllm@1.0.0rc3", "trtllm 1.0"),
+        ("trtllm@1.2.0rc6.post1", "trtllm 1.1, nearest to 1.2.0rc6.post1"),
     ],
 )
 def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
-    *("errors", "names", "plugins", "views", "frozen", "frozen_graph", "convert"),
+    *("dataclass", "errors", "names", "plugins", "views", "frozen", "frozen_graph", "convert"),
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
     *("namespace", "routing", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),

@@ -198,7 +198,8 @@ def test_the_walk_sees_what_could_be_changed() -> None:
 
 
 def test_values_are_equal_by_content() -> None:
-    sides = [program(), program()]
+    one = program()
+    sides = [one, one.replace(name="other").replace(name=one.name)]
     assert sides[0] == sides[1]
     assert hash(sides[0]) == hash(sides[1])
     assert sides[0] is not sides[1]

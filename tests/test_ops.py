@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], float, int, float, in
     "embedding": ({}, ("bf16[100, 8]", "int64[B, T]"), 0, 0, 2 * TOKENS * 8 + 8 * TOKENS, 2 * TOKENS * 8),
     "stack": ({}, ("bf16[B, T, 8]",) * 2, 0, 0, 2 * TOKENS * 16, 2 * TOKENS * 16),
     "last_token": ({}, ("bf16[B, T, 8]",), 0, 0, 2 * 3 * 8, 2 * 3 * 8),
+    "cut": ({"elements": 5}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
     "add": ({}, ("fp32[B, T, 8]", "fp32[B, T, 8]"), 0, TOKENS * 8, 8 * TOKENS * 8, 4 * TOKENS * 8),
     "mul": ({}, ("bf16[B, 8]", "bf16[B, 8]"), 0, 24, 4 * 24, 2 * 24),
     "silu": ({}, ("bf16[B, T, 8]",), 0, 4 * TOKENS * 8, 2 * TOKENS * 8, 2 * TOKENS * 8),

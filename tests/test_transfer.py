@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import KERNELS, AttentionShape, Decode, Gemm, GemmShape, Prefill
-from llmir.backends.cost.relatives import relation, relatives
+from llmir.backends.cost.relatives import DIE, relation, relatives
 from llmir.backends.cost.transfer import carried, of_device, of_engine, together
 from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
 from llmir.backends.silicon.validate.pricing import priced_by
@@ -22,6 +23,18 @@ from llmir.hw import transfer
 
 H100, H20 = hw.load("h100-sxm"), hw.load("h20")
 LARGE = GemmShape(m=8192, n=8192, k=8192)
+
+
+def test_rates_of_one_die_and_of_two_lie_apart() -> None:
+    """So that any ratio between, as `DIE` is one, tells them apart: clocks differ by less than designs do."""
+    gpus = [d for d in map(hw.load, hw.names()) if d.isa and d.multiprocessors]
+    ratios = []
+    for one, other in combinations(gpus, 2):
+        if one.isa == other.isa and one.memory_kind[:3] == other.memory_kind[:3]:
+            slow, fast = sorted(d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (one, other))
+            ratios.append(fast / slow)
+    assert max(r for r in ratios if r <= DIE) < 1.14
+    assert min(r for r in ratios if r > DIE) > 1.22
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.convert import counts, shown
 from llmir.dim import Binding, Dim, Mixed, Number
 from llmir.errors import InputError
 from llmir.graph import APART, Program
-
-DRAFTS = 8  # new tokens that engines verify by what decodes, latents absorbed: few enough for their kernels
 
 
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Basis, Calibrated, Model
 from llmir.backends.cost.relatives import kernels_of
+from llmir.dataclass import dataclass
 from llmir.errors import InputError
 from llmir.frozen import Figures
 

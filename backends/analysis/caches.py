@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import ClassVar, NamedTuple
@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from llmir.convert import choice
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, C, Dim, Min, Size, ceildiv, grown
 from llmir.tensor import Tensor
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import CostModel, Model, model
 from llmir.backends.cost.basis import ROOFLINE
 from llmir.backends.cost.calibration import engines, first
 from llmir.backends.cost.models import unmeasured
+from llmir.dataclass import dataclass
 from llmir.graph import Program
 from llmir.hw import Device
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
 from llmir.convert import integer
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import figure

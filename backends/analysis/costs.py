@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number, Size
 from llmir.frozen import Figures, sealed
 from llmir.graph import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from llmir.backends.analysis.match import Key, key, matches
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.errors import InputError
 from llmir.frozen import Figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from llmir.backends.analysis.costs import OpCost
@@ -15,6 +15,7 @@ from llmir.backends.cost import Basis, Exchange, Limit, Price, Row, limits
 from llmir.backends.cost.calibrated import Fastest, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
+from llmir.dataclass import dataclass
 from llmir.dim import Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Figures

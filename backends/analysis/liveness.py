@@ -11,13 +11,13 @@ go inside; its body is walked once for all that are alike in that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from llmir.backends.analysis.caches import CachePolicy, State, policy
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number, Size, at_most, grown, maximum
 from llmir.graph import Graph, Instance, Node, Program, Value
 from llmir.op import Loop

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from llmir.backends.analysis.pool import UNLIMITED, Pool, tokens_in
+from llmir.backends.analysis.pool import UNLIMITED, Pool, keeps_all, tokens_in
+from llmir.dataclass import dataclass
 from llmir.frozen import Figures
 from llmir.graph import Program
 from llmir.hw import Device
@@ -19,8 +20,9 @@ class MemorySum(Figures, Result):
 
     Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
     nothing. `kv_tokens` lie in them in whole blocks, None if they take none, and `max_requests` requests of
-    `request_tokens` at once. Of `overhead_bytes` `graph_bytes` are for CUDA graphs. Without an engine
-    activations are those of all requests read in one step.
+    `request_tokens` at once, of which caches keep all tokens if `keeps_all`. Of `overhead_bytes`
+    `graph_bytes` are for CUDA graphs. Without an engine activations are those of all requests read in one
+    step.
     """
 
     model: str
@@ -40,6 +42,7 @@ class MemorySum(Figures, Result):
     kv_tokens: int | None
     max_requests: int
     request_tokens: int
+    keeps_all: bool
     fullest: str
     block: int
     max_num_seqs: int | None
@@ -71,7 +74,8 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,
         request_tokens=pool.longest,
-        fullest=room.fullest,
+        keeps_all=keeps_all(pool.program, pool.longest),
+        fullest=str(room.fullest),
         block=rule.block,
         max_num_seqs=pool.sequences,
         max_batched_tokens=pool.tokens,
@@ -111,6 +115,7 @@ def of_steps(
         kv_tokens=None if tokens[tightest] >= UNLIMITED else tokens[tightest],
         max_requests=max_requests,
         request_tokens=length,
+        keeps_all=keeps_all(program, length),
         fullest="all requests in one step",
         block=1,
         max_num_seqs=None,

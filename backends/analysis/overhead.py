@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmir.backends.analysis.costs import BUBBLE, OVERHEAD, OpCost
 from llmir.backends.analysis.plan import late
 from llmir.backends.analysis.report import Report
+from llmir.dataclass import dataclass
 from llmir.errors import InputError
 
 

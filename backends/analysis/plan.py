@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
 from typing import Any, cast
@@ -15,8 +15,10 @@ from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
+from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
@@ -29,7 +31,6 @@ BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
-_DRAFTED = 8  # new tokens a sequence at most in a step of decoding: one, and drafts that it verifies
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row."""
-        return tuple(map(self.model.price, self.rows))
+        return self.model.prices(self.rows)
 
     @cached_property
     def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
@@ -71,10 +72,14 @@ class Plan:
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        merged: dict[Dim | None, dict[Price, list[int]]] = {}
+        runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
+            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
+        merged: dict[Dim | None, dict[Price, list[int]]] = {}
+        for price in {id(price): price for price in self.prices}.values():
             alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            alike.setdefault(price, [0] * len(self.program.entries))[row.stage] += row.repeat
+            before = alike.get(price, [0] * len(self.program.entries))
+            alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
         return merged
 
     @property
@@ -107,7 +112,7 @@ class Plan:
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
             return reduce(and_, (self._decodes(part) for part in at.parts))
-        return at(_NEW) <= _DRAFTED
+        return at(_NEW) <= DRAFTS
 
     def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
         """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""
@@ -207,7 +212,12 @@ def placed(program: Program, model: Model) -> Model:
     idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
     if idle:
         raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else replace(cast("Any", model), device=device)
+    return model if device is model.device else _on(model, device)
+
+
+@lru_cache(maxsize=256)
+def _on(model: Model, device: Device) -> Model:
+    return cast("Model", replace(cast("Any", model), device=device))
 
 
 @lru_cache(maxsize=256)

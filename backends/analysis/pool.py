@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import memories, reserved
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Size, falls
 from llmir.errors import InputError
 from llmir.frozen import Record
@@ -25,6 +25,21 @@ CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are 
 UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
 
 
+class Moment(NamedTuple):
+    """When a step holds most: `what` runs, of `n` tokens, sequences or images."""
+
+    what: str
+    n: int
+    of: str
+
+    def __str__(self) -> str:
+        """`forward pass of 8,192 tokens`."""
+        return f"{self.what} of {self.n:,} {self.of}"
+
+
+FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
+
+
 class Room(NamedTuple):
     """The memory of one rank of a stage, in bytes: of `usable` ones `held` are taken, the rest is for caches.
 
@@ -36,7 +51,7 @@ class Room(NamedTuple):
     weights: float
     activations: float
     overhead: float
-    fullest: str
+    fullest: Moment
 
     @property
     def caches(self) -> float:
@@ -194,6 +209,13 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
     return tuple(min(UNLIMITED, n * parallel) for n in found)
 
 
+def keeps_all(program: Program, length: int) -> bool:
+    """Whether each token of a request of so many takes as much: no window is over, and no state is kept."""
+    one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
+    sizes = reserved(program.phase("decode"), policy("exact"))
+    return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
+
+
 def fullest(size: Size, sequences: int, last: int) -> float:
     """The most bytes that caches take up to a last context; those of chunks are full before one is over."""
     contexts = np.arange(max(0, last - CHUNK), last + 1) if falls(size) else last
@@ -227,7 +249,7 @@ def _rooms(pool: Pool, sequences: int) -> tuple[Room, ...]:
     return tuple(found)
 
 
-def _steps(pool: Pool, stage: int, sequences: int) -> dict[str, float]:
+def _steps(pool: Pool, stage: int, sequences: int) -> dict[Moment, float]:
     """What a rank of a stage holds beside weights and caches in the fullest moments of a step, in bytes.
 
     A stage that is not the first has buffers of its own for what it receives: hidden states and residual.
@@ -238,18 +260,18 @@ def _steps(pool: Pool, stage: int, sequences: int) -> dict[str, float]:
     hidden = tokens * head.hidden * head.hidden_bytes
     kept = rule.kept_bytes + 2 * hidden * (stage > 0)
     forward = float(memories(program)[stage].transient(at)) + rule.states * hidden
-    found = {f"forward pass of {tokens:,} tokens": forward + kept}
+    found = {Moment(FORWARD, tokens, "tokens"): forward + kept}
     if stage == len(program.entries) - 1:
         copies = sequences * (head.logit_bytes + FP32 * rule.sampler)
         rows = min(sequences, pool.device.multiprocessors or 0) * FP32 * rule.vocabularies
         sampled = 2 * sequences * head.hidden * head.hidden_bytes  # chosen of all, and given to the head
         work = rule.experts * _workspace(program, stage, at)
         made = (copies + rows) * head.vocabulary + hidden + sampled + work
-        found[f"sampler of {sequences:,} sequences"] = made + kept
+        found[Moment(SAMPLER, sequences, "sequences")] = made + kept
     if pool.images and not stage:
         encoder = memories(program.phases["encode"])[0]
         at = Binding(B=pool.images, T=1, C=0)
-        found[f"encoder of {pool.images:,} images"] = float(encoder.transient(at)) + kept
+        found[Moment(ENCODER, pool.images, "images")] = float(encoder.transient(at)) + kept
     return found
 
 

@@ -7,10 +7,10 @@ et al. 2021, "Efficient large-scale language model training on GPU clusters", se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number, maximum
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from llmir.backends.analysis.liveness import Held, Memory, Moment, memories
 from llmir.backends.analysis.plan import Plan, placed
 from llmir.backends.cost import Basis, Model, Price, Row, rows
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Max, Mixed, Number, OfDecode, OfPrefill, Size
 from llmir.graph import Program
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.graph import Instance, Program
 
@@ -56,7 +57,7 @@ def _name(program: Program, at: Instance) -> tuple[str, str]:
 def _one(block: str, name: str, held: list[Instance], *, inside: bool) -> WeightSum:
     """The weights of one kind, in one layer or outside of layers."""
     types = [at.node.results[0] for at in held]
-    parameters = sum(Binding()(at.node.results[0].elements) for at in held if at.node.op.parameter)
+    parameters = sum(Binding()(at.node.op.parameters) for at in held)
     size = sum(Binding()(t.bytes) for t in types)
     return WeightSum(
         block=block,

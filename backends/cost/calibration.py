@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from statistics import geometric_mean
 
 from llmir import hw
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.hw import Device, Fitted
 from llmir.hw.calibration import DATED

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from llmir.convert import number
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
 from llmir.frozen import Figures

@@ -6,8 +6,9 @@ What crosses nodes takes no less than what as many ranks of one node send.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from llmir.dataclass import dataclass
 from llmir.hw import Device
 from llmir.ragged import to_ports
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Number, Size
 from llmir.frozen import figure
 

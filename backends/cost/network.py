@@ -8,11 +8,11 @@ makes it a lower bound, as does a latency that nobody has published, which is 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number, Size, ceildiv, minimum
 from llmir.errors import HardwareError
 from llmir.hw import Device, Link

@@ -17,13 +17,13 @@ What it gives for a row may read any of its sizes: `row.flops`, `row.read`, `row
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from llmir.convert import shown
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
 from llmir.errors import InputError, LlmirError
 from llmir.hw import Device
@@ -96,6 +96,10 @@ class Own(Model):
     device: Device
     model: CostModel
     name: str
+
+    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+        """The price of each row, of which a user's model may ask where it stands."""
+        return tuple(map(self.price, rows))
 
     def price(self, row: Row) -> Price:
         """What the user's model says; InputError for what is no price."""

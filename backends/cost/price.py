@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -113,3 +114,9 @@ class Model(ABC):
     @abstractmethod
     def price(self, row: Row) -> Price:
         """What the model makes of an op."""
+
+    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+        """The price of each row: of an op that several stages run, one."""
+        first = {row.op: row for row in reversed(rows)}
+        known = {op: self.price(row) for op, row in first.items()}
+        return tuple(known[row.op] for row in rows)

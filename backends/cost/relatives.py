@@ -15,7 +15,9 @@ from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SA
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 FEWEST = 16
 
-# A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled.
+# A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled. Clocks of
+# one die's products differ by up to 13% (H100's PCIe card and module); the nearest two dies of one
+# instruction set by 22% (L4 and L40S).
 DIE = 1.15
 
 

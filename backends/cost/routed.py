@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmir.dataclass import dataclass
 from llmir.dim import Size
 from llmir.dtype import DType
 from llmir.graph import Graph, Node

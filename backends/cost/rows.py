@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.dim import Size
 from llmir.frozen import figure
 from llmir.graph import Graph, Node, Program
@@ -39,6 +39,11 @@ class Row:
     writes: tuple[tuple[str, Size], ...]
     experts: Experts | None = None
     turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
+
+    @property
+    def op(self) -> int:
+        """A number that rows of one op in one graph share, wherever that runs."""
+        return id(self.writes)
 
     @property
     def kind(self) -> str:

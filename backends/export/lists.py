@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.export import table
@@ -29,9 +30,10 @@ def passes(default: str, engines: Mapping[str, str]) -> Rows:
     runs: dict[str, list[str]] = {}
     for engine, pipeline in (*engines.items(), ("a program without an engine", default)):
         runs.setdefault(pipeline, []).append(engine)
-    usual = [
-        line for pipeline, of in runs.items() for line in (f"default of {', '.join(of)}:", f"  {pipeline}")
-    ]
+    usual: list[str] = []
+    for pipeline, of in runs.items():
+        steps = wrap(pipeline.replace(",", ", "), 76, break_on_hyphens=False)
+        usual += [f"default of {', '.join(of)}:", *(f"  {line}" for line in steps)]
     data = {"default": default, "engines": dict(engines), "passes": found}
     return Rows(rows, table.stack(shown, "", *usual), data)
 

@@ -75,9 +75,7 @@ def _unlike(of: MemorySum) -> str:
     """Why there are not as many requests as tokens of cache divided by their length."""
     if not of.engine:
         return ", all read in one step"
-    each = -(-of.request_tokens // of.block) * of.block
-    alike = of.kv_tokens is None or abs(of.max_requests - of.kv_tokens // each) <= 1 + of.max_requests // 50
-    return "" if alike else ", by what windows and states keep"
+    return "" if of.keeps_all else ", by what windows and states keep"
 
 
 def _blocks(of: MemorySum) -> str:

@@ -6,7 +6,6 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.export.files import write
+from llmir.dataclass import dataclass
 from llmir.errors import InputError, OutputError
 from llmir.names import plain
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.export import jsonio, table
+from llmir.dataclass import dataclass
 from llmir.frozen import Figures
 from llmir.views import Shown, exporter
 

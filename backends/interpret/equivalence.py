@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from llmir.backends.interpret.program import asked, interpret
 from llmir.backends.interpret.ranks import Spread
 from llmir.backends.interpret.small import small
 from llmir.convert import integer, number
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.graph import Node, Program
 from llmir.op import Array

@@ -7,13 +7,15 @@ and the program of a config = the transformers model with the same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from llmir.backends.interpret.ranks import Ranks, Spread
 from llmir.convert import array
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, T, grown
 from llmir.errors import InputError
 from llmir.frozen import read_only
@@ -138,14 +140,15 @@ class _Run:
 
     def held(self, op: Op, path: str, type: Tensor) -> Spread:
         """A weight, by its name in a checkpoint or its path, or a cache."""
-        return self.cache(path, type) if op.role == "cache" else self.weight(op.param or path, type)
+        return self.cache(path, type) if op.role == "cache" else self.weight(op, op.param or path)
 
-    def weight(self, name: str, type: Tensor) -> Spread:
+    def weight(self, op: Any, name: str) -> Spread:
         """What the caller gives for a weight; `InputError` if it has another shape."""
-        found, shape = array(f"weight {name}", self.weights(name, type)), tuple(map(self.at, type.shape))
+        own: Tensor = op.own
+        found, shape = array(f"weight {name}", self.weights(name, own)), tuple(map(self.at, own.shape))
         if found.shape != shape:
             raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
-        return self.ranks.spread(rounded(found, type.dtype), type)
+        return self.ranks.spread(op.filled(rounded(found, own.dtype)), op.type)
 
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""

@@ -6,11 +6,11 @@ A spread value is a list with one array a rank. Pieces are as long as `ceildiv` 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from llmir.dataclass import dataclass
 from llmir.mesh import Mesh
 from llmir.op import Array, Meeting, Op
 from llmir.ops.collective import flat

@@ -43,8 +43,10 @@ def _lengths(program: Program, axes: Collection[str] = ()) -> Iterator[int]:
     for graph in program.graphs.values():
         for node in graph.nodes:
             if node.op.source:
-                named = zip(node.op.axes or node.results[0].shape, node.results[0].shape, strict=True)
-                yield from (n for axis, n in named if isinstance(n, int) and (axis in axes or not axes))
+                op: Any = node.op
+                for type in (op.type, op.own):
+                    named = zip(op.axes or type.shape, type.shape, strict=True)
+                    yield from (n for axis, n in named if isinstance(n, int) and (axis in axes or not axes))
 
 
 def _ways(program: Program) -> Iterator[int]:
@@ -76,6 +78,7 @@ def _graph(graph: Graph, short: dict[int, int]) -> Graph:
 def _op(op: Op, short: dict[int, int]) -> Op:
     """Sources with their types, and ops that say of how many experts tokens choose."""
     changes: dict[str, Any] = {}
+    weight: Any = op
     for field in fields(op):
         value = getattr(op, field.name)
         if isinstance(value, Tensor):
@@ -90,6 +93,9 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = 1
         elif field.name in ("experts", "elements"):
             changes[field.name] = short.get(value, value)
+        elif field.name == "spare" and value:
+            pairs = zip(weight.type.shape, weight.own.shape, strict=True)
+            changes["spare"] = sum(short.get(n, n) - short.get(m, m) for n, m in pairs if n != m)
     return replace(op, **changes) if changes else op
 
 

@@ -8,7 +8,7 @@ step is priced. A request finds what a loop with one user fewer has on average (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.serving.flow import Flow, flow
 from llmir.backends.serving.loop import fitting, in_flight, run_at_once
+from llmir.dataclass import dataclass
 from llmir.frozen import Record
 from llmir.hw.sections.scheduler import Scheduler
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from llmir.backends.analysis.workload import REQUESTS, Workload
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.convert import integer, shown
+from llmir.dataclass import dataclass
 from llmir.errors import InputError
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llmir import strict_csv
+from llmir.dataclass import dataclass
 from llmir.errors import InputError, UnreadableError
 from llmir.frozen import Figures
 from llmir.names import plain, suggest

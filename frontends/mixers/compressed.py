@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from llmir.dataclass import dataclass
 from llmir.dim import B, C, Min
 from llmir.dtype import FP32
 from llmir.graph import Value

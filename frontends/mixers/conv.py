@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from llmir.dataclass import dataclass
 from llmir.graph import Value
 
 from ..blocks import Blocks

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from llmir.dataclass import dataclass
 from llmir.dim import B, C
 from llmir.dtype import FP32
 from llmir.graph import Value

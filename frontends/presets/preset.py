@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from llmir.dataclass import dataclass
 from llmir.frozen import Record
 from llmir.names import normalize
 

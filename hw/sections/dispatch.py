@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.hw.schema import show
 from llmir.hw.versions import section

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import schema, versions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmir.dataclass import dataclass
 from llmir.hw import schema, versions
 from llmir.hw.releases import records
 from llmir.hw.schema import Key

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..frozen import Record
 from ..namespace import Number, namespace

@@ -6,10 +6,11 @@ Axes: `b` sequences, `t` new tokens, `n` streams, `m` those that come out, `h` h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..equation import Equation, equation
 from ..op import Array, Gemm, Op, Place, operand_gemm, spelled

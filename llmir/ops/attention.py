@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named

@@ -7,10 +7,11 @@ query heads for each of them, `y` head size of the index, `d` and `e` those of k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size, ceildiv
 from ..dtype import FP32, DType
 from ..equation import Equation, equation

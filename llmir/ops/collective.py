@@ -8,11 +8,12 @@ Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, whic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size, ceildiv
 from ..dtype import INT8, DType, dtype
 from ..equation import Equation, equation

@@ -10,13 +10,13 @@ head size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, C, Size, T, ceildiv
 from ..equation import Equation, equation
 from ..errors import VerifyError

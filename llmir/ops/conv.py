@@ -6,13 +6,13 @@ Axes: `b` sequences, `t` new tokens, `v` tokens before them, `w` taps; what is l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import DType
 from ..equation import Equation

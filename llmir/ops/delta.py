@@ -7,12 +7,13 @@ Axes: `b` sequences, `t` new tokens, `g` key heads, `r` value heads for each of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size
 from ..dtype import FP32, DType
 from ..equation import Equation, equation

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import erf
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import DType
 from ..dtype import dtype as named

@@ -7,10 +7,11 @@ and between nodes once to each such node; a rank sends back one sum for each tok
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import product
 from ..errors import VerifyError
 from ..op import Array, Meeting, Op

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Min, Size
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
+from ..errors import VerifyError
 from ..op import Array, Op, Place
 from ..tensor import Tensor
 
@@ -173,3 +176,34 @@ class LastTokens(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         return (operands[0][:, -self.count :],)
+
+
+@dataclass(frozen=True)
+class Cut(Op):
+    """The first `elements` of the last axis, as a view: what lies behind them is left out."""
+
+    opcode = "cut"
+    kind = "gather"
+    rule = "* v! -> * w"
+    aliases = MappingProxyType({0: 0})
+
+    elements: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as are left."""
+        whole = operands[0].shape[-1]
+        if isinstance(whole, int) and not 0 < self.elements <= whole:
+            raise VerifyError(f"cut: {self.elements} of {whole} elements cannot be kept")
+        return {"w": self.elements}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][..., : self.elements],)

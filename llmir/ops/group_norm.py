@@ -6,11 +6,11 @@ Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head siz
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size, product
 from ..dtype import FP32, DType
 from ..op import Array, Op, Place

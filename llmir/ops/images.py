@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..equation import Equation, equation
 from ..op import Array, Gemm, Op, Place, operand_gemm

@@ -7,11 +7,11 @@ heads of the attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import FP32, DType
 from ..errors import VerifyError

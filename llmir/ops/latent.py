@@ -11,11 +11,12 @@ without position (absorbed: the latent), `p` the rotary part, `e` head size of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size, ceildiv
 from ..equation import Equation, equation
 from ..masks import Mask, Selected, mask

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import FP32, TF32, DType
 from ..dtype import dtype as named

@@ -6,13 +6,14 @@ Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size, ceildiv, distinct, product
 from ..dtype import DType
 from ..dtype import dtype as named

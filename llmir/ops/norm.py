@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size, product
 from ..equation import Equation, equation
 from ..errors import VerifyError

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
+from ..dataclass import dataclass
 from ..mesh import Mesh
 from ..op import Array, Meeting, Work
 from ..tensor import Placement, Tensor

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..dtype import DType
 from ..equation import Equation, equation
 from ..errors import VerifyError

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size, product
 from ..dtype import DType
 from ..errors import VerifyError

@@ -7,13 +7,14 @@ Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head siz
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Max, Min, Size, ceildiv
 from ..dtype import DType
 from ..errors import VerifyError

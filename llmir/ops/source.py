@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..dim import Size
+import numpy as np
+
+from ..dataclass import dataclass
+from ..dim import Binding, Size
 from ..dtype import DType
 from ..equation import Equation, equation
 from ..names import numbered
-from ..op import Op
+from ..op import Array, Op
 from ..tensor import Tensor
+
+SPARED = ("vocab", "expert")  # axes along which a rank may hold more than the model has
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,11 @@ class Source(Op):
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
         """Its type."""
         return {"type": results[0]}
+
+    @property
+    def own(self) -> Tensor:
+        """The type in the model."""
+        return self.type
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """Names its own dimensions, since a source has nothing to derive them from."""
@@ -68,6 +78,8 @@ class Weight(Source):
     blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
     (`llmir.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after another,
     so that some may still lie in a cache; 0 is as in a model, of whose step all other weights come between.
+    Of its axis `vocab` or `expert` the last `spare` places are no parameters: engines pad vocabularies, and
+    hold experts twice. There lies once more what lies in the first places.
     """
 
     opcode = "weight"
@@ -76,11 +88,38 @@ class Weight(Source):
 
     param: str = ""
     turns: int = 0
+    spare: int = 0
 
     def numbered(self, layer: int) -> Op:
         """Under the name of that layer's tensor."""
         name = numbered(self.param, layer)
         return self if name == self.param else replace(self, param=name)
+
+    def widened(self, axis: str, by: int) -> Weight:
+        """With so many spare places more along that axis; itself if it has no such axis."""
+        if axis not in self.axes:
+            return self
+        dim = self.axes.index(axis)
+        return replace(self, type=self.type.resized(dim, self.type.shape[dim] + by), spare=self.spare + by)
+
+    @property
+    def own(self) -> Tensor:
+        """Its type in the model, without what is spare."""
+        if not self.spare:
+            return self.type
+        dim = next(i for i, axis in enumerate(self.axes) if axis in SPARED)
+        return self.type.resized(dim, self.type.shape[dim] - self.spare)
+
+    @property
+    def parameters(self) -> Size:
+        """Its elements in the model."""
+        return self.own.elements
+
+    def filled(self, values: Array) -> Array:
+        """Its numbers, given those in the model."""
+        for dim, size in enumerate(self.type.shape if self.spare else ()):
+            values = np.take(values, range(Binding()(size)), dim, mode="wrap")
+        return values
 
 
 @dataclass(frozen=True)
@@ -88,7 +127,11 @@ class Buffer(Weight):
     """Numbers that lie in a checkpoint beside its parameters: bytes as a weight's, but no parameters."""
 
     opcode = "buffer"
-    parameter = False
+
+    @property
+    def parameters(self) -> Size:
+        """None."""
+        return 0
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ Axes: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Binding, Size
 from ..op import Array, Op, Place
 from ..tensor import Tensor

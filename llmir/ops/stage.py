@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..mesh import Mesh
 from ..op import Array, Op, Place, Work

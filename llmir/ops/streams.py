@@ -9,10 +9,10 @@ Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after it, `h` hidd
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import FP32, DType
 from ..errors import VerifyError

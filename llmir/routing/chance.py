@@ -5,11 +5,11 @@ nothing. Routers that were trained to be balanced come to that, and no closer to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..namespace import Number
 from .law import Law, fullest, whole
 from .maximum import excess

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..namespace import Number
 from .law import Law, fullest, whole

@@ -7,11 +7,11 @@ the busiest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..namespace import Number
 from .law import Array, Law, fullest, parameter, whole
 

@@ -9,12 +9,12 @@ first of E exponential clocks of these rates to ring. Expert e is then among the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
+from ..dataclass import dataclass
 from ..frozen import read_only
 from ..namespace import Number
 from .law import Array, Law, fullest, parameter, whole

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.errors import HardwareError
 from llmir.hw import Device

@@ -7,12 +7,13 @@ makes its shape of an op.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Number, maximum, product
 from llmir.dtype import DType
 from llmir.hw import Device

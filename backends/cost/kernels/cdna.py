@@ -7,9 +7,9 @@ overlap worse than where copies run by themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.namespace import Namespace
 

@@ -10,8 +10,7 @@ ends with the tile of keys that its last query sees (aten/src/ATen/native/cpu/Fl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

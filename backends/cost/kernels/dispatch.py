@@ -9,10 +9,10 @@ take for all copies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Busiest, Dim, Number, Reached, ceildiv
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

@@ -9,9 +9,9 @@ times (Rényi 1953).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

@@ -8,12 +8,13 @@ a second kernel combines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

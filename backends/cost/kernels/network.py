@@ -7,12 +7,12 @@ which is the latency of the network's datasheet, and half of the port's rate for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from llmir.backends.cost.network import ALGORITHMS, SEND, network_of
 from llmir.backends.cost.nodes import split
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

@@ -9,12 +9,13 @@ as is fastest, and the last is no higher than its rows: kernels are built in mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import ClassVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace

@@ -7,16 +7,16 @@ multiprocessors are idle. A step of decoding reads each state and writes it back
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmir.backends.cost.rows import Row
+from llmir.dataclass import dataclass
 from llmir.dim import Number, ceildiv, product
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 from llmir.tensor import Tensor
 
-from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .base import DRAFTS, Kernel, Shape, families, longer, missed, multiprocessors, parameter
 from .call import Call, prices
 from .stream import Stream, StreamShape
 
@@ -24,7 +24,6 @@ CONVS = ("causal_conv", "causal_conv_silu")
 KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
 PART = 0.2  # of a full chunk's time, what one of a token takes: of delta nets' on H100 and B200 0.1 to 0.3
 STATE_FLOPS = 7  # vector FLOPs an element of a state and token, as the IR counts those of delta rules
-FEW = 8  # new tokens that a step's kernels take, as they verify drafts
 TAIL = 0.5  # of a last wave's empty places, those that are lost
 
 
@@ -96,7 +95,7 @@ class Step(Stream):
     @staticmethod
     def takes(shape: UpdateShape) -> Any:
         """One new token of each sequence, or a few, one after another."""
-        return shape.new <= FEW
+        return shape.new <= DRAFTS
 
 
 @families(*(f"{kind}_update" for kind in KINDS))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from llmir.dataclass import dataclass
 
 from .outline import Link, Outline, Section
 

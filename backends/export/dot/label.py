@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from llmir.dataclass import dataclass
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"

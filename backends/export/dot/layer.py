@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import units
+from llmir.dataclass import dataclass
 
 from .box import draw_box, draw_inlet, inner_width
 from .label import MUTED, fit, font, label, left, table

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from llmir.dataclass import dataclass
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
 from llmir.op import Loop

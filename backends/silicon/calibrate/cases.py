@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines, named
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import Kernels, Points
+from llmir.dataclass import dataclass
 from llmir.errors import HardwareError, InputError
 from llmir.hw import Device, Fitted
 from llmir.names import plain, spans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from llmir.backends.cost.nodes import boxed
 from llmir.backends.cost.stand_in import stand_in, within
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables import Points
+from llmir.dataclass import dataclass
 from llmir.hw import Device
 from llmir.namespace import ARRAYS
 

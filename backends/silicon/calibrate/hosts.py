@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ from llmir import hw
 from llmir.backends.cost.kernels import Host, stacked
 from llmir.backends.silicon.folds import Errors, errors
 from llmir.backends.silicon.rows import Array
+from llmir.dataclass import dataclass
 from llmir.hw.calibration import digits
 from llmir.hw.versions import FOLDER
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+from llmir.dataclass import dataclass
 from llmir.dtype import spelled
 
 # Of a row's `framework` the part before the dash is the engine's name.

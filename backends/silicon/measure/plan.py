@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product as each
 
 import numpy as np
 
+from llmir.dataclass import dataclass
 from llmir.dtype import spelled
 
 from .machine import PEAKS, Point, attention, product, stream

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from llmir.backends.cost import Calibrated
 from llmir.backends.cost.kernels import CpuHost, Host
 from llmir.backends.silicon.calibrate import step_shape
 from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.graph import Program
 from llmir.hw import Device

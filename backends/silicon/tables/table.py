@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from llmir.backends.cost import Model, Price
 from llmir.backends.silicon.machines import engine
 from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
 from llmir.backends.silicon.sources import facts
+from llmir.dataclass import dataclass
 from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError, UnreadableError
 from llmir.frozen import FrozenDict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from llmir.backends.silicon.bounds import MODEL
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import header
 from llmir.backends.silicon.tables.chat import UNITS, timed
+from llmir.dataclass import dataclass
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device

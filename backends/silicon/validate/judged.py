@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from llmir.backends.silicon.folds import errors
+from llmir.dataclass import dataclass
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.hw.transfer import ENGINE, RELATIONS

@@ -16,6 +16,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model
 from llmir.backends.silicon.folds import errors
 from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.tables.engine_memory import Memory, PeakMemory, Starts
 from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -30,6 +31,9 @@ LENGTH = 2048  # of a request, where nothing depends on it
 QUANT = {"": ("", ""), "fp8dyn": ("fp8", "fp8"), "w8a8": ("int8", "int8"), "w4a16": ("int4", "")}
 WIDE = {"bf16": "", "fp16": "", "fp32": "fp32"}
 TERMS = ("weights", "activations", "overhead", "kv")  # of a rank, in bytes; then the tokens of all
+
+
+Compare = Callable[[Table, int, Device, Callable[[Layout], Program]], dict[str, tuple[float, float]]]
 
 
 class Amount(NamedTuple):
@@ -115,15 +119,17 @@ def peak(
     return {str(t["metric"][i]): (float(gb if math.isnan(gib) else gib), float(job.peak_bytes(batch)))}
 
 
-def compared(
+def terms(
     t: Table, i: int, device: Device, build: Callable[[Layout], Program]
 ) -> dict[str, tuple[float, float]]:
-    """What was measured and what is predicted in row `i`, by term."""
-    if "gpu_total_gib" not in t.columns:
-        return peak(t, i, device, build)
+    """What the log of row `i` says, term by term, and what is predicted."""
     found = start(t, i, device, build)
     predicted = found.predicted()
     return {term: (was, predicted[term]) for term, was in found.said.items() if not math.isnan(was)}
+
+
+# What was measured and what is predicted in a row of a table of that format, by term.
+COMPARED: dict[type[Memory], Compare] = {Starts: terms, PeakMemory: peak}
 
 
 class Total(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.backends.silicon.tables.chat import Chat as Chats
 from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
+from llmir.dataclass import dataclass
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
 
 from .chat import Chat, chat
 from .judged import LATENCY, Judged, Validation
-from .memory import Amount, compared
+from .memory import COMPARED, Amount
 from .pricing import IDEAL, Pricing, Trust, of_step, trust
 from .requests import Layout, Request, request
 from .series import series
@@ -191,7 +192,7 @@ def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
-            terms = compared(t, i, device, build)
+            terms = COMPARED[type(format)](t, i, device, build)
         except LlmirError as error:
             yield file.judged(i, format.name, "", reason=_reason(error))
             continue

@@ -1,0 +1,72 @@
+"""pad-vocab: tables of as many rows as engines hold, whose logits are cut to the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.errors import PassError
+from llmir.graph import Graph, Node, Program, Value
+from llmir.pipeline import Pass, option
+
+_AXIS = "vocab"
+
+
+@dataclass(frozen=True)
+class PadVocab(Pass):
+    """Embedding, head and its bias have a multiple of `to` rows; logits are cut where ranks have all.
+
+    vLLM and SGLang pad to 64, whatever tp is (DEFAULT_VOCAB_PADDING_SIZE of vocab_parallel_embedding.py;
+    their `LogitsProcessor` cuts what was gathered), TensorRT-LLM to tp, as `shard` does.
+    """
+
+    name: ClassVar[str] = "pad-vocab"
+
+    to: int = option(64, least=1, most=1 << 20)
+
+    def __call__(self, program: Program) -> Program:
+        """Widen the tables of each graph."""
+        odd = sorted(
+            {n for graph in program.graphs.values() for n in map(_rows, graph.sources) if n % self.to}
+        )
+        if not odd and self != PadVocab():
+            raise PassError(f"pad-vocab: to={self.to} pads no vocabulary of {program.name}")
+        if not odd:
+            return program
+        graphs = {name: self._graph(graph) for name, graph in program.graphs.items()}
+        notes = [f"vocabulary of {n:,} padded to {n + -n % self.to:,}, a multiple of {self.to}" for n in odd]
+        return program.replace(graphs=graphs, notes=tuple(dict.fromkeys((*program.notes, *notes))))
+
+    def _graph(self, graph: Graph) -> Graph:
+        if not any(_rows(node) % self.to for node in graph.sources):
+            return graph
+        b = Builder(graph.name)
+        new: dict[Value, Value] = {}
+        for node in graph.nodes:
+            if node.op.source:
+                op: Any = node.op
+                op = op.widened(_AXIS, -_rows(node) % self.to) if _rows(node) else op
+                made = b.insert(Node(node.name, op, (), (op.type,)))
+            else:
+                made = b.apply(node.op, *(new[v] for v in node.operands), name=node.name)
+                made = tuple(_cut(b, v, old, graph) for v, old in zip(made, node.values, strict=True))
+            new.update(zip(node.values, made, strict=True))
+        b.output(*(new[v] for v in graph.outputs))
+        return b.graph()
+
+
+def _rows(source: Node) -> int:
+    """The vocabulary of a table; 0 of what is none."""
+    axes, shape = source.op.axes, source.results[0].shape
+    size = shape[axes.index(_AXIS)] if source.op.role == "weight" and _AXIS in axes else 0
+    return size if isinstance(size, int) else 0
+
+
+def _cut(b: Builder, value: Value, old: Value, graph: Graph) -> Value:
+    """A value as wide as it was, if no rank has only a part of it; the next op that has it whole is cut."""
+    due, now = graph.type(old), b.type(value)
+    if due.shape == now.shape or now.placements[-1]:
+        return value
+    how: dict[str, Any] = {"elements": due.shape[-1], "block": graph[old.node].op.block}
+    return b.cut(value, name=f"cut_{old.node}", **how)
