@@ -31,7 +31,7 @@ from .call import Call, bits, prices
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
-SPLITS = (1, 2, 3, 4, 8)
+SPLITS = (1, 2, 3, 4, 6, 8, 12)
 K_STEP = 64  # elements of k in one step of a tile: CUTLASS's default tiles for 16 bits
 # Three of our own, set once with the rows of A100, H100, B200 and L40S in view, and the same for all.
 TILE_S = 0.2e-6  # to fill and drain a tile's pipeline: one trip to memory, some hundred cycles

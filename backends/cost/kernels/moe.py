@@ -103,6 +103,7 @@ class Moe(Kernel):
     walk: float = parameter(0.3, 0.01, 10, "", "time of a block to read its weights, to its fair share")
     between: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
     foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
+    strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
     launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
     fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
     alone: float = parameter(0.3, 0.01, 3, "", "time of a block to multiply its tile, to its fair share")
@@ -111,15 +112,14 @@ class Moe(Kernel):
     def seconds(self, device: Device, shape: GroupedShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one grouped product."""
         height = self.least(shape, xp)
-        rows = xp.maximum(self.tiled(shape, xp), height) * shape.experts
+        rows = xp.maximum(self.tiled(shape, xp), height) * shape.experts + self.strays * shape.away
         wide = xp.ceil(shape.n / COLUMNS) * COLUMNS
         rate = device.matrix_peak(shape.dtype)[0] * self.matrix
         deep = 2 * (shape.k + self.fill)  # FLOPs of an element of the result
         tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
         multiply = rows * wide * deep / rate + tile
         bandwidth = device.memory_Bps * self.bandwidth
-        zeros = self.foreign * shape.away * shape.n * shape.y_bits / 8
-        read = (shape.moved + zeros + shape.weights * self.slowness(shape, xp)) / bandwidth
+        read = (shape.moved + shape.weights * self.slowness(shape, xp)) / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = xp.maximum(multiply, read) + self.exposed * xp.minimum(multiply, read) + walk
         return busy + self.launch_us * 1e-6
