@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,12 @@ class OpCost(Figures):
         """Seconds of all repeats together."""
         return sealed(self.repeat * self.time_s)
 
+    def of(self, row: Row) -> OpCost:
+        """The same of another op whose figures are the same."""
+        other = object.__new__(OpCost)
+        vars(other).update(vars(self), name=row.name, stage=row.stage, kind=row.kind, block=row.block)
+        return other
+
 
 @dataclass(frozen=True)
 class StageCost(Figures):
@@ -82,17 +88,30 @@ def over(part: Number, whole: Number) -> Number:
     return part / whole if whole else math.nan
 
 
-def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
+class Priced(NamedTuple):
+    """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds."""
+
+    time: Number
+    bound: Any
+    least: Number
+    holding: Price
+
+    @classmethod
+    def of(cls, price: Price, at: Binding) -> Priced:
+        """Those of a price."""
+        return cls(*price.due(at), price.least(at), price.of(at))
+
+
+def op(row: Row, priced: Priced, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
     """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages."""
 
     def whole(size: Size) -> Number:
         return np.broadcast_to(at(size), at.shape).astype(np.float64)
 
     of = whole if at.shape else at
-    time, bound = price.due(at)
+    time, bound, least, holding = priced
     repeat = row.repeat * micro_batches
     amounts = {name: of(size) for name, size in row.amounts.items()}
-    holding = price.of(at)
     return OpCost(
         name=row.name,
         stage=row.stage,
@@ -104,7 +123,7 @@ def op(row: Row, price: Price, at: Binding, micro_batches: int, step_s: Number) 
         intensity=over(amounts["flops"], amounts["read_bytes"] + amounts["write_bytes"]),
         bound=bound,
         share=over(repeat * time, step_s),
-        ideal_time_s=price.least(at),
+        ideal_time_s=least,
         basis=holding.basis,
         error=holding.error,
         shape=tuple(of(n) for n in row.shape.shape),

@@ -1,14 +1,18 @@
-"""A workload as JSON holds it."""
+"""A workload, and a step, as JSON holds them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.weights import weights
+from llmir.backends.cost import Basis
 from llmir.backends.cost.nodes import nodes
 
 if TYPE_CHECKING:
@@ -68,3 +72,18 @@ def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, An
         "notes": list(job.notes),
         "phases": {name: step and step.to_dict() for name, step in phases.items()},
     }
+
+
+def plain(value: Any) -> Any:
+    """Python's own types all the way down, for JSON; NaN becomes null."""
+    if isinstance(value, (str, int)):
+        return value
+    if isinstance(value, dict):
+        return {k: v if type(v) in (str, int) else plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, Basis):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

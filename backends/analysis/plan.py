@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
@@ -19,18 +19,20 @@ from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import check, housed
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
+from llmir.namespace import always, never
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
 WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
+Seconds = tuple[Number, ...]  # of each stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,19 @@ class Plan:
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
-        """The price of each row."""
-        return self.model.prices(self.rows)
+        """The price of each row; of rows that are alike one and the same."""
+        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
+        return tuple(one[id(price)] for price in made)
+
+    @cached_property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the rows, those together whose figures are the same at every point."""
+        found: dict[Any, list[int]] = {}
+        for i, (row, price) in enumerate(zip(self.rows, self.prices, strict=True)):
+            key = id(price), row.repeat, tuple(row.amounts.values()), row.shape.shape
+            found.setdefault(key, []).append(i)
+        return tuple(map(tuple, found.values()))
 
     @cached_property
     def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
@@ -87,18 +100,19 @@ class Plan:
         """The host of the engine that serves the program; None for what is no whole model."""
         return self.model.host if self.program.is_model else None
 
-    def timing(self, at: Binding) -> Timing:
-        """What each stage takes for a micro-batch."""
+    def timing(self, at: Binding, busy: Seconds | None = None) -> Timing:
+        """What each stage takes for a micro-batch; `busy` are the kernels' seconds, if they are known."""
         host, micro_batches = self.host, self.program.micro_batches
+        busy = busy or self._busy(at)
         if host is None:
-            return Timing(self._stages(at, lambda price, at: price.time(at)), micro_batches)
-        calls = zip(self._busy(at, host), self._kernels, self._late, strict=True)
+            return Timing(busy, micro_batches)
+        calls = zip(busy, self._kernels, self._late, strict=True)
         first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
-        return -(-at(_SEQUENCES) // self.program.parallelism.dp)
+        return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
@@ -106,7 +120,7 @@ class Plan:
         if graphs is None:
             return True
         parallelism = self.program.parallelism
-        tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
+        tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
         return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
 
     def _decodes(self, at: Binding) -> Any:
@@ -114,40 +128,62 @@ class Plan:
             return reduce(and_, (self._decodes(part) for part in at.parts))
         return at(_NEW) <= DRAFTS
 
-    def _busy(self, at: Binding, host: Host) -> tuple[Number, ...]:
-        """Seconds of the kernels of a micro-batch on each stage, as a graph of them or one by one."""
-        captured = self.captured(at)
-        if not np.any(captured):
-            return self._stages(at, lambda price, at: price.time(at))
-        together = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[1])
-        if np.all(captured):
-            return together
-        alone = self._stages(at, lambda price, at: price.time(at))
-        return tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+    def _busy(self, at: Binding) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, as the engine launches them."""
+        captured, hidden = self._captured(at)
+        if captured is not True:
+            return self.seconds(at)[1]
+        (busy,) = self._stages(at, 1, lambda price, at: (price.in_graph(at, hidden)[1],))
+        return busy
 
-    def overheads(self, at: Binding) -> tuple[Overhead, ...]:
-        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves."""
+    def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
+        """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
+        captured, hidden = self._captured(at)
+        if captured is False:
+            (alone,) = self._stages(at, 1, lambda price, at: (price.time(at),))
+            return alone, alone
+        alone, together = self._stages(at, 2, lambda price, at: price.in_graph(at, hidden))
+        if captured is True:
+            return alone, together
+        return alone, tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
+
+    def _captured(self, at: Binding) -> tuple[Any, float]:
+        """Whether the step is launched as a graph, if it is everywhere or nowhere, and what that hides."""
+        if self.host is None:
+            return False, 0.0
+        captured = self.captured(at)
+        if always(captured) or never(captured):
+            captured = always(captured)
+        return captured, self.host.hidden
+
+    def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
+        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
+
+        `seconds` are those of the ops, if they are known.
+        """
         if (host := self.host) is None:
             return ()
         stages = range(len(self.program.entries))
-        alone = self._stages(at, lambda price, at: price.in_graph(at, host.hidden)[0])
-        busy = self._busy(at, host)
+        alone, busy = seconds or self.seconds(at)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
 
-    def _stages(self, at: Binding, seconds: Callable[[Price, Binding], Number]) -> tuple[Number, ...]:
-        """Seconds of the ops of a micro-batch on each stage.
+    def _stages(
+        self, at: Binding, kinds: int, seconds: Callable[[Price, Binding], tuple[Number, ...]]
+    ) -> Iterator[Seconds]:
+        """Seconds of the ops of a micro-batch on each stage, of each of the kinds that a price is asked for.
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        found: list[Number] = [0.0] * len(self.program.entries)
+        count = len(self.program.entries)
+        found: list[Number] = [0.0] * (kinds * count)
         for size, prices in self._timed.items():
             points, places = at.apart(size) if size is not None and at.shape else (at, None)
-            for stage, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
-                found[stage] = found[stage] + (time if places is None else time.take(places))
-        return tuple(found)
+            for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
+                found[i] = found[i] + (time if places is None else time.take(places))
+        return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -173,8 +209,8 @@ class Plan:
         for memory in others:
             peak, other = memory.peak(at), figure(memory)
             more = peak > most
-            found = np.where(more, other, found) if np.ndim(more) else other if more else found
-            most = maximum(most, peak)
+            found = at.xp.where(more, other, found)
+            most = at.xp.maximum(most, peak)
         return found
 
     @cached_property
@@ -234,15 +270,17 @@ def late(row: Row) -> float:
 
 
 def _sums(
-    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], Number], at: Binding
+    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], tuple[Number, ...]], at: Binding
 ) -> list[Number]:
-    """Seconds of some prices on each stage."""
-    found: list[Number] = [0.0] * len(next(iter(prices.values())))
+    """Seconds of some prices on each stage, one kind of seconds after another."""
+    found: list[Number] = []
     for price, repeats in prices.items():
-        time = seconds(price, at)
+        times = seconds(price, at)
+        found = found or [0.0] * (len(times) * len(repeats))
         for stage, repeat in enumerate(repeats):
             if repeat:
-                found[stage] = found[stage] + repeat * time
+                for place, time in zip(range(stage, len(found), len(repeats)), times, strict=True):
+                    found[place] = found[place] + repeat * time
     return found
 
 

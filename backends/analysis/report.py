@@ -14,12 +14,13 @@ from llmir.backends import cost
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, idle, other, running
 from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
+from llmir.backends.analysis.costs import BUBBLE, OpCost, Priced, StageCost
+from llmir.backends.analysis.document import plain
 from llmir.backends.analysis.liveness import Memory, Peak
-from llmir.backends.analysis.plan import WHOLE, Plan, plan, sweep
+from llmir.backends.analysis.plan import WHOLE, Plan, Seconds, plan, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.analysis.together import together
-from llmir.backends.cost import BOUNDS, TRAFFIC, Basis, Model
+from llmir.backends.cost import BOUNDS, TRAFFIC, Model
 from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
@@ -149,7 +150,7 @@ class Report(Immutable, Result):
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        prices = [price.of(self.at) for price in self.plan.prices]
+        prices = [self._priced[id(price)].holding for price in self.plan.prices]
         return costs.error(self.work, prices, self.plan.model.host_error or 0.0)
 
     @figure
@@ -276,11 +277,15 @@ class Report(Immutable, Result):
 
     @cached_property
     def _timing(self) -> Timing:
-        return self.plan.timing(self.at)
+        return self.plan.timing(self.at, None if self.shape else self._seconds[1])
+
+    @cached_property
+    def _seconds(self) -> tuple[Seconds, Seconds]:
+        return self.plan.seconds(self.at)
 
     @cached_property
     def _overheads(self) -> tuple[Overhead, ...]:
-        return self.plan.overheads(self.at)
+        return self.plan.overheads(self.at, self._seconds) if self.plan.host else ()
 
     @figure
     def all_stages_s(self) -> Number:
@@ -318,9 +323,20 @@ class Report(Immutable, Result):
     @figure
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
-        pairs = zip(self.plan.rows, self.plan.prices, strict=True)
-        parts = self.program.micro_batches
-        return tuple(costs.op(row, price, self.at, parts, self.all_stages_s) for row, price in pairs)
+        rows, prices, parts = self.plan.rows, self.plan.prices, self.program.micro_batches
+        found: dict[int, OpCost] = {}
+        for first, *others in self.plan.alike:
+            priced = self._priced[id(prices[first])]
+            found[first] = made = costs.op(rows[first], priced, self.at, parts, self.all_stages_s)
+            for i in others:
+                found[i] = made.of(rows[i])
+        return tuple(found[i] for i in range(len(rows)))
+
+    @cached_property
+    def _priced(self) -> dict[int, Priced]:
+        """What each price is here, by its identity in the plan."""
+        distinct = {id(price): price for price in (self.plan.prices[i] for i, *_ in self.plan.alike)}
+        return {known: Priced.of(price, self.at) for known, price in distinct.items()}
 
     @figure
     def engine(self) -> tuple[OpCost, ...]:
@@ -365,8 +381,8 @@ class Report(Immutable, Result):
         figures = {key: getattr(self, key) for key in PHASE_KEYS}
         parts = {**self.bytes_by_role, "overhead": self.overhead}
         rows = {"stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
-        plain: dict[str, Any] = _plain(figures | parts | rows)
-        return plain
+        found: dict[str, Any] = plain(figures | parts | rows)
+        return found
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame (pandas must be installed)."""
@@ -381,18 +397,3 @@ class Report(Immutable, Result):
             f"<Report {self.program.name} on {self.device.name}: "
             f"batch {self.batch}, new {self.new}, context {self.context}>"
         )
-
-
-def _plain(value: Any) -> Any:
-    """Python's own types all the way down, for JSON; NaN becomes null."""
-    if isinstance(value, (str, int)):
-        return value
-    if isinstance(value, dict):
-        return {k: v if type(v) in (str, int) else _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    if isinstance(value, Basis):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value

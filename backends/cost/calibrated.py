@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import inf
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 from llmir.hw.calibration import LIBRARIES
+from llmir.namespace import always
 
 from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
@@ -84,7 +87,7 @@ class Measured(Price):
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's; at points that are alike to it, once."""
         point = tuple(map(at, self.sizes))
-        if at.shape and any(isinstance(value, np.ndarray) for value in point):
+        if not all(isinstance(value, (int, float)) for value in point):
             return self._fresh(at)
         if (times := self._known.get(point)) is None:
             if len(self._known) >= _POINTS:
@@ -215,12 +218,12 @@ class Fastest(Price):
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
         """
         first = self.prices[0]
-        if first.less and np.all(first.single(at)):
+        if first.less and always(first.single(at)):
             return [[*value(first)]]
-        every = [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in self.prices]
+        every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
         for price, others in self._floors:
-            taken = reduce(np.logical_or, (other.takes(at) for other in others), False)
-            floors = [_where(taken, 0.0, time) for time in value(price)]
+            taken = reduce(or_, (other.takes(at) for other in others), False)
+            floors = [at.xp.where(taken, 0.0, time) for time in value(price)]
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 
@@ -255,13 +258,6 @@ class Fastest(Price):
             return self.time(at), bounds[int(which)]
         every = np.stack(np.broadcast_arrays(np.empty(at.shape), *bounds)[1:])
         return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
-
-
-def _where(takes: Any, time: Number, other: float) -> Number:
-    """`time` where it can be taken, else `other`."""
-    if np.ndim(takes):
-        return np.where(takes, time, other)
-    return time if takes else other
 
 
 @dataclass(frozen=True, eq=False)

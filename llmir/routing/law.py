@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..errors import VerifyError
-from ..namespace import Number
+from ..namespace import Number, namespace
 from ..reading import expression
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -56,8 +56,9 @@ class Law(ABC):
         Its rows fall to tokens as if each had so many chances as it can have rows there.
         """
         chances = min(chosen, fullest(experts, ranks))
-        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens * chances, 1)
-        return whole(tokens * (1 - (1 - np.minimum(share, 1)) ** chances), tokens)
+        xp = namespace(tokens)
+        share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens * chances, 1)
+        return whole(tokens * (1 - (1 - xp.minimum(share, 1)) ** chances))
 
     def __str__(self) -> str:
         given = ", ".join(_text(getattr(self, f.name)) for f in fields(self))
@@ -77,10 +78,15 @@ def parameter(law: Law, name: str, value: object, most: float) -> None:
         raise VerifyError(f"{law.word}: {name} is {shown}, expected a number from 0 to {most:g}")
 
 
-def whole(rows: Number, tokens: Number) -> Number:
-    """`rows` rounded up: an integer unless `tokens` are an array."""
-    found = np.ceil(np.asarray(rows, dtype=np.float64) * (1 - _TINY))
-    return found if isinstance(tokens, np.ndarray) else int(found)
+def whole(rows: Number) -> Number:
+    """`rows` rounded up, but for what rounding has added; an integer of a number."""
+    return namespace(rows).ceil(rows * (1 - _TINY))
+
+
+def between(least: Number, rows: Number, most: Number) -> Number:
+    """`rows`, `least` at least, and `most` at most."""
+    xp = namespace(least, rows, most)
+    return xp.minimum(xp.maximum(rows, least), most)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ first of E exponential clocks of these rates to ring. Expert e is then among the
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..frozen import read_only
-from ..namespace import Number
+from ..namespace import Number, namespace
 from .law import Array, Law, fullest, parameter, whole
 from .maximum import excess
 
@@ -59,23 +60,25 @@ class Zipf(Law):
         held = fullest(experts, ranks)
         share = held / experts
         off, noise = p - chosen / experts, p * (1 - p)
-        n = np.asarray(tokens, dtype=np.float64)
-        second = n * noise.sum() + n**2 * (off**2).sum()
-        third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
-        hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
+        n, xp = 1.0 * tokens, namespace(tokens)
+        spread, skew, mixed = (float(x.sum()) for x in (noise, noise * (1 - 2 * p), noise * off))
+        second = n * spread + n**2 * float((off**2).sum())
+        third = n * skew + 3 * n**2 * mixed + n**3 * float((off**3).sum())
+        first = float(p[0])
+        hottest = first + (chosen - first) * (held - 1) / max(experts - 1, 1)
         rows = n * chosen * share + excess(second * share, third * share, ranks)
-        rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
-        return whole(np.maximum(rows, n * chosen * share), tokens)
+        rows = xp.minimum(xp.maximum(rows, n * hottest), n * min(chosen, held))
+        return whole(xp.maximum(rows, n * chosen * share))
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
-        others = min(chosen, fullest(experts, ranks)) - 1
+        others, xp = min(chosen, fullest(experts, ranks)) - 1, namespace(tokens)
         if ranks == 1 or others == 0:
-            return whole(np.minimum(self.busiest(ranks, chosen, tokens, experts), tokens), tokens)
-        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens, 1)
-        first = np.minimum(popularity(experts, chosen, self.skew)[0], share)
-        missed = (1 - first) * (1 - np.minimum((share - first) / others, 1)) ** others
-        return whole(tokens * (1 - missed), tokens)
+            return whole(xp.minimum(self.busiest(ranks, chosen, tokens, experts), tokens))
+        share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens, 1)
+        first = xp.minimum(float(popularity(experts, chosen, self.skew)[0]), share)
+        missed = (1 - first) * (1 - xp.minimum((share - first) / others, 1)) ** others
+        return whole(tokens * (1 - missed))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
@@ -87,16 +90,17 @@ class Zipf(Law):
         [8.0, 38.1, 82.4, 121.8, 128.0]
         """
         touched: Number = 0.0
+        xp = namespace(tokens)
         for p, count in _levels(experts, chosen, self.skew):
             # A probability of one has no logarithm.
-            touched = touched - count * np.expm1(tokens * np.log1p(-min(p, 1 - _TINY)))
+            touched = touched - count * xp.expm1(tokens * math.log1p(-min(p, 1 - _TINY)))
         mean = touched * held / experts
         if held < experts:
             share = touched / experts
             variance = held * share * (1 - share)
             mean = mean + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
-            mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
-        return mean if isinstance(mean, np.ndarray) else float(mean)
+            mean = xp.minimum(mean, xp.minimum(held, tokens * min(chosen, held)))
+        return mean
 
 
 @lru_cache(maxsize=256)

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TypeVar
 
-import numpy as np
-
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Number, maximum, product
+from llmir.dim import Binding, Dim, Number, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import Namespace
@@ -54,8 +52,7 @@ class Call:
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
         """Time of the call by a kernel, and never less than the roofline's."""
-        time = self.of(kernel, device, self.at(at), at.xp)
-        return maximum(time if np.ndim(time) else float(time), least)
+        return at.xp.maximum(self.of(kernel, device, self.at(at), at.xp), least)
 
     def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
         """Time of a shape of numbers, or of arrays, by the kernel alone."""

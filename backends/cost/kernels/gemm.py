@@ -12,11 +12,11 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
-from math import inf
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
@@ -55,7 +55,7 @@ class GemmShape(Shape):
     w_bits: float = 16
     y_bits: float = 16
     dtype: str = "bf16"
-    turns: Number = inf
+    turns: Number = np.inf
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
@@ -69,6 +69,22 @@ class GemmShape(Shape):
             )
         )
         return x, w, y
+
+
+class Tile(NamedTuple):
+    """Tiles of one size: in waves over the multiprocessors `even` as if they could be cut and `whole` as not.
+
+    A tile takes `step` seconds for each element of k, and `ends` seconds before and after them.
+    """
+
+    even: Number
+    whole: Number
+    step: Number
+    ends: Number
+
+    def busy(self, depth: Number) -> Number:
+        """Seconds of a tile along so much of k."""
+        return self.step * depth + self.ends
 
 
 @families(
@@ -97,7 +113,7 @@ class Gemm(Kernel):
     tile_s: ClassVar[float] = TILE_S
 
     @staticmethod
-    def beside(tiles: Number, memory: Number, xp: Namespace) -> Number:
+    def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
         """Seconds of both, which overlap."""
         return longer(xp, tiles, memory)
 
@@ -109,46 +125,45 @@ class Gemm(Kernel):
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
-        depths = [xp.ceil(shape.k / (K_STEP * split)) * K_STEP for split in self.splits]
-        each = [self.tiled(device, shape, high, wide, depths, xp) for high, wide in self.tiles]
-        memory = self.memory(device, shape)
+        memory = self.memory(device, shape, xp)
         sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
-        times = []
-        for split, tiles in zip(self.splits, zip(*each, strict=True), strict=True):
-            time = self.beside(reduce(xp.minimum, tiles), memory, xp)
-            times.append(time + (self.split_us * 1e-6 + split * sums) if split > 1 else time)
-        return reduce(xp.minimum, times)
+        tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
+        found = []
+        for split in self.splits:
+            depth = xp.ceil(shape.k / K_STEP / split) * K_STEP
+            fastest = reduce(xp.minimum, (self.waves(tile, split, xp) * tile.busy(depth) for tile in tiles))
+            gather = self.split_us * 1e-6 + split * sums if split > 1 else 0
+            found.append(self.beside(xp, fastest, memory) + gather)
+        return reduce(xp.minimum, found)
 
-    def multiplied(self, rows: int) -> float:
-        """Rows in whose time a tile of so many is multiplied."""
-        return rows
-
-    def tiled(
-        self,
-        device: Device,
-        shape: GemmShape,
-        rows: int,
-        columns: int,
-        depths: Sequence[Number],
-        xp: Namespace,
-    ) -> Iterator[Number]:
-        """Seconds of all tiles of this height and width, for each split of k, whose pieces are so deep."""
+    def tile(self, device: Device, shape: GemmShape, rows: int, columns: int, xp: Namespace) -> Tile:
+        """Tiles of so many rows and columns."""
         share = 1 / multiprocessors(device)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
-        high, wide = xp.minimum(shape.m, rows), xp.minimum(shape.n, columns)
+        high, wide = xp.minimum(rows, shape.m), xp.minimum(columns, shape.n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
-        store = STORE * high * wide * shape.y_bits / 8 / feed + self.tile_s
-        step = longer(xp, 2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        store = STORE * high * wide * shape.y_bits / 8 / feed
+        step = longer(xp, 2 * self.multiplied(rows, xp) * columns / rate, fetch)
         across = xp.ceil(shape.n / columns) * (shape.batch * share)
-        high = shape.m / rows
-        even, whole = xp.maximum(high, 1) * across, xp.ceil(high) * across  # waves of tiles
-        for split, depth in zip(self.splits, depths, strict=True):
-            places = even * split
-            lost = xp.minimum(xp.ceil(whole * split) - places, 1)
-            yield xp.maximum(places + self.tail * lost, 1) * (step * depth + store)
+        return Tile(
+            even=xp.maximum(shape.m / rows, 1) * across,
+            whole=xp.ceil(shape.m / rows) * across,
+            step=step + self.step_ns * 1e-9 / K_STEP,
+            ends=store + self.tile_s,
+        )
 
-    def memory(self, device: Device, shape: GemmShape) -> Number:
+    def multiplied(self, rows: int, xp: Namespace) -> Number:
+        """Rows in whose time a tile of so many is multiplied."""
+        return rows
+
+    def waves(self, tile: Tile, split: int, xp: Namespace) -> Number:
+        """Waves of tiles where k is cut into so many pieces."""
+        even = tile.even * split
+        lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
+        return xp.maximum(even + self.tail * lost, 1)
+
+    def memory(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
         x, w, y = shape.bytes
         kept = self.resident * (device.l2_bytes or 0)
@@ -187,9 +202,9 @@ class LowGemm(LentGemm):
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
 
-    def multiplied(self, rows: int) -> float:
+    def multiplied(self, rows: int, xp: Namespace) -> Number:
         """Rows in whose time a tile of so many is multiplied, the least at least."""
-        return max(rows, self.least)
+        return xp.maximum(rows, self.least)
 
     def limited(self) -> LowGemm:
         """At the rate that is allowed for long, at which the lowest tile takes no longer."""
@@ -230,7 +245,7 @@ def product(row: Row) -> Call:
         w_bits=bits(w),
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
-        turns=row.turns or inf,
+        turns=row.turns or np.inf,
     )
     known = _families(row.work.dtype, w)
     batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
