@@ -115,6 +115,12 @@ parallel = _stack(
         help="How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
         "or all to all ranks.  [default: the engine's]",
     ),
+    click.option(
+        "--redundant-experts",
+        type=of_pass("shard", "redundant"),
+        default=0,
+        help="Copies of the busiest experts on ranks of --ep, as EPLB lays them out.  [default: 0]",
+    ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(
         "--routing",
