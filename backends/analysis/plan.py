@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
@@ -17,7 +17,7 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
-from llmir.backends.cost.nodes import check, housed
+from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
 from llmir.errors import InputError
@@ -26,6 +26,7 @@ from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
 from llmir.namespace import always, never
+from llmir.op import Work
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -42,6 +43,11 @@ class Plan:
     program: Program
     model: Model
     cache_policy: str = "exact"
+
+    @property
+    def depth(self) -> int:
+        """How many stages there are."""
+        return len(self.program.entries)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -66,9 +72,13 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        made, known = self._made(), dict[Price, Price]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
+
+    def _made(self) -> tuple[Price, ...]:
+        """What the model makes of each row."""
+        return self.model.prices(self.rows)
 
     @cached_property
     def alike(self) -> tuple[tuple[int, ...], ...]:
@@ -87,11 +97,11 @@ class Plan:
         """
         runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
-            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
+            runs.setdefault(id(price), [0] * self.depth)[row.stage] += row.repeat
         merged: dict[Dim | None, dict[Price, list[int]]] = {}
         for price in {id(price): price for price in self.prices}.values():
             alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            before = alike.get(price, [0] * len(self.program.entries))
+            before = alike.get(price, [0] * self.depth)
             alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
         return merged
 
@@ -163,7 +173,7 @@ class Plan:
         """
         if (host := self.host) is None:
             return ()
-        stages = range(len(self.program.entries))
+        stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
@@ -177,7 +187,7 @@ class Plan:
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        count = len(self.program.entries)
+        count = self.depth
         found: list[Number] = [0.0] * (kinds * count)
         for size, prices in self._timed.items():
             points, places = at.apart(size) if size is not None and at.shape else (at, None)
@@ -188,7 +198,7 @@ class Plan:
     @cached_property
     def _kernels(self) -> list[int]:
         """How many kernels a micro-batch launches on each stage."""
-        counts = [0] * len(self.program.entries)
+        counts = [0] * self.depth
         for row in self.rows:
             counts[row.stage] += row.repeat
         return counts
@@ -196,7 +206,7 @@ class Plan:
     @cached_property
     def _late(self) -> list[float]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
-        sums = [0.0] * len(self.program.entries)
+        sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * late(row)
         return sums
@@ -243,16 +253,22 @@ def placed(program: Program, model: Model) -> Model:
 
     InputError for a share of a link that nothing goes over.
     """
-    device = housed(program, model.device)
-    check(program, device)
-    idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
-    if idle:
-        raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _on(model, device)
+    return for_ranks(ranks(program), model, program)
+
+
+def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+    """The same for other ranks of the program, which send these rows besides."""
+    device = house(of, model.device)
+    check(of, device)
+    if shares := getattr(model, "of_links", ()):
+        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        if idle := [name for name in shares if name not in used]:
+            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else _moved(model, device)
 
 
 @lru_cache(maxsize=256)
-def _on(model: Model, device: Device) -> Model:
+def _moved(model: Model, device: Device) -> Model:
     return cast("Model", replace(cast("Any", model), device=device))
 
 
@@ -260,8 +276,12 @@ def _on(model: Model, device: Device) -> Model:
 def links(program: Program, device: Device) -> Mapping[str, Link]:
     """The links that ranks send over in any phase, by name; `network` is between nodes."""
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    return FrozenDict(_links(device, sent))
+
+
+def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
     used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
-    return FrozenDict({span.name: span.link for span in used})
+    return {span.name: span.link for span in used}
 
 
 def late(row: Row) -> float:

@@ -1,4 +1,7 @@
-"""A kernel is a time as a function of what it is given and of a dozen physical parameters at most."""
+"""A kernel is a time as a function of what it is given and of a dozen physical parameters at most.
+
+Choices, as a library was built, come on top.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Gemm(Kernel):
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
-        memory = self.memory(device, shape, xp)
+        memory = self.memory(device, shape)
         sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
         tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
         found = []
@@ -174,7 +174,7 @@ class Gemm(Kernel):
         lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
         return xp.maximum(even + self.tail * lost, 1)
 
-    def memory(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
+    def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
         x, w, y = shape.bytes
         kept = self.resident * (device.l2_bytes or 0)
