@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
 
@@ -52,6 +53,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "api",
+    "stages": "staged",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -95,6 +97,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "stages",
     "validate",
     "workload",
 ]

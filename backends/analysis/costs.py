@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.analysis.liveness import Memory
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
@@ -80,6 +81,28 @@ class StageCost(Figures):
     peak_memory_bytes: Number
 
 
+def stages(
+    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[Memory], at: Binding
+) -> tuple[StageCost, ...]:
+    """One row a pipeline stage; `overheads` are none for what no engine serves."""
+    parts, none = timing.micro_batches, (Overhead(),) * len(timing.stages)
+    rows = zip(timing.stages, overheads or none, timing.bubbles, memories, strict=True)
+    return tuple(
+        StageCost(
+            stage=i,
+            time_s=time,
+            ops_s=parts * (time - sum(engine)),
+            overhead_s=parts * sum(engine),
+            bubble_s=bubble,
+            weight_bytes=at(m.weights),
+            kv_cache_bytes=at(m.caches),
+            activation_peak_bytes=m.transient(at),
+            peak_memory_bytes=m.peak(at),
+        )
+        for i, (time, engine, bubble, m) in enumerate(rows)
+    )
+
+
 def over(part: Number, whole: Number) -> Number:
     """`part` / `whole`; NaN of nothing."""
     if isinstance(whole, np.ndarray):
@@ -97,9 +120,9 @@ class Priced(NamedTuple):
     holding: Price
 
     @classmethod
-    def of(cls, price: Price, at: Binding) -> Priced:
-        """Those of a price."""
-        return cls(*price.due(at), price.least(at), price.of(at))
+    def of(cls, price: Price, runs: Binding, at: Binding) -> Priced:
+        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
+        return cls(*price.due(runs), price.least(at), price.of(runs))
 
 
 def op(row: Row, priced: Priced, at: Binding, micro_batches: int, step_s: Number) -> OpCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from itertools import chain
@@ -19,15 +19,16 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
-from llmir.backends.cost.nodes import check, housed
+from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, put, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
-from llmir.namespace import always, never
+from llmir.namespace import always, namespace, never
+from llmir.op import Work
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -44,6 +45,11 @@ class Plan:
     program: Program
     model: Model
     cache_policy: str = "exact"
+
+    @property
+    def depth(self) -> int:
+        """How many stages there are."""
+        return len(self.program.entries)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -68,33 +74,37 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        made, known = self._made(), dict[Price, Price]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
+
+    def _made(self) -> tuple[Price, ...]:
+        """What the model makes of each row."""
+        return self.model.prices(self.rows)
 
     @cached_property
     def alike(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the rows, those together whose figures are the same at every point."""
         found: dict[Any, list[int]] = {}
-        for i, (row, price) in enumerate(zip(self.rows, self.prices, strict=True)):
-            key = id(price), row.repeat, tuple(row.amounts.values()), row.shape.shape
-            found.setdefault(key, []).append(i)
+        for i, (row, key) in enumerate(zip(self.rows, self.keys, strict=True)):
+            figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
+            found.setdefault(figures, []).append(i)
         return tuple(map(tuple, found.values()))
 
     @cached_property
-    def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
-        """By the one size that they depend on, if it is one, the prices, and how often each stage runs them.
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+        """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
-        for row, price in zip(self.rows, self.prices, strict=True):
-            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
-        merged: dict[Dim | None, dict[Price, list[int]]] = {}
-        for price in {id(price): price for price in self.prices}.values():
-            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            before = alike.get(price, [0] * len(self.program.entries))
-            alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
+        runs: dict[tuple[int, bool], list[int]] = {}
+        for row, key in zip(self.rows, self.keys, strict=True):
+            runs.setdefault(key, [0] * self.depth)[row.stage] += row.repeat
+        merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
+        for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
+            alike = merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})
+            before = alike.get(price, [0] * self.depth)
+            alike[price] = [a + b for a, b in zip(before, runs[key], strict=True)]
         return merged
 
     @property
@@ -118,12 +128,45 @@ class Plan:
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
-        graphs = self.model.runs.section(Graphs) if self.model.runs else None
-        if graphs is None:
+        if self._graphs is None:
             return True
         parallelism = self.program.parallelism
         tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
-        return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+        return self._graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+
+    @cached_property
+    def _graphs(self) -> Graphs | None:
+        """What the engine says of its graphs."""
+        return self.model.runs.section(Graphs) if self.model.runs and self.host else None
+
+    def runs(self, at: Binding) -> Binding:
+        """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
+
+        Their own FLOPs and bytes are what a report counts; only time is of those that run.
+        """
+        if self._graphs is None or not self._graphs.sizes or isinstance(at, Mixed):
+            return at
+        ranks, sequences, new = self.program.parallelism.dp, at(_SEQUENCES), at(_NEW)
+        xp = namespace(sequences, new)
+        own = xp.ceildiv(sequences, ranks)
+        more = ranks * (self._graphs.padded(own, xp) - own)
+        held = (new <= 1) & self.captured(at)
+        return Binding(**{**at.symbols, "B": xp.where(held, sequences + more, sequences)})
+
+    @cached_property
+    def keys(self) -> tuple[tuple[int, bool], ...]:
+        """Of each row, its price by identity, which equal ones share, and whether it pads."""
+        return tuple((id(price), pads) for price, pads in zip(self.prices, self.pads, strict=True))
+
+    @cached_property
+    def pads(self) -> tuple[bool, ...]:
+        """Of each row, whether it runs for sequences that fill a graph too.
+
+        These have no caches, and are alike, so that they go to one token's experts.
+        """
+        if self._graphs is None or not self._graphs.sizes:
+            return (False,) * len(self.rows)
+        return tuple(row.experts is None and put(row.read, {"C": 0}) == row.read for row in self.rows)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -180,7 +223,7 @@ class Plan:
         """
         if (host := self.host) is None:
             return ()
-        stages = range(len(self.program.entries))
+        stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
@@ -194,10 +237,11 @@ class Plan:
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        count = len(self.program.entries)
+        count, runs = self.depth, self.runs(at)
         found: list[Number] = [0.0] * (kinds * count)
-        for size, prices in self._timed.items():
-            points, places = at.apart(size) if size is not None and at.shape else (at, None)
+        for (size, pads), prices in self._timed.items():
+            sizes = runs if pads else at
+            points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
             for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
                 found[i] = found[i] + (time if places is None else time.take(places))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
@@ -205,7 +249,7 @@ class Plan:
     @cached_property
     def _kernels(self) -> list[int]:
         """How many kernels a micro-batch launches on each stage."""
-        counts = [0] * len(self.program.entries)
+        counts = [0] * self.depth
         for row in self.rows:
             counts[row.stage] += row.repeat
         return counts
@@ -213,7 +257,7 @@ class Plan:
     @cached_property
     def _late(self) -> list[float]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
-        sums = [0.0] * len(self.program.entries)
+        sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * late(row)
         return sums
@@ -260,16 +304,22 @@ def placed(program: Program, model: Model) -> Model:
 
     InputError for a share of a link that nothing goes over.
     """
-    device = housed(program, model.device)
-    check(program, device)
-    idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
-    if idle:
-        raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _on(model, device)
+    return for_ranks(ranks(program), model, program)
+
+
+def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+    """The same for other ranks of the program, which send these rows besides."""
+    device = house(of, model.device)
+    check(of, device)
+    if shares := getattr(model, "of_links", ()):
+        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        if idle := [name for name in shares if name not in used]:
+            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else _moved(model, device)
 
 
 @lru_cache(maxsize=256)
-def _on(model: Model, device: Device) -> Model:
+def _moved(model: Model, device: Device) -> Model:
     return cast("Model", replace(cast("Any", model), device=device))
 
 
@@ -277,8 +327,12 @@ def _on(model: Model, device: Device) -> Model:
 def links(program: Program, device: Device) -> Mapping[str, Link]:
     """The links that ranks send over in any phase, by name; `network` is between nodes."""
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    return FrozenDict(_links(device, sent))
+
+
+def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
     used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
-    return FrozenDict({span.name: span.link for span in used})
+    return {span.name: span.link for span in used}
 
 
 def late(row: Row) -> float:
