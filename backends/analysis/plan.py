@@ -175,7 +175,7 @@ class Plan:
 
     def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
         """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
-        both, count = self._codes[0](at), len(self.program.entries)
+        both, count = self._codes[0](at), self.depth
         return both[:count], both[count:]
 
     def _busy(self, at: Binding) -> Seconds:
