@@ -10,7 +10,7 @@ from llmir.backends.analysis.code import Code
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Model
 from llmir.backends.cost.tape import PRINTERS
-from llmir.convert import choice
+from llmir.convert import MOST, choice, integer
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -42,9 +42,9 @@ class StepCode:
 
     def __call__(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepFigures:
         """One step: numbers, or arrays that broadcast together. InputError as `analyze` has it."""
-        if type(batch) is type(new) is type(context) is int and batch > 0 < new and context >= 0:
+        if type(batch) is type(new) is type(context) is int:
             parts, quick = self.program.micro_batches, self._quick.get(new == 1)
-            if quick is not None and batch % parts == 0:
+            if quick and 0 < batch <= MOST and 0 < new <= MOST and 0 <= context <= MOST and not batch % parts:
                 return StepFigures(*quick.point(batch // parts, new, context))
         return self._checked(batch, new, context)
 
@@ -71,5 +71,6 @@ class StepCode:
     def text(self, printer: str = "python", new: int = 1) -> str:
         """The source for so many new tokens: `early` of batch and new, `late` of the context and that."""
         printer = str(choice("printer", printer, tuple(PRINTERS)))
+        new = integer("new", new, 1)
         program, _, _ = running(self.program, [checked(self.program.micro_batches, new, 0)], self.phase)
         return self._code(program, new == 1).text(printer)
