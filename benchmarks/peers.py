@@ -4,8 +4,7 @@
 
 AIConfigurator is installed from the package registry into an environment of its own, where it is not there
 yet. Each figure is a median of CPU time on one core, of decoding steps of 1 to 128 sequences, each at a
-context that was not asked for before; data and programs are loaded before. Both know H100, bf16 and the kernels
-of vLLM.
+context that was not asked for before; data and programs are loaded before. Both know H100, bf16 and vLLM.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def installed(environment: Path) -> str:
     done = made if made.returncode else subprocess.run(pip, capture_output=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace").split("\n")
-        reason = next((line for line in said if line.startswith("ERROR")), "no reason given")
+        reason = next((line for line in said if "rror" in line), "no reason given")
         sys.exit(f"{PEER} cannot be installed in {environment}: {reason}")
     return str(python)
 

@@ -175,6 +175,36 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
         ("lower a new 235B, fp8, tp 8 ep 8", EXPERTS, f"{narrow},shard{{tp=8, ep=8}}"),
     ):
         yield name, 3e-3, Fresh(model, how)
+    for name, run in (("told from one program", told), ("each lowered", lowered)):
+        yield f"1, 2, 4, 8 stages, {name}", 10e-3, Fresh(MODEL, "shard{tp=8}", run)
+
+
+def sharded(program: Any, how: str, cost: Cost) -> object:
+    """The prices of a program after these passes, and the sizes of its memory."""
+    import llmir
+
+    lower = llmir.run(program, how)
+    plan = llmir.analyze(lower, "h200", batch=32, new=1, context=2048, cost=cost).plan
+    return plan.prices, plan.memories
+
+
+def told(program: Any, how: str, cost: Cost) -> object:
+    """Time and peak memory of a program after these passes, in several numbers of stages."""
+    import llmir
+
+    lower = llmir.run(program, how)
+    return llmir.stages(lower, "h200", (1, 2, 4, 8), batch=32, new=1, context=2048, cost=cost)
+
+
+def lowered(program: Any, how: str, cost: Cost) -> object:
+    """The same by the pass that cuts a program."""
+    import llmir
+
+    steps = []
+    for pp in (1, 2, 4, 8):
+        lower = llmir.run(program, f"stages{{pp={pp}}},{how}")
+        steps.append(llmir.analyze(lower, "h200", batch=32, new=1, context=2048, cost=cost))
+    return [(step.time_s, step.peak_memory_bytes) for step in steps]
 
 
 def find_config(model: str) -> dict[str, Any]:
@@ -202,13 +232,10 @@ class Anew:
 
 
 class Fresh:
-    """Shards a program and makes its prices and the sizes of its memory.
+    """A run on a program of another hidden size each time, so that nothing is known of it."""
 
-    It is of another hidden size each time, so that nothing is known of it.
-    """
-
-    def __init__(self, model: str, how: str) -> None:
-        self.model, self.how, self.programs = model, how, 0
+    def __init__(self, model: str, how: str, run: Callable[..., object] = sharded) -> None:
+        self.model, self.how, self.run, self.programs = model, how, run, 0
 
     def before(self) -> None:
         """The next program, which is not timed."""
@@ -220,11 +247,7 @@ class Fresh:
         self.program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
 
     def __call__(self, cost: Cost) -> object:
-        import llmir
-
-        program = llmir.run(self.program, self.how)
-        plan = llmir.analyze(program, "h200", batch=32, new=1, context=2048, cost=cost).plan
-        return plan.prices, plan.memories
+        return self.run(self.program, self.how, cost)
 
 
 OVER = ", over the libraries"

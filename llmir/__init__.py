@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
 
@@ -50,6 +51,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "api",
+    "stages": "staged",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -92,6 +94,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "stages",
     "validate",
     "workload",
 ]

@@ -73,3 +73,13 @@ def namespace(*values: Number) -> Namespace:
         elif isinstance(own := getattr(value, "namespace", None), Namespace):
             return own
     return found
+
+
+def always(condition: Number) -> bool:
+    """Whether it is known to hold at all points; of a symbol that is not known."""
+    return namespace(condition) in (SCALARS, ARRAYS) and bool(np.all(condition))
+
+
+def never(condition: Number) -> bool:
+    """Whether it is known to hold at no point."""
+    return namespace(condition) in (SCALARS, ARRAYS) and not np.any(condition)

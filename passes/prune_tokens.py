@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from llmir import convert
 from llmir.build import Builder
+from llmir.cut import iteration
 from llmir.dataclass import dataclass
 from llmir.dim import C, Max, Min, Size, T, put
 from llmir.errors import PassError
@@ -17,8 +18,6 @@ from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
 from llmir.pipeline import Pass
 from llmir.tensor import Tensor
-
-from .unroll import iteration
 
 _RUN = re.compile(r"\s*(\d{1,15})\s*(?:x\s*(\d{1,15})\s*)?")
 _MOST = 100_000  # layers, more than any model has

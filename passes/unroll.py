@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+from llmir.cut import iteration
 from llmir.dataclass import dataclass
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.layers import Layers
-from llmir.op import Loop
 from llmir.pipeline import Pass
 from llmir.verify import MOST_OPS
 
 LONG = 50_000  # ops that take seconds to write out, and again in each pass that follows
 LOG = logging.getLogger("llmir")
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """One iteration of a `repeat`, to be written out in the graph around it."""
-
-    nodes: tuple[Node, ...]
-    outputs: tuple[Value, ...]
-    loops: dict[str, Layers]  # of each `repeat` among the nodes: where its iterations begin
-
-
-def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
-    """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
-
-    Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
-    """
-    body, prefix = program[loop.body], f"{node.name}.{layer}."
-    given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}
-
-    def value(inner: Value) -> Value:
-        return given.get(inner, Value(prefix + inner.node, inner.result))
-
-    nodes = (
-        Node(prefix + n.name, n.op.numbered(layer), tuple(map(value, n.operands)), n.results)
-        for n in body.nodes
-        if n.values[0] not in given
-    )
-    loops = program.iterations(body, Layers(layer))
-    return Iteration(
-        tuple(nodes), tuple(map(value, body.outputs)), {prefix + name: found for name, found in loops.items()}
-    )
 
 
 def written_out(program: Program, name: str) -> int:

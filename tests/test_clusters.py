@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir import hw
 from llmir.backends.analysis.explain import explain
-from llmir.backends.cost.nodes import check, split
+from llmir.backends.cost.nodes import check, ranks, split
 from llmir.cli import cli
 from llmir.errors import HardwareError
 from llmir.hw import document
@@ -199,7 +199,7 @@ def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None
     program = llmir.run(llmir.load("llama3.1-8b"), f"fuse-attention,shard{{{how}}}")
     device = hw.cluster(cluster)
     if says is None:
-        check(program, device)
+        check(ranks(program), device)
         assert llmir.analyze(program, device, batch=24).time_s > 0
     else:
         assert says in complaint(lambda: llmir.analyze(program, device, batch=24))
@@ -230,9 +230,9 @@ def test_groups_that_lie_in_one_node_here_and_in_two_there(tmp_path: Path) -> No
     path.write_text("extend: dgx-h100\nnode: {name: four, devices: 4}\n", "utf-8")
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,shard{tp=4}")
     three = ("a", 3)
-    check(program.replace(mesh=Mesh((three, *program.mesh.axes))), hw.cluster(path))
+    check(ranks(program.replace(mesh=Mesh((three, *program.mesh.axes)))), hw.cluster(path))
     turned = program.replace(mesh=Mesh((*program.mesh.axes, three)))
-    message = complaint(lambda: check(turned, hw.cluster(path)))
+    message = complaint(lambda: check(ranks(turned), hw.cluster(path)))
     assert message.startswith(
         "four has 4 devices a node: a group of 4 ranks lies unevenly over them, 2 + 1 + 1"
     )

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 CORE = (
     *("dataclass", "errors", "names", "plugins", "views", "frozen", "frozen_graph", "convert"),
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
-    *("namespace", "routing", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
+    *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
-    *("node", "graph", "bodies", "opmethods", "build", "text", "verify", "rewrite", "pipeline"),
+    *("node", "graph", "bodies", "opmethods", "build", "cut", "text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
     "frontends": {*CORE, "frontends"},
@@ -37,7 +37,7 @@ ROOMS = {
 WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
-SEES_ALL = {"__init__", "__main__", "api", "measured", "usual", "cli"}
+SEES_ALL = {"__init__", "__main__", "api", "measured", "staged", "usual", "cli"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
 

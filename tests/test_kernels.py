@@ -34,6 +34,7 @@ from llmir.backends.cost.kernels.gemm import K_STEP, STORE, BlockGemm
 from llmir.dim import Binding
 from llmir.errors import HardwareError
 from llmir.hw.calibration import engine_yaml, to_yaml
+from llmir.namespace import ARRAYS
 
 GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
 SIZES = st.integers(1, 1 << 15)
@@ -65,7 +66,8 @@ def test_a_call_takes_the_roofline_at_least(
 ) -> None:
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     alone = float(kernel.seconds(device, shape))
-    assert Call(("gemm_bf16",), shape).seconds(kernel, device, Binding(), least) == max(alone, least)
+    found = Call(("gemm_bf16",), shape).seconds(kernel, device, Binding(), least)
+    assert found == pytest.approx(max(alone, least), rel=1e-12)  # cube roots of Python and numpy differ
 
 
 @given(st.data(), st.sampled_from(GPUS), products(), st.sampled_from(["m", "n", "k", "batch"]), SIZES)
@@ -129,7 +131,7 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     share = 1 / (device.multiprocessors or 1)
     sizes = np.array([shape.m for shape in shapes], dtype=float)
-    found = kernel.busy(device, replace(shapes[0], m=sizes))
+    found = kernel.busy(device, replace(shapes[0], m=sizes), ARRAYS)
     for m, time in zip(sizes, found, strict=True):
         shape = replace(shapes[0], m=m)
         n, k, batch = shape.n, shape.k, shape.batch
@@ -178,7 +180,7 @@ def test_what_stays_in_the_l2_is_not_fetched_again() -> None:
 @pytest.mark.parametrize("family", KERNELS)
 def test_a_family_is_a_dozen_parameters_with_unit_and_meaning(family: str) -> None:
     known = parameters_of(KERNELS[family])
-    assert 1 <= len(known) <= 12
+    assert 1 <= len([p for p in known if not p.choices]) <= 12
     for p in known:
         assert p.low <= p.default <= p.high
         assert p.meaning

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.timing import Timing
+from llmir.cut import even
 from llmir.dim import Binding
 from llmir.errors import InputError, ParseError, PassError, VerifyError
 from llmir.graph import Program
-from llmir.passes.stages import Stages, even
+from llmir.passes.stages import Stages
 from llmir.text import parse_program, print_program
 from llmir.verify import verify
 

@@ -157,6 +157,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
     "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
+    "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
+    "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),
     "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),
@@ -206,10 +208,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"job": REPORT, "level": "layer", "phase": "both"},
     ),
     "draw to": (lambda path: llmir.draw(REPORT, path), {"path": None}),
-    "save": (
-        llmir.save,
-        {"result": REPORT, "path": FOLDER / "x.json", "format": "json"},
-    ),
+    "save": (llmir.save, {"result": REPORT, "path": FOLDER / "x.json", "format": "json"}),
     "explain": (llmir.explain, {"priced": REPORT, "op": "lm_head", "phase": "prefill"}),
     "explain a workload": (
         lambda phase: llmir.explain(llmir.workload(PROGRAM, "h100", generate=2), "lm_head", phase=phase),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.analysis.liveness import Memory
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
@@ -78,6 +79,28 @@ class StageCost(Figures):
     kv_cache_bytes: Number
     activation_peak_bytes: Number
     peak_memory_bytes: Number
+
+
+def stages(
+    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[Memory], at: Binding
+) -> tuple[StageCost, ...]:
+    """One row a pipeline stage; `overheads` are none for what no engine serves."""
+    parts, none = timing.micro_batches, (Overhead(),) * len(timing.stages)
+    rows = zip(timing.stages, overheads or none, timing.bubbles, memories, strict=True)
+    return tuple(
+        StageCost(
+            stage=i,
+            time_s=time,
+            ops_s=parts * (time - sum(engine)),
+            overhead_s=parts * sum(engine),
+            bubble_s=bubble,
+            weight_bytes=at(m.weights),
+            kv_cache_bytes=at(m.caches),
+            activation_peak_bytes=m.transient(at),
+            peak_memory_bytes=m.peak(at),
+        )
+        for i, (time, engine, bubble, m) in enumerate(rows)
+    )
 
 
 def over(part: Number, whole: Number) -> Number:

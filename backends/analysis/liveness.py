@@ -67,12 +67,7 @@ class Memory:
     @cached_property
     def _candidates(self) -> tuple[Size, ...]:
         """The moments' sizes, without those that another is never below."""
-        sizes = list(dict.fromkeys(m.bytes for m in self.moments))
-        kept: list[Size] = []
-        for size in sizes:
-            if not any(at_most(size, k) for k in kept):
-                kept = [k for k in kept if not at_most(k, size)] + [size]
-        return tuple(kept)
+        return _largest(tuple(dict.fromkeys(m.bytes for m in self.moments)))
 
     @cached_property
     def distinct(self) -> tuple[Moment, ...]:
@@ -109,6 +104,15 @@ class Memory:
         return Peak(moment.op, at(moment.bytes), tuple(held))
 
 
+@lru_cache(maxsize=1024)
+def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
+    kept: list[Size] = []
+    for size in sizes:
+        if not any(at_most(size, k) for k in kept):
+            kept = [k for k in kept if not at_most(k, size)] + [size]
+    return tuple(kept)
+
+
 def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...]:
     """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
 
@@ -122,7 +126,7 @@ def _memories(program: Program, by: CachePolicy) -> tuple[Memory, ...]:
     weights: list[Size] = [0] * len(program.entries)
     for at in (*program.held(), *(at for at in beside(program) if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
-    bodies = _Bodies(program, by)
+    bodies = Bodies(program, by)
     return tuple(
         Memory(held, caches, _moments(program, entry, bodies))
         for held, caches, entry in zip(weights, reserved(program, by), program.entries, strict=True)
@@ -135,15 +139,15 @@ def reserved(program: Program, by: CachePolicy) -> tuple[Size, ...]:
     states: list[list[State]] = [[] for _ in program.entries]
     for at in (*program.instances(), *beside(program)):
         if at.node.op.role == "cache":
-            states[at.stage].append(_state(at, program))
+            states[at.stage].append(state(program, at.graph, at.node, at.path, at.repeat))
     return tuple(map(by.reserved, states))
 
 
-def _state(at: Instance, program: Program) -> State:
-    type, layer = at.node.results[0].local(program.mesh), at.path.rpartition(".")[0]
-    written = not program.patches and at.node.name in _written(at.graph)  # images are before all tokens
-    ring = "series" in at.node.op.axes
-    return State(type, written, layer, at.repeat * program.micro_batches, ring)
+def state(program: Program, graph: Graph, node: Node, path: str, repeat: int) -> State:
+    """What a cache of a graph keeps, where that runs under a path and so often."""
+    type, layer = node.results[0].local(program.mesh), path.rpartition(".")[0]
+    written = not program.patches and node.name in _written(graph)  # images are before all tokens
+    return State(type, written, layer, repeat * program.micro_batches, "series" in node.op.axes)
 
 
 def beside(program: Program) -> Iterator[Instance]:
@@ -162,10 +166,14 @@ def _identity(at: Instance) -> tuple[object, ...]:
     return at.stage, at.node.op.param or at.path, at.layers, at.node.results[0]
 
 
-def _moments(program: Program, entry: str, bodies: _Bodies) -> tuple[Moment, ...]:
-    prefix = program.prefix(entry)
-    found = _Walk(bodies, program[entry], None, program[entry].outputs).moments
-    return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else tuple(found)
+def _moments(program: Program, entry: str, bodies: Bodies) -> tuple[Moment, ...]:
+    prefix, found = program.prefix(entry), moments(bodies, program[entry])
+    return tuple(m._replace(op=prefix + m.op) for m in found) if prefix else found
+
+
+def moments(bodies: Bodies, graph: Graph) -> tuple[Moment, ...]:
+    """What an entry holds while each of its ops runs."""
+    return tuple(_Walk(bodies, graph, None, graph.outputs).moments)
 
 
 @lru_cache(maxsize=256)
@@ -188,7 +196,7 @@ class _Given(NamedTuple):
     bytes: Size
 
 
-class _Bodies:
+class Bodies:
     """The bodies of a program: which of its inputs each reads, and its walks, one for those alike."""
 
     def __init__(self, program: Program, by: CachePolicy) -> None:
@@ -241,7 +249,7 @@ class _Walk:
     """
 
     def __init__(
-        self, bodies: _Bodies, graph: Graph, given: Sequence[_Given] | None, wanted: Sequence[Value]
+        self, bodies: Bodies, graph: Graph, given: Sequence[_Given] | None, wanted: Sequence[Value]
     ) -> None:
         self.bodies, self.graph, self.wanted = bodies, graph, wanted
         self.moments: list[Moment] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import and_
@@ -17,14 +17,16 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
-from llmir.backends.cost.nodes import check, housed
+from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, maximum, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
+from llmir.namespace import always, never
+from llmir.op import Work
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
@@ -41,6 +43,11 @@ class Plan:
     program: Program
     model: Model
     cache_policy: str = "exact"
+
+    @property
+    def depth(self) -> int:
+        """How many stages there are."""
+        return len(self.program.entries)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -65,9 +72,13 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self.model.prices(self.rows), dict[Price, Price]()
+        made, known = self._made(), dict[Price, Price]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
+
+    def _made(self) -> tuple[Price, ...]:
+        """What the model makes of each row."""
+        return self.model.prices(self.rows)
 
     @cached_property
     def alike(self) -> tuple[tuple[int, ...], ...]:
@@ -86,11 +97,11 @@ class Plan:
         """
         runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
         for row, price in zip(self.rows, self.prices, strict=True):
-            runs.setdefault(id(price), [0] * len(self.program.entries))[row.stage] += row.repeat
+            runs.setdefault(id(price), [0] * self.depth)[row.stage] += row.repeat
         merged: dict[Dim | None, dict[Price, list[int]]] = {}
         for price in {id(price): price for price in self.prices}.values():
             alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
-            before = alike.get(price, [0] * len(self.program.entries))
+            before = alike.get(price, [0] * self.depth)
             alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
         return merged
 
@@ -111,7 +122,7 @@ class Plan:
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
-        return -(-at(_SEQUENCES) // self.program.parallelism.dp)
+        return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
@@ -119,7 +130,7 @@ class Plan:
         if graphs is None:
             return True
         parallelism = self.program.parallelism
-        tokens = -(-at(_SEQUENCES * _NEW) // parallelism.dp)
+        tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
         return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
 
     def _decodes(self, at: Binding) -> Any:
@@ -144,14 +155,16 @@ class Plan:
         alone, together = self._stages(at, 2, lambda price, at: price.in_graph(at, hidden))
         if captured is True:
             return alone, together
-        return alone, tuple(np.where(captured, *times) for times in zip(together, alone, strict=True))
+        return alone, tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def _captured(self, at: Binding) -> tuple[Any, float]:
         """Whether the step is launched as a graph, if it is everywhere or nowhere, and what that hides."""
         if self.host is None:
             return False, 0.0
         captured = self.captured(at)
-        return bool(np.all(captured)) if np.all(captured) == np.any(captured) else captured, self.host.hidden
+        if always(captured) or never(captured):
+            captured = always(captured)
+        return captured, self.host.hidden
 
     def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
@@ -160,7 +173,7 @@ class Plan:
         """
         if (host := self.host) is None:
             return ()
-        stages = range(len(self.program.entries))
+        stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
         launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
@@ -174,7 +187,7 @@ class Plan:
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        count = len(self.program.entries)
+        count = self.depth
         found: list[Number] = [0.0] * (kinds * count)
         for size, prices in self._timed.items():
             points, places = at.apart(size) if size is not None and at.shape else (at, None)
@@ -185,7 +198,7 @@ class Plan:
     @cached_property
     def _kernels(self) -> list[int]:
         """How many kernels a micro-batch launches on each stage."""
-        counts = [0] * len(self.program.entries)
+        counts = [0] * self.depth
         for row in self.rows:
             counts[row.stage] += row.repeat
         return counts
@@ -193,7 +206,7 @@ class Plan:
     @cached_property
     def _late(self) -> list[float]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
-        sums = [0.0] * len(self.program.entries)
+        sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * late(row)
         return sums
@@ -206,8 +219,8 @@ class Plan:
         for memory in others:
             peak, other = memory.peak(at), figure(memory)
             more = peak > most
-            found = np.where(more, other, found) if np.ndim(more) else other if more else found
-            most = maximum(most, peak)
+            found = at.xp.where(more, other, found)
+            most = at.xp.maximum(most, peak)
         return found
 
     @cached_property
@@ -240,16 +253,22 @@ def placed(program: Program, model: Model) -> Model:
 
     InputError for a share of a link that nothing goes over.
     """
-    device = housed(program, model.device)
-    check(program, device)
-    idle = [name for name in getattr(model, "of_links", ()) if name not in links(program, device)]
-    if idle:
-        raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _on(model, device)
+    return for_ranks(ranks(program), model, program)
+
+
+def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+    """The same for other ranks of the program, which send these rows besides."""
+    device = house(of, model.device)
+    check(of, device)
+    if shares := getattr(model, "of_links", ()):
+        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        if idle := [name for name in shares if name not in used]:
+            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else _moved(model, device)
 
 
 @lru_cache(maxsize=256)
-def _on(model: Model, device: Device) -> Model:
+def _moved(model: Model, device: Device) -> Model:
     return cast("Model", replace(cast("Any", model), device=device))
 
 
@@ -257,8 +276,12 @@ def _on(model: Model, device: Device) -> Model:
 def links(program: Program, device: Device) -> Mapping[str, Link]:
     """The links that ranks send over in any phase, by name; `network` is between nodes."""
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    return FrozenDict(_links(device, sent))
+
+
+def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
     used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
-    return FrozenDict({span.name: span.link for span in used})
+    return {span.name: span.link for span in used}
 
 
 def late(row: Row) -> float:

@@ -358,23 +358,7 @@ class Report(Immutable, Result):
     @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
-        at, timing, parts = self.at, self._timing, self.program.micro_batches
-        none = (Overhead(),) * len(timing.stages)
-        rows = zip(timing.stages, self._overheads or none, timing.bubbles, self.plan.memories, strict=True)
-        return tuple(
-            StageCost(
-                stage=i,
-                time_s=time,
-                ops_s=parts * (time - sum(engine)),
-                overhead_s=parts * sum(engine),
-                bubble_s=bubble,
-                weight_bytes=at(m.weights),
-                kv_cache_bytes=at(m.caches),
-                activation_peak_bytes=m.transient(at),
-                peak_memory_bytes=m.peak(at),
-            )
-            for i, (time, engine, bubble, m) in enumerate(rows)
-        )
+        return costs.stages(self._timing, self._overheads, self.plan.memories, self.at)
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import inf
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,7 @@ class Measured(Price):
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's; at points that are alike to it, once."""
         point = tuple(map(at, self.sizes))
-        if at.shape and any(isinstance(value, np.ndarray) for value in point):
+        if not all(isinstance(value, (int, float)) for value in point):
             return self._fresh(at)
         if (times := self._known.get(point)) is None:
             if len(self._known) >= _POINTS:
@@ -105,10 +107,6 @@ class Measured(Price):
         """The price of what the call takes no less than by any kernel; None of nothing."""
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
-
-    def single(self, at: Binding) -> Any:
-        """Whether the call is of one new token there."""
-        return vars(self.call.at(at))["new"] == 1
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
@@ -215,12 +213,12 @@ class Fastest(Price):
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
         """
         first = self.prices[0]
-        if first.less and np.all(first.single(at)):
-            return [[*value(first)]]
-        every = [[_where(price.takes(at), time, np.inf) for time in value(price)] for price in self.prices]
+        if first.less and first.call.whole(at):
+            return [[*value(first)]]  # its time is the floor of all, and it can do the op
+        every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
         for price, others in self._floors:
-            taken = reduce(np.logical_or, (other.takes(at) for other in others), False)
-            floors = [_where(taken, 0.0, time) for time in value(price)]
+            taken = reduce(or_, (other.takes(at) for other in others), False)
+            floors = [at.xp.where(taken, 0.0, time) for time in value(price)]
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 
@@ -229,7 +227,7 @@ class Fastest(Price):
         if isinstance(at, Mixed):
             return [sum(each) for each in zip(*(self._least(part, value) for part in at.parts), strict=True)]
         every = self._each(at, lambda price: value(price, at))
-        return [reduce(minimum, times) for times in zip(*every, strict=True)]
+        return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""
@@ -255,13 +253,6 @@ class Fastest(Price):
             return self.time(at), bounds[int(which)]
         every = np.stack(np.broadcast_arrays(np.empty(at.shape), *bounds)[1:])
         return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
-
-
-def _where(takes: Any, time: Number, other: float) -> Number:
-    """`time` where it can be taken, else `other`."""
-    if np.ndim(takes):
-        return np.where(takes, time, other)
-    return time if takes else other
 
 
 @dataclass(frozen=True, eq=False)

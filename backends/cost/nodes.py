@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from llmir import hw
 from llmir.errors import HardwareError
 from llmir.graph import Program
 from llmir.hw import BOX, Device, Link, Node
+from llmir.mesh import Mesh
 
 from .rows import rows
 
@@ -45,21 +47,57 @@ def boxed(device: Device, ranks: int) -> tuple[Device, int]:
     return replace(device, node=None), min(ranks, most)
 
 
+class Ranks(NamedTuple):
+    """All that nodes are asked of a program: its mesh, a copy for each stage, and who meets whom.
+
+    `joins` are mesh axes whose ranks run ops together, `groups` the ranks that send each other something.
+    """
+
+    mesh: Mesh
+    stages: int
+    joins: frozenset[frozenset[str]]
+    groups: frozenset[tuple[int, ...]]
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self.mesh.devices * self.stages
+
+    def staged(self, stages: int) -> Ranks:
+        """Those of so many stages in place of one."""
+        size = self.mesh.devices
+        sends = {((to - 1) * size, to * size) for to in range(1, stages)}
+        return self._replace(stages=stages, groups=self.groups | sends)
+
+
 @lru_cache(maxsize=256)
+def ranks(program: Program) -> Ranks:
+    """Those of a program."""
+    joins = frozenset(frozenset(at.node.op.joins) for at in program.instances()) - {frozenset()}
+    groups = frozenset(row.work.group for row in rows(program) if row.work.wire)
+    return Ranks(program.mesh, len(program.entries), joins, groups)
+
+
 def housed(program: Program, device: Device) -> Device:
     """The device in the nodes that it usually has, where groups of ranks are larger than one box.
 
     As many of each node are taken as all groups take evenly. HardwareError where nothing joins boxes of it.
     """
-    ranks = program.devices
+    return house(ranks(program), device)
+
+
+@lru_cache(maxsize=256)
+def house(of: Ranks, device: Device) -> Device:
+    """The same for ranks."""
+    ranks = of.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
         return device
     usual = hw.usual(device)
     network = usual.network or Link(device.memory_Bps)  # any, to see which groups reach over one
     boxes = (replace(usual, devices=count, network=network) for count in range(usual.devices, 0, -1))
-    inside = next(box for node in boxes if _even(program, box := replace(device, node=node)))
-    if all(split(inside, row.work.group)[1] == 1 for row in rows(program) if row.work.wire):
+    inside = next(box for node in boxes if _even(of, box := replace(device, node=node)))
+    if all(split(inside, group)[1] == 1 for group in of.groups):
         return device
     if usual.network is None:
         raise HardwareError(
@@ -70,18 +108,18 @@ def housed(program: Program, device: Device) -> Device:
     return replace(inside, sources={**device.sources, **said})
 
 
-def _even(program: Program, device: Device) -> bool:
+def _even(of: Ranks, device: Device) -> bool:
     """Whether all groups of ranks take the nodes evenly, and alike."""
     try:
-        check(program, device)
+        check(of, device)
     except HardwareError:
         return False
     return True
 
 
-def check(program: Program, device: Device) -> None:
+def check(of: Ranks, device: Device) -> None:
     """HardwareError unless all groups of ranks take the nodes evenly, and alike."""
-    node, mesh, total = device.node, program.mesh, program.devices
+    node, mesh, total = device.node, of.mesh, of.devices
     if node is None or total <= node.devices:
         return
     if node.network is None:
@@ -93,7 +131,7 @@ def check(program: Program, device: Device) -> None:
             f"{_holds(node)}, which {ranks} ranks do not fill; {fit} and multiples of {size} do"
         )
     axes = {name for name, _ in mesh.axes}
-    for over in {frozenset(at.node.op.joins) for at in program.instances()} - {frozenset()}:
+    for over in of.joins:
         group = mesh.group(over)
         rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
         if len({(len(inside), met) for inside, met in (split(device, ring) for ring in rings)}) > 1:

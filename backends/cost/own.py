@@ -30,7 +30,7 @@ from llmir.hw import Device
 
 from .basis import Basis
 from .ideal import Ideal
-from .price import Model, Price, Roofline
+from .price import NONE, Known, Model, Price, Roofline
 from .rows import Row
 
 
@@ -97,7 +97,7 @@ class Own(Model):
     model: CostModel
     name: str
 
-    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+    def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
         """The price of each row, of which a user's model may ask where it stands."""
         return tuple(map(self.price, rows))
 

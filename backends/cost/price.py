@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llmir.dim import Binding, Number, Size, maximum
+from llmir.frozen import FrozenDict
 from llmir.hw import Device, Engine
 
 from .basis import ROOFLINE, Basis
@@ -96,6 +97,10 @@ class Roofline(Price):
         return np.max(times, axis=0), np.array([limit.bound for limit in self.limits])[slowest]
 
 
+Known = Mapping[tuple[int, int], Price]  # by `Row.op`
+NONE: Known = FrozenDict()
+
+
 class Model(ABC):
     """A cost model on one device; models are told apart by identity, and `model` gives each once.
 
@@ -115,8 +120,8 @@ class Model(ABC):
     def price(self, row: Row) -> Price:
         """What the model makes of an op."""
 
-    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
-        """The price of each row: of an op that several stages run, one."""
-        first = {row.op: row for row in reversed(rows)}
-        known = {op: self.price(row) for op, row in first.items()}
-        return tuple(known[row.op] for row in rows)
+    def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
+        """The price of each row: of an op that several stages run, one; those `known` are by `Row.op`."""
+        first = {row.op: row for row in reversed(rows) if row.op not in known}
+        found = {**known, **{op: self.price(row) for op, row in first.items()}}
+        return tuple(found[row.op] for row in rows)

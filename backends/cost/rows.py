@@ -41,9 +41,9 @@ class Row:
     turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
-    def op(self) -> int:
-        """A number that rows of one op in one graph share, wherever that runs."""
-        return id(self.writes)
+    def op(self) -> tuple[int, int]:
+        """What rows of one op in one graph share, wherever that runs."""
+        return id(self.work), id(self.writes)
 
     @property
     def kind(self) -> str:
@@ -91,8 +91,8 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
 
 
 @lru_cache(maxsize=1024)
-def _asked(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
-    """What each op of a graph asks, wherever it runs: the fields of its row from `work` on."""
+def needs(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
+    """What each op of a graph needs, wherever it runs: the fields of its row from `work` on."""
     found = {}
     for node in graph.nodes:
         if node.op.runs:
@@ -115,7 +115,7 @@ def _asked(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
     runs = (at for at in program.instances() if at.node.op.runs)
-    asked = {name: _asked(graph, program.mesh) for name, graph in program.graphs.items()}
+    each = {name: needs(graph, program.mesh) for name, graph in program.graphs.items()}
     return tuple(
-        Row(at.path, at.stage, at.node, at.repeat, *asked[at.graph.name][at.node.name]) for at in runs
+        Row(at.path, at.stage, at.node, at.repeat, *each[at.graph.name][at.node.name]) for at in runs
     )

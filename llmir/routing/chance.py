@@ -7,11 +7,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import numpy as np
-
 from ..dataclass import dataclass
-from ..namespace import Number
-from .law import Law, fullest, whole
+from ..namespace import Number, namespace
+from .law import Array, Law, alike, between, fullest, whole
 from .maximum import excess
 
 
@@ -32,6 +30,10 @@ class Chance(Law):
         """As a report says it."""
         return "tokens choose experts at random"
 
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
+
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
 
@@ -42,11 +44,11 @@ class Chance(Law):
         if ranks == 1:
             return tokens * chosen
         held = fullest(experts, ranks)
-        share, n = held / experts, np.asarray(tokens, dtype=np.float64)
+        share, n, xp = held / experts, 1.0 * tokens, namespace(tokens)
         spread = n * chosen * share * (experts - chosen) / max(experts - 1, 1)  # of independent ranks
         lean = (1 - 2 * share) * (experts - 2 * chosen) / max(experts - 2, 1) / math.sqrt(1 - share)
         rows = n * chosen * share + excess(spread, spread * lean, ranks)
-        return whole(np.clip(rows, np.minimum(n, 1), n * min(chosen, held)), tokens)
+        return whole(between(xp.minimum(n, 1), rows, n * min(chosen, held)))
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many tokens have an expert on the rank that most have one on, each once; rounded up.
@@ -60,12 +62,12 @@ class Chance(Law):
             return tokens
         held, ways = fullest(experts, ranks), math.comb(experts, chosen)
         none, neither = (math.comb(max(experts - n * held, 0), chosen) / ways for n in (1, 2))
-        n = np.asarray(tokens, dtype=np.float64)
+        n = 1.0 * tokens
         spread = none * (1 - none)
         apart = spread - (neither - none**2)  # of independent ranks
         lean = (2 * none - 1) * math.sqrt(apart / spread) if spread else 0.0
         most = n * (1 - none) + excess(n * apart, n * apart * lean, ranks)
-        return whole(np.clip(most, np.minimum(n, 1), n), tokens)
+        return whole(between(namespace(n).minimum(n, 1), most, n))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """held·(1 − (1 − k/E)^n) of all experts; of a part of them, what the rank that touches most does.
@@ -80,12 +82,10 @@ class Chance(Law):
         """
         if chosen >= experts:
             return held * (tokens > 0)
-        miss = math.log1p(-chosen / experts)
+        miss, xp = math.log1p(-chosen / experts), namespace(tokens)
         if held == experts:
-            several = isinstance(tokens, np.ndarray)
-            return -held * (np.expm1 if several else math.expm1)(tokens * miss)
-        share = -np.expm1(tokens * miss)
+            return -held * xp.expm1(tokens * miss)
+        share = -xp.expm1(tokens * miss)
         variance = held * share * (1 - share)
         touched = held * share + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
-        touched = np.clip(touched, np.minimum(tokens, 1), np.minimum(held, tokens * min(chosen, held)))
-        return touched if isinstance(tokens, np.ndarray) else float(touched)
+        return between(xp.minimum(tokens, 1), touched, xp.minimum(held, tokens * min(chosen, held)))

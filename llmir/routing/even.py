@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from ..dataclass import dataclass
 from ..errors import VerifyError
-from ..namespace import Number
-from .law import Law, fullest, whole
+from ..namespace import Number, namespace
+from .law import Array, Law, alike, fullest, whole
+
+HALVES = 40  # until one number is left of as many as all ranks may have tokens
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,28 @@ class Even(Law):
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """An equal share of each expert, rounded up."""
         held = fullest(experts, ranks)
-        return -(-tokens * chosen * held // experts)
+        return namespace(tokens).ceildiv(tokens * chosen * held, experts)
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
+
+    def noise(self, chances: Array) -> Array:
+        """None."""
+        return 0 * chances
+
+    def touched(self, chance: float, tokens: Number) -> Number:
+        """As soon as there is a row for it."""
+        return namespace(tokens).minimum(tokens * chance, 1.0)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """The copies of a token are dealt to as many ranks as there are copies, or ranks."""
-        return -(-tokens * min(chosen, ranks) // ranks)
+        return namespace(tokens).ceildiv(tokens * min(chosen, ranks), ranks)
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """An expert for each row, while there are any left."""
-        return _least(-(-tokens * chosen * held // experts), held)
+        xp = namespace(tokens)
+        return xp.minimum(xp.ceildiv(tokens * chosen * held, experts), held)
 
 
 @dataclass(frozen=True)
@@ -65,13 +78,13 @@ class Groups(Law):
         """Of the first rank: its share of what is found, and what all take."""
         held = min(fullest(experts, ranks), experts / 2)
         rows = tokens * chosen * held / experts + tokens * min(chosen / 2, held)
-        return whole(np.minimum(rows, tokens * min(chosen, held)), tokens)
+        return whole(namespace(tokens).minimum(rows, tokens * min(chosen, held)))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Experts that the rows touch, if each row finds another one."""
         most = min(held, experts / 2)
         found = tokens * chosen * most / experts + min(chosen / 2, most)
-        return _least(found, most) * (tokens > 0)
+        return namespace(tokens).minimum(found, most) * (tokens > 0)
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Arrived(Law):
 
     >>> law = Arrived(32, Even())
     >>> law.busiest(1, 8, 1024, 4), law.distinct(4, 8, 2, 4)
-    (8192, 2.0)
+    (8192, 2)
     """
 
     word: ClassVar[str] = "arrived"
@@ -109,15 +122,10 @@ class Arrived(Law):
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Those that all tokens touch here: the fewest tokens of which so many arrive."""
-        experts = experts * self.ranks
-        below, enough = np.asarray(tokens, dtype=float) - 1, np.asarray(tokens, dtype=float) * self.ranks
-        while (enough - below > 1).any():  # halves
-            middle = (below + enough) // 2
+        experts, xp = experts * self.ranks, namespace(tokens)
+        below, enough = 1.0 * tokens - 1, 1.0 * tokens * self.ranks
+        for _ in range(HALVES):
+            middle = xp.ceil((below + enough) / 2)
             arrive = self.law.busiest(self.ranks, chosen, middle, experts) >= tokens
-            below, enough = np.where(arrive, below, middle), np.where(arrive, middle, enough)
-        touched = self.law.distinct(held, chosen, enough, experts)
-        return touched if isinstance(tokens, np.ndarray) else float(touched)
-
-
-def _least(a: Number, b: float) -> Number:
-    return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
+            below, enough = xp.where(arrive, below, middle), xp.where(arrive, middle, enough)
+        return self.law.distinct(held, chosen, enough, experts)

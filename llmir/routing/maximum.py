@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..namespace import Number
+from ..namespace import Number, namespace
 
 _TINY = 1e-12
 
@@ -18,13 +18,14 @@ def excess(second: Number, third: Number, ranks: int) -> Number:
     deviations above their mean where a normal variable is z (Wilson & Hilferty 1931). That the sums have one
     total lowers the variance of each and makes them differ more: the two cancel.
     """
-    deviation = np.sqrt(np.maximum(second, _TINY))
+    xp = namespace(second, third)
+    deviation = xp.sqrt(xp.maximum(second, _TINY))
     skewness = third / deviation**3
-    g = np.where(np.abs(skewness) < 1e-4, 1e-4, skewness)
+    g = xp.where(abs(skewness) < 1e-4, 1e-4, skewness)
     z1, z2, z3 = _of_normals(ranks)
     a, b = 1 - g**2 / 36, g / 6
     cube = a**3 + 3 * a**2 * b * z1 + 3 * a * b**2 * z2 + b**3 * z3
-    return np.maximum(deviation * 2 / g * (cube - 1), 0)
+    return xp.maximum(deviation * 2 / g * (cube - 1), 0)
 
 
 @lru_cache(maxsize=256)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from ..dataclass import dataclass
-from ..namespace import Number
-from .law import Array, Law, fullest, parameter, whole
+from ..namespace import Number, namespace
+from .law import Law, between, fullest, parameter, whole
 
 STEEPEST = 10.0  # past this, loads are alike: the least that there is
 NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
@@ -50,39 +48,39 @@ class PowerLaw(Law):
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """The expected largest of so many sums of loads."""
-        return whole(self._rows(ranks, chosen, tokens, experts), tokens)
+        return whole(self._rows(ranks, chosen, tokens, experts))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Those whose load is half a row or more, and others that get what was rounded away."""
+        xp = namespace(tokens)
         rows = self._rows(fullest(experts, held), chosen, tokens, experts)
-        widest = np.where(tokens * chosen > experts, np.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
+        widest = xp.where(tokens * chosen > experts, xp.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
         mean = self._moment(widest, 1) / self._moment(widest, 0)
-        half = np.clip(0.5 * held * mean / np.maximum(rows, 1), 1, widest)  # in loads of the least
+        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # in loads of the least
         few, lost = (self._moment(half, n) / self._moment(widest, n) for n in (0, 1))
-        touched = np.clip((1 - few) * held + lost * rows, np.minimum(rows, 1), rows)
-        return touched if isinstance(tokens, np.ndarray) else float(touched)
+        return between(xp.minimum(rows, 1), (1 - few) * held + lost * rows, rows)
 
-    def _rows(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Array:
+    def _rows(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         held = fullest(experts, ranks)
-        share = np.asarray(tokens * chosen * held / experts)
+        share, xp = tokens * chosen * held / experts, namespace(tokens)
         if ranks == 1:
             return share
-        variance = self._variance(np.maximum(WIDEST * tokens, NARROWEST))
-        part = np.minimum(variance / held / 9, (_score(ranks) / 2) ** 2)  # beyond, their formula falls again
-        above = np.maximum(1 - part + _score(ranks) * np.sqrt(part), 0)
-        rows = np.minimum(above**3 * share, tokens * min(chosen, held))
-        return np.asarray(np.maximum(rows, np.minimum(tokens, 1)))
+        variance = self._variance(xp.maximum(WIDEST * tokens, NARROWEST))
+        part = xp.minimum(variance / held / 9, (_score(ranks) / 2) ** 2)  # beyond, their formula falls again
+        above = xp.maximum(1 - part + _score(ranks) * xp.sqrt(part), 0)
+        rows = xp.minimum(above**3 * share, tokens * min(chosen, held))
+        return xp.maximum(rows, xp.minimum(tokens, 1))
 
-    def _variance(self, most: Number) -> Array:
+    def _variance(self, most: Number) -> Number:
         """Of a load between 1 and `most`, in squares of its mean."""
         zeroth, first, second = (self._moment(most, n) for n in range(3))
-        return np.asarray(zeroth * second / (first * first) - 1)
+        return zeroth * second / (first * first) - 1
 
-    def _moment(self, most: Number, n: int) -> Array:
+    def _moment(self, most: Number, n: int) -> Number:
         """∫ load^(n - exponent) from 1 to `most`."""
         power = n + 1 - self.exponent
         power = power if abs(power) >= 1e-6 else 1e-6
-        return np.asarray((most**power - 1) / power)
+        return (most**power - 1) / power
 
 
 def _score(ranks: int) -> float:

@@ -16,13 +16,11 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..frozen import read_only
-from ..namespace import Number
-from .law import Array, Law, fullest, parameter, whole
+from ..namespace import Number, namespace
+from .law import Array, Law, fullest, levels, parameter, whole
 from .maximum import excess
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts
-_STEP = 0.05  # popularities that differ by less are taken together; the sum over them is off by under 0.1%
-_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,10 @@ class Zipf(Law):
         """As a report says it."""
         return f"experts' popularity falls as rank^-{self.skew:g}"
 
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """The most popular first."""
+        return popularity(experts, chosen, self.skew)
+
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
 
@@ -59,23 +61,25 @@ class Zipf(Law):
         held = fullest(experts, ranks)
         share = held / experts
         off, noise = p - chosen / experts, p * (1 - p)
-        n = np.asarray(tokens, dtype=np.float64)
-        second = n * noise.sum() + n**2 * (off**2).sum()
-        third = n * (noise * (1 - 2 * p)).sum() + 3 * n**2 * (noise * off).sum() + n**3 * (off**3).sum()
-        hottest = p[0] + (chosen - p[0]) * (held - 1) / max(experts - 1, 1)
+        n, xp = 1.0 * tokens, namespace(tokens)
+        spread, skew, mixed = (float(x.sum()) for x in (noise, noise * (1 - 2 * p), noise * off))
+        second = n * spread + n**2 * float((off**2).sum())
+        third = n * skew + 3 * n**2 * mixed + n**3 * float((off**3).sum())
+        first = float(p[0])
+        hottest = first + (chosen - first) * (held - 1) / max(experts - 1, 1)
         rows = n * chosen * share + excess(second * share, third * share, ranks)
-        rows = np.minimum(np.maximum(rows, n * hottest), n * min(chosen, held))
-        return whole(np.maximum(rows, n * chosen * share), tokens)
+        rows = xp.minimum(xp.maximum(rows, n * hottest), n * min(chosen, held))
+        return whole(xp.maximum(rows, n * chosen * share))
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
-        others = min(chosen, fullest(experts, ranks)) - 1
+        others, xp = min(chosen, fullest(experts, ranks)) - 1, namespace(tokens)
         if ranks == 1 or others == 0:
-            return whole(np.minimum(self.busiest(ranks, chosen, tokens, experts), tokens), tokens)
-        share = self.busiest(ranks, chosen, tokens, experts) / np.maximum(tokens, 1)
-        first = np.minimum(popularity(experts, chosen, self.skew)[0], share)
-        missed = (1 - first) * (1 - np.minimum((share - first) / others, 1)) ** others
-        return whole(tokens * (1 - missed), tokens)
+            return whole(xp.minimum(self.busiest(ranks, chosen, tokens, experts), tokens))
+        share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens, 1)
+        first = xp.minimum(float(popularity(experts, chosen, self.skew)[0]), share)
+        missed = (1 - first) * (1 - xp.minimum((share - first) / others, 1)) ** others
+        return whole(tokens * (1 - missed))
 
     def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
         """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
@@ -87,16 +91,16 @@ class Zipf(Law):
         [8.0, 38.1, 82.4, 121.8, 128.0]
         """
         touched: Number = 0.0
+        xp = namespace(tokens)
         for p, count in _levels(experts, chosen, self.skew):
-            # A probability of one has no logarithm.
-            touched = touched - count * np.expm1(tokens * np.log1p(-min(p, 1 - _TINY)))
+            touched = touched + count * self.touched(p, tokens)
         mean = touched * held / experts
         if held < experts:
             share = touched / experts
             variance = held * share * (1 - share)
             mean = mean + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
-            mean = np.minimum(mean, np.minimum(held, tokens * min(chosen, held)))
-        return mean if isinstance(mean, np.ndarray) else float(mean)
+            mean = xp.minimum(mean, xp.minimum(held, tokens * min(chosen, held)))
+        return mean
 
 
 @lru_cache(maxsize=256)
@@ -123,8 +127,4 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
 
 @lru_cache(maxsize=256)
 def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], ...]:
-    """Popularities with how many experts have them, those that are almost alike together."""
-    p = popularity(experts, chosen, skew)
-    _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
-    means = np.bincount(which, p) / counts
-    return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
+    return levels(popularity(experts, chosen, skew))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from llmir.dataclass import dataclass
 from llmir.dim import Number
+from llmir.namespace import Namespace
 
-from .base import families
+from .base import Kernel, families
 from .gemm import Gemm, LentGemm
 
 
@@ -29,10 +28,15 @@ class CdnaGemm(Gemm):
     )
     tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X in view
 
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentCdnaGemm
+
     @staticmethod
-    def beside(tiles: Number, memory: Number) -> Number:
+    def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
         """Seconds of both: two equal ones take 1.4 times as long as either."""
-        return np.asarray(np.hypot(tiles, memory))
+        return xp.hypot(tiles, memory)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ one more row may cost a wave of tiles at most. Silicon is rougher.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from functools import reduce
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .base import Array, Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .base import Kernel, Shape, Travel, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -70,6 +71,22 @@ class GemmShape(Shape):
         return x, w, y
 
 
+class Tile(NamedTuple):
+    """Tiles of one size: in waves over the multiprocessors `even` as if they could be cut and `whole` as not.
+
+    A tile takes `step` seconds for each element of k, and `ends` seconds before and after them.
+    """
+
+    even: Number
+    whole: Number
+    step: Number
+    ends: Number
+
+    def busy(self, depth: Number) -> Number:
+        """Seconds of a tile along so much of k."""
+        return self.step * depth + self.ends
+
+
 @families(
     *("gemm_bf16", "gemm_fp32", "gemm_fp8", "gemm_nvfp4", "gemm_int8"),
     *("gemm_int8_weights", "gemm_int4_weights", "bmm_bf16", "bmm_fp8"),
@@ -96,66 +113,66 @@ class Gemm(Kernel):
     tile_s: ClassVar[float] = TILE_S
 
     @staticmethod
-    def beside(tiles: Number, memory: Number) -> Number:
+    def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
         """Seconds of both, which overlap."""
-        return longer(ARRAYS, tiles, memory)
+        return longer(xp, tiles, memory)
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
-        busy = self.busy(device, shape)
+        busy = self.busy(device, shape, xp)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return busy * slowed + self.launch_us * 1e-6
 
-    def busy(self, device: Device, shape: GemmShape) -> Array:
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """A slower unit needs less power, and fewer rows to be busy."""
+        values, slower = super().moved(travel), travel.slower
+        least = TILES[0][0] * slower * values["rate"] / self.rate
+        return {**values, "sustained": values["sustained"] / slower, "least": least}
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Tiles of fewer rows too."""
+        return LowGemm
+
+    def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
+        memory = self.memory(device, shape)
+        sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
+        tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
+        found = []
+        for split in self.splits:
+            depth = xp.ceil(shape.k / K_STEP / split) * K_STEP
+            fastest = reduce(xp.minimum, (self.waves(tile, split, xp) * tile.busy(depth) for tile in tiles))
+            gather = self.split_us * 1e-6 + split * sums if split > 1 else 0
+            found.append(self.beside(xp, fastest, memory) + gather)
+        return reduce(xp.minimum, found)
+
+    def tile(self, device: Device, shape: GemmShape, rows: int, columns: int, xp: Namespace) -> Tile:
+        """Tiles of so many rows and columns."""
         share = 1 / multiprocessors(device)
-        m, n, k, batch = (np.asarray(v, dtype=float) for v in (shape.m, shape.n, shape.k, shape.batch))
-        rank = max(v.ndim for v in (m, n, k, batch))
-        rows, columns = np.array(self.tiles, dtype=float).T.reshape(2, -1, *(1,) * rank)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
-        filled = m.min() >= max(high for high, _ in self.tiles)
-        high, wide = rows if filled else np.minimum(rows, m), np.minimum(columns, n)
+        high, wide = xp.minimum(rows, shape.m), xp.minimum(columns, shape.n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = (
-            longer(ARRAYS, 2 * self.multiplied(rows) * columns / rate, fetch) + self.step_ns * 1e-9 / K_STEP
+        step = longer(xp, 2 * self.multiplied(rows, xp) * columns / rate, fetch)
+        across = xp.ceil(shape.n / columns) * (shape.batch * share)
+        return Tile(
+            even=xp.maximum(shape.m / rows, 1) * across,
+            whole=xp.ceil(shape.m / rows) * across,
+            step=step + self.step_ns * 1e-9 / K_STEP,
+            ends=store + self.tile_s,
         )
-        across = np.ceil(n / columns) * (batch * share)
-        even, whole = np.maximum(m / rows, 1) * across, np.ceil(m / rows) * across  # waves of tiles
-        memory = np.asarray(self.memory(device, shape))
-        uncut = self.beside(self.tiled(1, even, whole, step, store, k), memory)
-        if len(self.splits) == 1:
-            return np.asarray(uncut)
-        sums = m * n * batch * 4 / device.memory_Bps  # each piece in fp32
-        gather = self.split_us * 1e-6
-        # No cut saves a step of work.
-        least = self.beside((even * step * k).min(axis=0), memory) + gather + self.splits[1] * sums
-        gains = least <= uncut * (1 + 1e-9)
-        if not np.any(gains):
-            return np.asarray(uncut)
-        found = np.array(np.broadcast_to(uncut, gains.shape))
-        even, whole, step, store = (
-            np.broadcast_to(v, (len(rows), *gains.shape))[:, gains] for v in (even, whole, step, store)
-        )
-        k, memory, sums = (np.broadcast_to(v, gains.shape)[gains] for v in (k, memory, sums))
-        split = np.array(self.splits[1:], dtype=float).reshape(-1, 1, 1)
-        tiles = (
-            self.beside(self.tiled(split, even, whole, step, store, k), memory) + gather + split[:, 0] * sums
-        )
-        found[gains] = np.minimum(found[gains], tiles.min(axis=0))
-        return found
 
-    def multiplied(self, rows: Array) -> Array:
+    def multiplied(self, rows: int, xp: Namespace) -> Number:
         """Rows in whose time a tile of so many is multiplied."""
         return rows
 
-    def tiled(self, split: Number, even: Array, whole: Array, step: Array, store: Array, k: Array) -> Array:
-        """Seconds of all tiles, of the fastest height and width, where k is cut into so many pieces."""
-        lost = np.minimum(np.ceil(whole * split) - even * split, 1)
-        waves = np.maximum(even * split + self.tail * lost, 1)
-        depth = np.ceil(k / K_STEP / split) * K_STEP
-        return np.asarray((waves * (step * depth + store + self.tile_s)).min(axis=-even.ndim))
+    def waves(self, tile: Tile, split: int, xp: Namespace) -> Number:
+        """Waves of tiles where k is cut into so many pieces."""
+        even = tile.even * split
+        lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
+        return xp.maximum(even + self.tail * lost, 1)
 
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
@@ -175,8 +192,8 @@ class LentGemm(Gemm):
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
-        busy = self.busy(device, shape)
-        limited = self.limited().busy(device, shape)
+        busy = self.busy(device, shape, xp)
+        limited = self.limited().busy(device, shape, xp)
         return busy + (limited - busy) * busy / (busy + POWER_S) + self.launch_us * 1e-6
 
     def limited(self) -> LentGemm:
@@ -196,9 +213,9 @@ class LowGemm(LentGemm):
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
 
-    def multiplied(self, rows: Array) -> Array:
+    def multiplied(self, rows: int, xp: Namespace) -> Number:
         """Rows in whose time a tile of so many is multiplied, the least at least."""
-        return np.maximum(rows, self.least)
+        return xp.maximum(rows, self.least)
 
     def limited(self) -> LowGemm:
         """At the rate that is allowed for long, at which the lowest tile takes no longer."""
@@ -218,6 +235,11 @@ class BlockGemm(Gemm):
         *((128, 64), (128, 128)),
     )
     splits: ClassVar[tuple[int, ...]] = (1,)
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentBlockGemm
 
 
 @dataclass(frozen=True)

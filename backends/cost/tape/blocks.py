@@ -1,0 +1,133 @@
+"""A tape's function as numpy, for arrays: block by block, into buffers that are used again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+
+from .record import Function
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BLOCK = 1 << 13  # points: a buffer of them is 64 KiB, so that a core's L2 holds a dozen and more
+# Functions whose buffers are of bool.
+TRUTHS = {
+    "less",
+    "less_equal",
+    "equal",
+    "not_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+}  # of which buffers are bool
+
+
+def text(function: Function, name: str = "run") -> str:
+    """The source of a Python function of the inputs' blocks, which fills `r…` by way of buffers."""
+    return _print(function, name)[0]
+
+
+def _print(function: Function, name: str) -> tuple[str, tuple[int, int]]:
+    """The source, and how many buffers of numbers and of truths it needs."""
+    nodes, inputs = function.tape.nodes, function.inputs
+    left = Counter(n for number in function.live for n in nodes[number].of)
+    left.update(function.outputs)
+    free: dict[str, list[str]] = {"f": [], "b": []}
+    most = {"f": 0, "b": 0}
+    place: dict[int, str] = {}
+    lines: list[str] = []
+
+    def say(number: int) -> str:
+        kind, of = nodes[number]
+        if number in inputs:
+            return inputs[number]
+        return repr(of[0]) if kind == "constant" else place[number]
+
+    def release(of: Sequence[int]) -> None:
+        for n in of:
+            left[n] -= 1
+            if not left[n] and n in place:
+                free[place[n][0]].append(place[n])
+
+    def buffer(kind: str) -> str:
+        which = "b" if kind in TRUTHS else "f"
+        if not free[which]:
+            free[which].append(f"{which}{most[which]}")
+            most[which] += 1
+        return free[which].pop()
+
+    for number in function.live:
+        kind, of = nodes[number]
+        operands = [say(n) for n in of]
+        if kind == "where":  # it writes twice
+            into = place[number] = buffer(kind)
+            condition, a, b = operands
+            lines += [f"copyto({into}, {b})", f"copyto({into}, {a}, where={condition})"]
+            release(of)
+            continue
+        release(of)
+        into = place[number] = buffer(kind)
+        if kind == "ceildiv":
+            lines += [f"divide({', '.join(operands)}, out={into})", f"ceil({into}, out={into})"]
+        else:
+            lines.append(f"{kind}({', '.join(operands)}, out={into})")
+    results = [f"r{i}" for i in range(len(function.outputs))]
+    lines += [f"copyto({r}, {say(n)})" for r, n in zip(results, function.outputs, strict=True)]
+    buffers = [f"{which}{i}" for which in "fb" for i in range(most[which])]
+    head = f"def {name}({', '.join([*inputs.values(), *results, *buffers])}):"
+    return "\n".join([head, *(f"    {line}" for line in lines or ["pass"]), ""]), (most["f"], most["b"])
+
+
+def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Array, ...]]:
+    """The function of arrays that broadcast together, given in the order of its inputs.
+
+    It gives arrays of float64 of the whole shape, of bool where an output is a truth.
+    """
+    nodes = function.tape.nodes
+    types = [bool if nodes[n].function in TRUTHS else float for n in function.outputs]
+    source, (numbers, truths) = _print(function, "run")
+    names: dict[str, Any] = {"inf": inf, **vars(np)}
+    exec(compile(source, "<tape>", "exec"), names)
+    run = names["run"]
+
+    def over(*inputs: Any) -> tuple[Array, ...]:
+        given = np.broadcast_arrays(*inputs) if inputs else []
+        shape = given[0].shape if given else ()
+        results = tuple(np.empty(shape, dtype=type) for type in types)
+        buffers: list[Array] = []
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for part in cut(shape, block):
+                pieces = [_piece(x, part) for x in inputs]
+                into = [result[part] for result in results]
+                if not buffers or buffers[0].shape != into[0].shape:
+                    size = into[0].shape if into else ()
+                    buffers = [np.empty(size) for _ in range(numbers)]
+                    buffers += [np.empty(size, dtype=bool) for _ in range(truths)]
+                run(*pieces, *into, *buffers)
+        return results
+
+    return over
+
+
+def _piece(x: Any, part: tuple[slice, ...]) -> Any:
+    """Of what broadcasts to the whole shape, what broadcasts to a part of it."""
+    shape = np.shape(x)
+    own = part[len(part) - len(shape) :]
+    return x[tuple(slice(None) if n == 1 else s for n, s in zip(shape, own, strict=True))] if shape else x
+
+
+def cut(shape: tuple[int, ...], block: int) -> Iterator[tuple[slice, ...]]:
+    """A grid in pieces of so many points at most, a single point at least."""
+    if not shape:
+        yield ()
+        return
+    first, *others = shape
+    inner = prod(others)
+    rows = max(1, block // max(inner, 1))
+    for start in range(0, first, rows):
+        part = slice(start, min(start + rows, first))
+        for rest in cut(tuple(others), block) if inner > block else [(slice(None),) * len(others)]:
+            yield (part, *rest)

@@ -1,0 +1,219 @@
+"""What is done to numbers, as a list: a function that is run on symbols leaves its arithmetic on their tape.
+
+Equal expressions are one node. What constants decide is decided while recording, by identities that are exact
+of finite numbers. Nothing is reordered, and no quotient becomes a product: the tape computes what the
+function does, rounding included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf
+from typing import Any, NamedTuple
+
+Constant = Any  # an int, a float or a bool
+Operand = Any  # a constant or a symbol
+
+# x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x.
+NEUTRAL = {
+    **{"add": 0, "subtract": 0, "multiply": 1, "divide": 1, "power": 1},
+    **{"minimum": inf, "maximum": -inf},
+    **{"logical_and": True, "logical_or": False, "logical_xor": False},
+}
+ZERO = {"multiply": 0, "divide": 0, "minimum": -inf, "maximum": inf, "logical_and": False, "logical_or": True}
+COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"}
+IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
+
+
+class Node(NamedTuple):
+    """A function of earlier nodes, by their numbers; a "symbol" of its name, or a "constant" of its value."""
+
+    function: str
+    of: tuple[Any, ...]
+
+
+class Tape:
+    """The nodes, in the order in which they were recorded.
+
+    `scalars` are the functions of numbers that symbols may meet beside operators; `namespace` has the same of
+    symbols.
+    """
+
+    def __init__(self, scalars: Any) -> None:
+        self.nodes: list[Node] = []
+        self.scalars: Mapping[str, Callable[..., Constant]] = vars(scalars)
+        self.namespace = type(scalars)(**{name: partial(self.record, name) for name in self.scalars})
+        self._known: dict[tuple[Any, ...], Operand] = {}  # by function and operands, what they are
+
+    def symbol(self, name: str) -> Symbol:
+        """The input of that name."""
+        key = "symbol", name
+        if key not in self._known:
+            self._known[key] = self._node("symbol", (name,))
+        found: Symbol = self._known[key]
+        return found
+
+    def record(self, function: str, *operands: Operand) -> Operand:
+        """The function of the operands; a constant where no symbol decides it."""
+        if not any(isinstance(x, Symbol) for x in operands):
+            return self.scalars[function](*operands)
+        of = tuple(map(self.number, operands))
+        key = function, *(sorted(of) if function in COMMUTES else of)
+        found = self._known.get(key)
+        if found is None:
+            found = _simpler(function, operands)
+            found = self._known[key] = self._node(function, of) if found is None else found
+        return found
+
+    def number(self, operand: Operand) -> int:
+        """The number of the node that an operand is; TypeError for what is no number of this tape."""
+        if isinstance(operand, Symbol):
+            if operand.tape is not self:
+                raise TypeError("a symbol of another tape")
+            return operand.number
+        value = operand.item() if hasattr(operand, "item") and not getattr(operand, "ndim", 1) else operand
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"a tape records numbers, got {type(operand).__name__}")
+        key = type(value), value  # 1, 1.0 and True are three constants
+        if key not in self._known:
+            self._known[key] = self._node("constant", (value,))
+        number: int = self._known[key].number
+        return number
+
+    def _node(self, function: str, of: tuple[Any, ...]) -> Symbol:
+        self.nodes.append(Node(function, of))
+        return Symbol(self, len(self.nodes) - 1)
+
+
+def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
+    """The operand or the constant that it is, if it is one."""
+    if function == "where":
+        condition, *branches = operands
+        if isinstance(condition, Symbol):
+            return branches[0] if _same(*branches) else None
+        return branches[0 if condition else 1]
+    if len(operands) != 2:
+        return None
+    first, second = operands
+    free, neutral, zero = function in COMMUTES, NEUTRAL.get(function), ZERO.get(function)
+    rules = (
+        (function in IDEMPOTENT and _same(first, second), first),
+        (_is(second, neutral), first),
+        (free and _is(first, neutral), second),
+        (_is(first, zero), first),
+        (free and _is(second, zero), second),
+    )
+    return next((operand for holds, operand in rules if holds), None)
+
+
+def _is(operand: Operand, constant: Constant | None) -> bool:
+    """Whether it is that constant; a float of one makes floats of integers, and stays."""
+    if isinstance(operand, Symbol) or constant is None or operand != constant:
+        return False
+    return constant != 1 or not isinstance(operand, float)
+
+
+def _same(a: Operand, b: Operand) -> bool:
+    return isinstance(a, Symbol) and isinstance(b, Symbol) and a.number == b.number
+
+
+Operator = Callable[["Symbol", Operand], Operand]
+
+
+def _operator(function: str) -> tuple[Operator, Operator]:
+    """As it stands between a symbol and what follows, and between what comes before and a symbol."""
+    return (
+        lambda symbol, other: symbol.tape.record(function, symbol, other),
+        lambda symbol, other: symbol.tape.record(function, other, symbol),
+    )
+
+
+class Symbol:
+    """A number that is not known yet: operators on it are recorded. It decides no branch."""
+
+    __slots__ = ("number", "tape")
+    __array_ufunc__ = None  # numpy's own functions refuse it
+
+    def __init__(self, tape: Tape, number: int) -> None:
+        self.tape, self.number = tape, number
+
+    @property
+    def namespace(self) -> Any:
+        """The functions that record."""
+        return self.tape.namespace
+
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("subtract")
+    __mul__, __rmul__ = _operator("multiply")
+    __truediv__, __rtruediv__ = _operator("divide")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide")
+    __pow__, __rpow__ = _operator("power")
+    __and__, __rand__ = _operator("logical_and")
+    __or__, __ror__ = _operator("logical_or")
+    __xor__, __rxor__ = _operator("logical_xor")
+    __lt__, __gt__ = _operator("less")
+    __le__, __ge__ = _operator("less_equal")
+    __eq__, _ = _operator("equal")
+    __ne__, _ = _operator("not_equal")
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Operand:
+        return self.tape.record("negative", self)
+
+    def __abs__(self) -> Operand:
+        return self.tape.record("absolute", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a symbol decides no branch; minimum, maximum and where are the namespace's")
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """Nodes of a tape as a function: what `outputs` are, given by name those that are `inputs`."""
+
+    tape: Tape
+    inputs: Mapping[int, str]
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tape: Tape, names: Iterable[str], outputs: Iterable[Operand]) -> Function:
+        """Of symbols, by their names."""
+        return cls(tape, {tape.symbol(name).number: name for name in names}, tuple(map(tape.number, outputs)))
+
+    @cached_property
+    def live(self) -> tuple[int, ...]:
+        """The nodes that outputs need beside inputs and constants; TypeError if an input is missing."""
+        needed, open_ = set(), list(self.outputs)
+        while open_:
+            number = open_.pop()
+            function, of = self.tape.nodes[number]
+            if number in self.inputs or number in needed or function == "constant":
+                continue
+            if function == "symbol":
+                raise TypeError(f"the symbol {of[0]} is no input")
+            needed.add(number)
+            open_ += of
+        return tuple(sorted(needed))
+
+    def count(self, function: str) -> int:
+        """How many nodes are of a function."""
+        return sum(self.tape.nodes[number].function == function for number in self.live)
+
+    def parted(self, late: Iterable[str]) -> tuple[Function, Function]:
+        """In two: what does not depend on the `late` inputs, and the rest, given what the first gives."""
+        names = set(late)
+        depends = {number for number, name in self.inputs.items() if name in names}
+        for number in self.live:
+            if not depends.isdisjoint(self.tape.nodes[number].of):
+                depends.add(number)
+        rest = [number for number in self.live if number in depends]
+        asked = {n for number in rest for n in self.tape.nodes[number].of} | set(self.outputs)
+        kept = tuple(n for n in sorted(asked - depends) if self.tape.nodes[n].function != "constant")
+        given = {number: name for number, name in self.inputs.items() if name in names}
+        before = {number: name for number, name in self.inputs.items() if name not in names}
+        return (
+            Function(self.tape, before, kept),
+            Function(self.tape, {**given, **{n: f"k{i}" for i, n in enumerate(kept)}}, self.outputs),
+        )
