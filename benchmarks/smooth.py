@@ -6,8 +6,9 @@ Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave 
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, or as
 much more as the rooflines of ops grow: experts that one does not touch, sums over links. Curves that break
 a law are counted by the op that does most of it. What rises by more than a quarter from the fifth on is
-counted as well, however large a wave is, but for the step to what the engine has captured no graph of.
-What a device or an engine does not do is skipped, and said with the reason.
+counted as well, however large a wave is, but for the step to what the engine has captured no graph of. Where
+a step runs at the next size that was captured, n grows to that size. What a device or an engine does not do
+is skipped, and said with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import llmir
 from llmir import hw
 from llmir.backends.cost import Row
-from llmir.dim import Binding
+from llmir.dim import B, Binding
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -97,7 +98,8 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     ops, kinds = times(report, len(sizes))
     slack = allowed(report, len(sizes))
     steps = np.flatnonzero(np.diff(sizes) == 1)
-    grows = 1 + 1 / sizes[steps]
+    run = np.broadcast_to(sizes * report.plan.runs(report.at)(B) / report.at(B), sizes.shape)
+    grows = np.maximum(1 + 1 / sizes[steps], run[steps + 1] / run[steps])  # of what was captured
     most = whole[steps] * grows + slack.sum(0)[steps]
     for fault, over, by in (
         ("jumps", whole[steps + 1] - most, ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps]),
@@ -110,7 +112,7 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     rise = whole[steps + 1] / whole[steps] - 1
     graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
     late = sizes[steps] > 4  # before, one more is a quarter more
-    late &= graph[steps] == graph[steps + 1]
+    late &= (graph[steps] == graph[steps + 1]) & (run[steps + 1] <= run[steps] + 1)
     if late.any() and rise[late].max() > 0.25:
         worst = int(np.argmax(np.where(late, rise, 0)))
         by = ops[:, steps + 1] - ops[:, steps]
