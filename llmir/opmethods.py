@@ -1633,7 +1633,8 @@ class OpMethods:
     ) -> Value:
         """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
 
-        They may be a partial sum over the mesh axes `over`.
+        They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer
+        is told that there is nothing to add.
 
         `* -> *`
         """

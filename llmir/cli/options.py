@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from llmir.dispatch import FORMS
+
 from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -109,7 +111,7 @@ parallel = _stack(
     ),
     click.option(
         "--dispatch",
-        type=click.Choice(["rows", "ranks", "gather"]),
+        type=click.Choice(FORMS),
         help="How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
         "or all to all ranks.  [default: the engine's]",
     ),

@@ -25,7 +25,7 @@ from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .base import Kernel, Shape, Travel, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -122,6 +122,17 @@ class Gemm(Kernel):
         busy = self.busy(device, shape, xp)
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return busy * slowed + self.launch_us * 1e-6
+
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """A slower unit needs less power, and fewer rows to be busy."""
+        values, slower = super().moved(travel), travel.slower
+        least = TILES[0][0] * slower * values["rate"] / self.rate
+        return {**values, "sustained": values["sustained"] / slower, "least": least}
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Tiles of fewer rows too."""
+        return LowGemm
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
@@ -224,6 +235,11 @@ class BlockGemm(Gemm):
         *((128, 64), (128, 128)),
     )
     splits: ClassVar[tuple[int, ...]] = (1,)
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentBlockGemm
 
 
 @dataclass(frozen=True)
