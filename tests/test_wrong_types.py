@@ -171,10 +171,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
     "diff of requests": (
         lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **named),
-        {
-            **{"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2},
-            **{"engine": "vllm", "engine_after": "sglang"},
-        },
+        {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (
