@@ -1,12 +1,14 @@
 """Where a model's step jumps or falls as sequences or tokens are added, over devices, engines and models.
 
-    python benchmarks/smooth.py [--device NAME …] [--engine NAME …] [--model NAME …] [--jobs N]
+    python benchmarks/smooth.py [--device NAME …] [--engine NAME …] [--model NAME …] [--jobs N] [--every N]
 
 Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, or as
 much more as the rooflines of ops grow: experts that one does not touch, sums over links. Curves that break
-a law are counted by the op that does most of it. What rises by more than a quarter from the fourth on is
-counted as well, however large a wave is, but for the step to what the engine has captured no graph of.
+a law are counted by the op that does most of it. What rises by more than a quarter from the fifth on is
+counted as well, however large a wave is, but for the step to what the engine has captured no graph of. Where
+a step runs at the next size that was captured, n grows to that size. What a device or an engine does not do
+is skipped, and said with the reason.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from multiprocessing import Pool
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import llmir
 from llmir import hw
 from llmir.backends.cost import Row
-from llmir.dim import Binding
+from llmir.dim import B, Binding
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -96,7 +98,8 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     ops, kinds = times(report, len(sizes))
     slack = allowed(report, len(sizes))
     steps = np.flatnonzero(np.diff(sizes) == 1)
-    grows = 1 + 1 / sizes[steps]
+    run = np.broadcast_to(sizes * report.plan.runs(report.at)(B) / report.at(B), sizes.shape)
+    grows = np.maximum(1 + 1 / sizes[steps], run[steps + 1] / run[steps])  # of what was captured
     most = whole[steps] * grows + slack.sum(0)[steps]
     for fault, over, by in (
         ("jumps", whole[steps + 1] - most, ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps]),
@@ -108,8 +111,8 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
             yield Jump(f"{law} {fault}", share, int(sizes[steps][worst]), kinds[int(by[:, worst].argmax())])
     rise = whole[steps + 1] / whole[steps] - 1
     graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
-    late = sizes[steps] >= 4  # before, a sequence more is a quarter more
-    late &= graph[steps] == graph[steps + 1]
+    late = sizes[steps] > 4  # before, one more is a quarter more
+    late &= (graph[steps] == graph[steps + 1]) & (run[steps + 1] <= run[steps] + 1)
     if late.any() and rise[late].max() > 0.25:
         worst = int(np.argmax(np.where(late, rise, 0)))
         by = ops[:, steps + 1] - ops[:, steps]
@@ -131,30 +134,44 @@ def pair(one: llmir.Report, two: llmir.Report, context: int) -> Iterator[Jump]:
         yield Jump("two tokens", second / first - 1, context, kinds[worst])
 
 
-def jumps(device: str, engine: str, model: str) -> tuple[int, list[tuple[Jump, tuple[Any, ...]]]]:
-    """How many curves there are, and all that is wrong with them."""
-    found: list[tuple[Jump, tuple[Any, ...]]] = []
+class Found(NamedTuple):
+    """How many curves of each law there are, all that is wrong with them, and why there are no more."""
+
+    curves: int
+    faults: list[tuple[Jump, tuple[Any, ...]]]
+    skipped: list[tuple[str, tuple[Any, ...]]]
+
+
+def jumps(device: str, engine: str, model: str) -> Found:
+    """What is found of one model."""
+    found = Found(0, [], [])
     curves = 0
     for precision, tp, context in product(PRECISIONS, SHARDS, CONTEXTS):
         of = (device, engine, model, precision, tp, context)
-        base = program(model, engine, precision, tp)
-
-        def step(new: Any, batch: Any, phase: str | None = None, base: Any = base, c: int = context) -> Any:
-            return llmir.analyze(base, device, batch=batch, new=new, context=c, engine=engine, phase=phase)
 
         try:
+            base = program(model, engine, precision, tp)
+
+            def step(
+                new: Any, batch: Any, phase: str | None = None, base: Any = base, c: int = context
+            ) -> Any:
+                return llmir.analyze(
+                    base, device, batch=batch, new=new, context=c, engine=engine, phase=phase
+                )
+
             some = [*curve("sequences", step(1, SEQUENCES), SEQUENCES)]
-        except llmir.LlmirError:
+        except llmir.LlmirError as error:
+            found.skipped.append((str(error), of))
             continue
         for batch in (1, 8):
             some += pair(step(1, batch), step(2, batch), context)
             some += curve(f"tokens of {batch}", step(TOKENS, batch, "decode"), TOKENS)
         curves += 1
-        found += [(jump, of) for jump in some]
-    return curves, found
+        found.faults.extend((jump, of) for jump in some)
+    return found._replace(curves=curves)
 
 
-def _job(of: tuple[str, str, str]) -> tuple[int, list[tuple[Jump, tuple[Any, ...]]]]:
+def _job(of: tuple[str, str, str]) -> Found:
     return jumps(*of)
 
 
@@ -165,30 +182,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", nargs="+", default=list(ENGINES))
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="of the grid each such one alone")
     options = parser.parse_args(arguments)
-    grid = list(product(options.device, options.engine, options.model))
+    grid = list(product(options.device, options.engine, options.model))[:: options.every]
     if options.jobs > 1:
         with Pool(options.jobs) as pool:
             return table(pool.imap_unordered(_job, grid, chunksize=4))
     return table(map(_job, grid))
 
 
-def table(found: Iterable[tuple[int, list[tuple[Jump, tuple[Any, ...]]]]]) -> int:
-    """A line for each law and op: how many curves break it, and the worst."""
+def table(every: Iterable[Found]) -> int:
+    """A line for each law and op: how many curves break it, and the worst, and for each reason to skip."""
     curves = 0
     counts: Counter[tuple[str, str]] = Counter()
     worst: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (0.0, ""))
-    for many, faults in found:
-        curves += many
-        for jump, of in faults:
+    skipped: dict[str, list[str]] = defaultdict(list)
+    for found in every:
+        curves += found.curves
+        for reason, of in found.skipped:
+            skipped[reason].append(_named(of))
+        for jump, of in found.faults:
             key = jump.law, jump.op
             counts[key] += 1
-            text = f"{jump.share:.0%} after {jump.size}: {', '.join(map(str, filter(None, of)))}"
+            text = f"{jump.share:.0%} after {jump.size}: {_named(of)}"
             worst[key] = max(worst[key], (jump.share, text))
-    print(f"{curves} curves of each law")
+    print(f"{curves} curves of each law, {sum(map(len, skipped.values()))} skipped")
+    for reason, which in sorted(skipped.items(), key=lambda item: -len(item[1])):
+        print(f"skipped {len(which):6}  {reason}: {which[0]}")
     for (law, op), many in sorted(counts.items(), key=lambda item: (item[0][0], -item[1])):
         print(f"{law:34}{op:40}{many:6}  {worst[law, op][1]}")
     return sum(counts.values())
+
+
+def _named(of: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, filter(None, of)))
 
 
 if __name__ == "__main__":

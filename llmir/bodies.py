@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .graph import Graph, Node, Program
+
+T = TypeVar("T")
 
 
 def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
@@ -23,6 +25,25 @@ def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str,
         if name not in done:
             walk(name, ())
     return {name: done[name] for name in program.graphs}
+
+
+def ending(
+    program: Program, last: Callable[[Program, str, set[str]], T | None], left: set[str]
+) -> dict[str, T]:
+    """What `last` finds at the end of each graph, but for those that are left out."""
+    return {name: found for name in program.graphs if (found := last(program, name, left)) is not None}
+
+
+def consistent(
+    find: Callable[[set[str]], dict[str, T]], against: Callable[[dict[str, T]], set[str]]
+) -> dict[str, T]:
+    """What `find` says of bodies, when it is told which to leave out, with none that `against` objects to."""
+    left: set[str] = set()
+    while True:
+        found = find(left)
+        if not (more := against(found)):
+            return found
+        left |= more
 
 
 def _handing(graph: Graph, bodies: Mapping[str, Graph]) -> Graph:

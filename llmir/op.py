@@ -201,7 +201,7 @@ class Op:
 
     @property
     def runs(self) -> bool:
-        """Whether it runs itself: no source, and no loop, whose body does."""
+        """Whether it runs itself, as a kernel: no source, and no loop, whose body does."""
         return not self.source and self.loop is None
 
     @property

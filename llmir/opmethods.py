@@ -850,6 +850,18 @@ class OpMethods:
         """
         return self._op("pick", (x,), name, block, index=index)
 
+    def pick_replica(
+        self, chosen: Value, /, *, experts: int, places: int, name: str = "", block: str | None = None
+    ) -> Value:
+        """One of the places of each of the `experts` that tokens chose, which lie in so many `places`.
+
+        Those beyond the experts hold the first ones again. Its two tables, of how many copies an expert
+        has and of where they are, stay in the GPU's cache: of them an entry each is read.
+
+        `b t k -> b t k`
+        """
+        return self._op("pick_replica", (chosen,), name, block, experts=experts, places=places)
+
     def place_images(
         self, x: Value, images: Value, ids: Value, /, *, token: int, name: str = "", block: str | None = None
     ) -> Value:
@@ -1621,7 +1633,8 @@ class OpMethods:
     ) -> Value:
         """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
 
-        They may be a partial sum over the mesh axes `over`.
+        They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer
+        is told that there is nothing to add.
 
         `* -> *`
         """
@@ -1692,6 +1705,7 @@ MODULES = {
     "mul": "llmir.ops.elementwise",
     "patch_embedding": "llmir.ops.images",
     "pick": "llmir.ops.altup",
+    "pick_replica": "llmir.ops.top_k",
     "place_images": "llmir.ops.images",
     "positions": "llmir.ops.gather",
     "quantize": "llmir.ops.quant",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from llmir.bodies import consistent, ending
 from llmir.build import Builder
 from llmir.graph import Graph, Node, Program, Value
 
@@ -21,18 +22,16 @@ def deferred(program: Program) -> Program:
 
 def _sums(program: Program) -> dict[str, Node]:
     """The bodies, each with the sum that its last layer ends with; none that is given a whole value."""
-    left: set[str] = set()
-    while True:
-        sums = {n: last for n in program.graphs if n not in left and (last := _sum(program, n, left))}
-        whole = {
+
+    def whole(sums: dict[str, Node]) -> set[str]:
+        return {
             loop.body
             for name, graph in program.graphs.items()
             for node in graph.nodes
             if (loop := node.op.loop) and loop.body in sums and not _starts(graph, node, sums, name in sums)
         }
-        if not whole:
-            return sums
-        left |= whole
+
+    return consistent(lambda left: ending(program, _sum, left), whole)
 
 
 def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> bool:
@@ -48,7 +47,7 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
     """The all_reduce that ends a body's last layer, if it can be put off; None if not."""
     graph = program[name]
     runs = [p for g in program.graphs.values() for p in g.loops.values() if p.body == name]
-    if not runs or name in left or any(p.carried != ADDED + 1 for p in runs):
+    if name in left or not runs or any(p.carried != ADDED + 1 for p in runs):
         return None
     given, out = graph.inputs[ADDED].values[0], graph.outputs[ADDED]
     users = [node for node in graph.nodes if given in node.operands]

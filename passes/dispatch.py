@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from llmir.build import Builder
 from llmir.dataclass import dataclass
+from llmir.dispatch import FORMS
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.ops.collective import TOKENS
@@ -30,7 +31,7 @@ class DispatchBy(Pass):
 
     name: ClassVar[str] = "dispatch"
 
-    by: str = option("rows", choices=("rows", "ranks", "gather"))
+    by: str = option("rows", choices=FORMS)
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each layer of experts whose rows are exchanged."""

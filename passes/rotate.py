@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from llmir.bodies import consistent, ending
 from llmir.build import Builder
 from llmir.dataclass import dataclass
 from llmir.graph import Graph, Node, Program, Value
@@ -18,8 +19,7 @@ from llmir.ops.elementwise import Add
 from llmir.ops.norm import RmsNorm
 from llmir.pipeline import Pass
 
-# Each layer moves one hidden state less; zeros, and a sum more than before, are four.
-FEW = 4
+FEW = 3  # Each layer moves one hidden state less; a sum more than before moves three.
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,16 @@ class Rotate(Pass):
 
 def _sums(program: Program) -> dict[str, Node]:
     """The bodies to rotate, each with the sum that ends it: of loops that are so long that it pays."""
-    left: set[str] = set()
-    while True:
-        sums = {name: last for name in program.graphs if (last := _sum(program, name, left))}
-        short: set[str] = set()
+
+    def short(sums: dict[str, Node]) -> set[str]:
+        found: set[str] = set()
         for name, graph in program.graphs.items():
             here = [p for p in graph.loops.values() if name not in sums and p.body in sums]
             if sum(p.times * program.depth(p.body) for p in here) <= FEW:
-                short |= {p.body for p in here}
-        if not short:
-            return sums
-        left |= short
+                found |= {p.body for p in here}
+        return found
+
+    return consistent(lambda left: ending(program, _sum, left), short)
 
 
 def _sum(program: Program, name: str, left: set[str]) -> Node | None:

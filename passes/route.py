@@ -36,7 +36,7 @@ class Route(Pass):
         if not grouped and (self.skew or self.routing):
             said = f"routing={self.routing}" if self.routing else f"skew={self.skew:g}"
             raise PassError(f"route: {said}, but program {program.name!r} routes no tokens to experts")
-        if all(op.routing == str(by) for op in grouped):
+        if all(op.routing == _instead(op.routing, by) for op in grouped):
             return program
         notes = tuple(n for n in program.notes if not n.startswith(_NOTE))
         note = f"{_NOTE}{by.about}; figures are the busiest rank's"
@@ -51,6 +51,8 @@ class Route(Pass):
                 by = law(self.routing)
                 if by.alone:
                     raise PassError(f"route: {by} is of what arrives at one rank, not of all tokens")
+                if by.instead(CHANCE) != CHANCE:
+                    raise PassError(f"route: {by} says where experts lie; shard{{redundant=…}} copies them")
                 return by
             return Zipf(self.skew) if self.skew else CHANCE
         except VerifyError as error:
@@ -63,9 +65,14 @@ class Route(Pass):
         b = Builder(graph.name)
         new: dict[Value, Value] = {}
         for node in graph.nodes:
-            op = node.op.routed_by(str(by))
+            op = node.op.routed_by(_instead(node.op.routing, by)) if node.op.routing else node.op
             operands = (new[v] for v in node.operands)
             values = b.insert(node) if op.source else b.apply(op, *operands, name=node.name)
             new.update(zip(node.values, values, strict=True))
         b.output(*(new[v] for v in graph.outputs))
         return b.graph()
+
+
+def _instead(routing: str, by: Law) -> str:
+    """Another law, of experts that lie as they did."""
+    return str(law(routing).instead(by))

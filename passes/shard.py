@@ -25,14 +25,16 @@ from llmir.pipeline import Pass, option
 from llmir.tensor import Placement, Tensor
 
 from .plan import Plan, padded, plan
+from .replicas import replicated
 
 
 @dataclass(frozen=True)
 class Shard(Pass):
     """Splits a program over tp tensor-parallel, dp data-parallel and ep expert-parallel ranks.
 
-    Options: tp, dp, ep (ep divides dp·tp), and sp=1 for sequence parallelism over the tp ranks. On a program
-    that is sharded already, degrees multiply.
+    Options: tp, dp, ep (ep divides dp·tp), redundant, the copies of experts that lie on ranks of ep beside
+    those of the model, and sp=1 for sequence parallelism over the tp ranks. On a program that is sharded
+    already, degrees multiply.
     """
 
     name: ClassVar[str] = "shard"
@@ -41,6 +43,7 @@ class Shard(Pass):
     dp: int = option(1, least=1, most=MOST_DEVICES)
     ep: int = option(1, least=1, most=MOST_DEVICES)
     sp: int = option(0, choices=(0, 1))
+    redundant: int = option(0, least=0, most=MOST_DEVICES)
 
     def __call__(self, program: Program) -> Program:
         """Lay sources out anew and walk each graph once."""
@@ -50,6 +53,8 @@ class Shard(Pass):
         if self.sp and self.tp * now.tp == 1:
             raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
+        if self.redundant:
+            program = replicated(program, self.redundant, ep)
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
         graphs = inner_first(program, lambda graph: _Walk(program, graph, found).run())
         notes = dict.fromkeys((*program.notes, *padded(program, found)))

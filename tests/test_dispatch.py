@@ -19,8 +19,8 @@ from llmir.backends.cost.kernels import calls
 from llmir.backends.interpret import interpret
 from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
 from llmir.dim import B, Binding
+from llmir.dispatch import FORMS
 from llmir.errors import HardwareError, PassError
-from llmir.hw.sections.dispatch import FORMS
 from llmir.hw.versions import SECTIONS
 from llmir.namespace import SCALARS
 from llmir.ragged import everyone, most, sent, to_ports

@@ -18,6 +18,8 @@ from llmir.errors import HardwareError
 from llmir.hw import versions
 from llmir.hw.releases import number
 from llmir.hw.sections.graphs import Captured, Graphs
+from llmir.hw.sections.graphs import graphs as section
+from llmir.namespace import SCALARS
 
 from .commands import Run, runner
 
@@ -181,10 +183,14 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
     assert "each is 10 µs late" in str(shown)
 
 
-def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> Captured:
+def graphs_of(version: str) -> Graphs:
     found = hw.engine(version).section(Graphs)
     assert found
-    return found.on(hw.load(device), tp)
+    return found
+
+
+def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> Captured:
+    return graphs_of(version).on(hw.load(device), tp)
 
 
 def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm_and_new_ones_of_sglang() -> None:
@@ -219,6 +225,32 @@ def test_what_is_in_no_graph_hides_no_launch(engine: str, batch: int, new: int, 
     assert (step.overhead["hidden_s"] < 0) == captured
     grid = llmir.analyze(model, "h100", batch=np.array([batch, 1]), new=new, context=64, engine=engine)
     assert np.asarray(grid.time_s)[0] == pytest.approx(step.time_s)
+
+
+def test_a_decode_step_runs_at_the_size_that_was_captured() -> None:
+    """Products of 33 sequences take the time of 40, but attention, which reads the caches of 33, does not."""
+    assert [graphs_of("vllm").padded(n, SCALARS) for n in (3, 9, 33, 257, 513)] == [4, 16, 40, 272, 513]
+    assert [graphs_of("sglang").padded(n, SCALARS) for n in (3, 9, 33, 257)] == [4, 12, 40, 272]
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    at: dict[str, Any] = {"new": 1, "context": 64, "engine": "vllm"}
+    for dp in (1, 4):
+        some, full = (
+            llmir.analyze(llmir.run(model, f"shard{{dp={dp}}}"), "h100", batch=dp * n, **at) for n in (33, 40)
+        )
+        for a, b in zip(some.work, full.work, strict=True):
+            assert (a.time_s == b.time_s) == (a.kind != "attention")
+        assert some.flops * 40 == pytest.approx(full.flops * 33, rel=0.01)
+        assert sum(op.repeat * op.time_s for op in some.ops) == pytest.approx(some.time_s)
+        grid = llmir.analyze(model, "h100", batch=np.array([33, 600]), **at) if dp == 1 else None
+        assert grid is None or np.asarray(grid.time_s)[0] == pytest.approx(some.time_s)
+    prompts = [llmir.analyze(model, "h100", batch=n, **at | {"new": 9}) for n in (33, 40)]
+    assert prompts[0].time_s < prompts[1].time_s
+
+
+@pytest.mark.parametrize("sizes", [{8: 3}, {4: 4, 2: 2}, {0: 1}, {4: 0.5}, [], "all"])
+def test_sizes_of_graphs_that_are_none_are_refused(sizes: object) -> None:
+    with pytest.raises(HardwareError, match="sizes"):
+        section({"1": {"largest": [{"decodes": 8}], "sizes": sizes, "source": "s"}}, "graphs")
 
 
 def test_a_chunk_beside_decodes_is_no_decode_step() -> None:

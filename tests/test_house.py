@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 CORE = (
     *("dataclass", "errors", "names", "plugins", "views", "frozen", "frozen_graph", "convert"),
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
-    *("namespace", "routing", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
+    *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
     *("node", "graph", "bodies", "opmethods", "build", "cut", "text", "verify", "rewrite", "pipeline"),
 )

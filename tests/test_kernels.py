@@ -66,7 +66,8 @@ def test_a_call_takes_the_roofline_at_least(
 ) -> None:
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     alone = float(kernel.seconds(device, shape))
-    assert Call(("gemm_bf16",), shape).seconds(kernel, device, Binding(), least) == max(alone, least)
+    found = Call(("gemm_bf16",), shape).seconds(kernel, device, Binding(), least)
+    assert found == pytest.approx(max(alone, least), rel=1e-12)  # cube roots of Python and numpy differ
 
 
 @given(st.data(), st.sampled_from(GPUS), products(), st.sampled_from(["m", "n", "k", "batch"]), SIZES)
@@ -179,7 +180,7 @@ def test_what_stays_in_the_l2_is_not_fetched_again() -> None:
 @pytest.mark.parametrize("family", KERNELS)
 def test_a_family_is_a_dozen_parameters_with_unit_and_meaning(family: str) -> None:
     known = parameters_of(KERNELS[family])
-    assert 1 <= len(known) <= 12
+    assert 1 <= len([p for p in known if not p.choices]) <= 12
     for p in known:
         assert p.low <= p.default <= p.high
         assert p.meaning

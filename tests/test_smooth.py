@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import llmir
-from benchmarks.smooth import ENGINES, MODELS, Jump, jumps
+from benchmarks.smooth import CONTEXTS, ENGINES, MODELS, PRECISIONS, SHARDS, Jump, jumps, table
 from llmir import hw
 from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.kernels import AttentionShape, Decode, Prefill
@@ -27,9 +27,10 @@ H100 = hw.load("h100-sxm")
 
 @pytest.mark.parametrize(("device", "engine", "model"), SOME)
 def test_steps_have_no_cliffs(device: str, engine: str, model: str) -> None:
-    curves, found = jumps(device, engine, model)
-    assert curves >= 4
-    assert found == []
+    found = jumps(device, engine, model)
+    assert found.curves >= 4
+    assert found.curves + len(found.skipped) == len(PRECISIONS) * len(SHARDS) * len(CONTEXTS)
+    assert found.faults == []
 
 
 def test_each_model_and_engine_of_the_grid_is_among_some() -> None:
@@ -41,9 +42,16 @@ def test_a_cliff_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of few tokens that takes one alone: the second costs what a prompt's kernel takes."""
     alone = staticmethod(lambda shape: (shape.new == 1) & (shape.cached > 0))
     monkeypatch.setattr(Decode, "takes", alone)
-    _, found = jumps("h20", "sglang", "llama3.1-8b")
-    assert "two tokens" in {jump.law for jump, _ in found if jump.op == "attention flash_attention"}
-    assert all(isinstance(jump, Jump) and jump.share > 0 for jump, _ in found)
+    found = jumps("h20", "sglang", "llama3.1-8b")
+    assert "two tokens" in {jump.law for jump, _ in found.faults if jump.op == "attention flash_attention"}
+    assert all(isinstance(jump, Jump) and jump.share > 0 for jump, _ in found.faults)
+
+
+def test_what_is_skipped_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    found = jumps("tpu-v5p", "vllm", "llama3.1-8b")
+    assert (found.curves, found.faults) == (0, [])
+    assert table([found]) == 0
+    assert "skipped      8  engine 'vllm': TPU-v5p was not measured" in capsys.readouterr().out
 
 
 def faster(device: hw.Device) -> Iterator[tuple[str, hw.Device]]:

@@ -28,7 +28,8 @@ class Share:
     """A weight, a cache or the products of an op: bytes or matmul FLOPs of all its `repeat`s in a step.
 
     `whole` is what one device has, `ranks` what all have together, the fullest taken for all; `copies` is on
-    how many ranks each piece is. `even` says that its sizes divide and that it has no scales.
+    how many ranks each piece is, `spare` what they hold beside that: copies of experts, and padding. `even`
+    says that its sizes divide and that it has no scales.
     """
 
     what: str
@@ -39,16 +40,17 @@ class Share:
     even: bool
     whole: int
     ranks: int
+    spare: int = 0
 
     @property
     def replicated(self) -> int:
         """What the copies beyond the first add."""
-        return (self.copies - 1) * self.whole
+        return (self.copies - 1) * self.whole + self.spare
 
     @property
     def uneven(self) -> int:
         """What is left: pieces that are rounded up, and scales that each piece has for itself."""
-        return self.ranks - self.copies * self.whole
+        return self.ranks - self.copies * self.whole - self.spare
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Conservation(Result):
     @property
     def replicated(self) -> tuple[Share, ...]:
         """What is on several ranks."""
-        return tuple(s for s in self.shares if s.copies > 1)
+        return tuple(s for s in self.shares if s.copies > 1 or s.spare)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -116,7 +118,7 @@ class Conservation(Result):
         """As JSON holds it."""
         shares = [{**asdict(s), "replicated": s.replicated} for s in self.replicated]
         for share in shares:
-            del share["even"]
+            del share["even"], share["spare"]
         return {
             "model": self.after.name,
             "devices": self.after.devices,
@@ -172,7 +174,7 @@ def _joined(shares: Iterable[tuple[str, Share]]) -> Iterator[Share]:
         first = found.setdefault(key, share)
         if first is not share:
             copies, ranks = first.copies + share.copies, first.ranks + share.ranks
-            found[key] = replace(first, copies=copies, ranks=ranks)
+            found[key] = replace(first, copies=copies, ranks=ranks, spare=first.spare + share.spare)
     yield from found.values()
 
 
@@ -200,16 +202,19 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
 
 
 def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding) -> Share:
+    op: Any = node.node.op
     mesh, type = program.mesh, node.node.results[0]
+    whole, copies = times * int(at(op.own.bytes)), mesh.devices // mesh.size(type.spread)
     return Share(
         what,
         node.path,
         node.node.op.block,
         node.repeat,
-        mesh.devices // mesh.size(type.spread),
+        copies,
         _even(program, type, at) and not type.dtype.scale_bits,
-        times * int(at(type.bytes)),
+        whole,
         times * int(at(type.local(mesh).bytes)) * mesh.devices,
+        copies * (times * int(at(type.bytes)) - whole),
     )
 
 

@@ -120,9 +120,9 @@ class Priced(NamedTuple):
     holding: Price
 
     @classmethod
-    def of(cls, price: Price, at: Binding) -> Priced:
-        """Those of a price."""
-        return cls(*price.due(at), price.least(at), price.of(at))
+    def of(cls, price: Price, runs: Binding, at: Binding) -> Priced:
+        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
+        return cls(*price.due(runs), price.least(at), price.of(runs))
 
 
 def op(row: Row, priced: Priced, at: Binding, micro_batches: int, step_s: Number) -> OpCost:

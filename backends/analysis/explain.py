@@ -16,7 +16,7 @@ from llmir.backends.cost.calibrated import Fastest, Measured
 from llmir.backends.cost.kernels import parameters
 from llmir.backends.cost.network import Way
 from llmir.dataclass import dataclass
-from llmir.dim import Mixed, Number, Size
+from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Figures
 from llmir.graph import Instance, Program
@@ -187,8 +187,9 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
     at = find(report.program, name)
-    priced = zip(report.plan.rows, report.plan.prices, report.work, strict=True)
-    row, price, cost = next(found for found in priced if found[0].name == at.path)
+    plan = report.plan
+    priced = zip(plan.rows, plan.prices, plan.pads, report.work, strict=True)
+    row, price, pads, cost = next(found for found in priced if found[0].name == at.path)
     return Explanation(
         phase=phase,
         model=report.program.name,
@@ -215,7 +216,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         basis=cost.basis,
         error=cost.error,
         ideal_time_s=cost.ideal_time_s,
-        kernel=_kernel(report, price),
+        kernel=_kernel(price, plan.runs(report.at) if pads else report.at),
         time_s=cost.time_s,
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
@@ -338,10 +339,10 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
-def _kernel(report: Report, price: Price) -> Kernel | None:
+def _kernel(price: Price, at: Binding) -> Kernel | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    if isinstance(price, Fastest) and not isinstance(report.at, Mixed):
-        price = price.of(report.at) or price
+    if isinstance(price, Fastest) and not isinstance(at, Mixed):
+        price = price.of(at) or price
     if not isinstance(price, Measured):
         return None
     fit = price.fit
@@ -356,7 +357,7 @@ def _kernel(report: Report, price: Price) -> Kernel | None:
         rows=fit.fitted.rows,
         error=fit.fitted.error,
         strange=price.call.strange + price.call.doubt,
-        given={name: value for name, value in vars(price.call.at(report.at)).items() if value != math.inf},
+        given={name: value for name, value in vars(price.call.at(at)).items() if value != math.inf},
         parameters=tuple(constants),
     )
 

@@ -86,6 +86,8 @@ def flow(program: Program) -> Flow:
             if node.op.source:
                 held = node.op.role != "activation"
                 results = [made.get(node.values[0], frozenset([op.path] if held else []))]
+            elif node.op.zero:
+                results = [frozenset()]
             elif loop := node.op.loop:
                 inside = f"{path}{node.name}."
                 results = walk(loop.body, inside, operands)

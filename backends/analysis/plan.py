@@ -19,13 +19,13 @@ from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, put, sole
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
-from llmir.namespace import always, never
+from llmir.namespace import always, namespace, never
 from llmir.op import Work
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
@@ -84,25 +84,25 @@ class Plan:
     def alike(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the rows, those together whose figures are the same at every point."""
         found: dict[Any, list[int]] = {}
-        for i, (row, price) in enumerate(zip(self.rows, self.prices, strict=True)):
-            key = id(price), row.repeat, tuple(row.amounts.values()), row.shape.shape
-            found.setdefault(key, []).append(i)
+        for i, (row, key) in enumerate(zip(self.rows, self.keys, strict=True)):
+            figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
+            found.setdefault(figures, []).append(i)
         return tuple(map(tuple, found.values()))
 
     @cached_property
-    def _timed(self) -> dict[Dim | None, dict[Price, list[int]]]:
-        """By the one size that they depend on, if it is one, the prices, and how often each stage runs them.
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+        """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
         """
-        runs: dict[int, list[int]] = {}  # by the identity of a price, which most of the equal ones share
-        for row, price in zip(self.rows, self.prices, strict=True):
-            runs.setdefault(id(price), [0] * self.depth)[row.stage] += row.repeat
-        merged: dict[Dim | None, dict[Price, list[int]]] = {}
-        for price in {id(price): price for price in self.prices}.values():
-            alike = merged.setdefault(sole(getattr(price, "sizes", ())), {})
+        runs: dict[tuple[int, bool], list[int]] = {}
+        for row, key in zip(self.rows, self.keys, strict=True):
+            runs.setdefault(key, [0] * self.depth)[row.stage] += row.repeat
+        merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
+        for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
+            alike = merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})
             before = alike.get(price, [0] * self.depth)
-            alike[price] = [a + b for a, b in zip(before, runs[id(price)], strict=True)]
+            alike[price] = [a + b for a, b in zip(before, runs[key], strict=True)]
         return merged
 
     @property
@@ -126,12 +126,45 @@ class Plan:
 
     def captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
-        graphs = self.model.runs.section(Graphs) if self.model.runs else None
-        if graphs is None:
+        if self._graphs is None:
             return True
         parallelism = self.program.parallelism
         tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
-        return graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+        return self._graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+
+    @cached_property
+    def _graphs(self) -> Graphs | None:
+        """What the engine says of its graphs."""
+        return self.model.runs.section(Graphs) if self.model.runs and self.host else None
+
+    def runs(self, at: Binding) -> Binding:
+        """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
+
+        Their own FLOPs and bytes are what a report counts; only time is of those that run.
+        """
+        if self._graphs is None or not self._graphs.sizes or isinstance(at, Mixed):
+            return at
+        ranks, sequences, new = self.program.parallelism.dp, at(_SEQUENCES), at(_NEW)
+        xp = namespace(sequences, new)
+        own = xp.ceildiv(sequences, ranks)
+        more = ranks * (self._graphs.padded(own, xp) - own)
+        held = (new <= 1) & self.captured(at)
+        return Binding(**{**at.symbols, "B": xp.where(held, sequences + more, sequences)})
+
+    @cached_property
+    def keys(self) -> tuple[tuple[int, bool], ...]:
+        """Of each row, its price by identity, which equal ones share, and whether it pads."""
+        return tuple((id(price), pads) for price, pads in zip(self.prices, self.pads, strict=True))
+
+    @cached_property
+    def pads(self) -> tuple[bool, ...]:
+        """Of each row, whether it runs for sequences that fill a graph too.
+
+        These have no caches, and are alike, so that they go to one token's experts.
+        """
+        if self._graphs is None or not self._graphs.sizes:
+            return (False,) * len(self.rows)
+        return tuple(row.experts is None and put(row.read, {"C": 0}) == row.read for row in self.rows)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -187,10 +220,11 @@ class Plan:
 
         At many points, what depends on one product of symbols is evaluated at each of its values once.
         """
-        count = self.depth
+        count, runs = self.depth, self.runs(at)
         found: list[Number] = [0.0] * (kinds * count)
-        for size, prices in self._timed.items():
-            points, places = at.apart(size) if size is not None and at.shape else (at, None)
+        for (size, pads), prices in self._timed.items():
+            sizes = runs if pads else at
+            points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
             for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
                 found[i] = found[i] + (time if places is None else time.take(places))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))

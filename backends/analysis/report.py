@@ -150,7 +150,7 @@ class Report(Immutable, Result):
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        prices = [self._priced[id(price)].holding for price in self.plan.prices]
+        prices = [self._priced[key].holding for key in self.plan.keys]
         return costs.error(self.work, prices, self.plan.model.host_error or 0.0)
 
     @figure
@@ -323,20 +323,21 @@ class Report(Immutable, Result):
     @figure
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
-        rows, prices, parts = self.plan.rows, self.plan.prices, self.program.micro_batches
+        rows, parts = self.plan.rows, self.program.micro_batches
         found: dict[int, OpCost] = {}
         for first, *others in self.plan.alike:
-            priced = self._priced[id(prices[first])]
+            priced = self._priced[self.plan.keys[first]]
             found[first] = made = costs.op(rows[first], priced, self.at, parts, self.all_stages_s)
             for i in others:
                 found[i] = made.of(rows[i])
         return tuple(found[i] for i in range(len(rows)))
 
     @cached_property
-    def _priced(self) -> dict[int, Priced]:
-        """What each price is here, by its identity in the plan."""
-        distinct = {id(price): price for price in (self.plan.prices[i] for i, *_ in self.plan.alike)}
-        return {known: Priced.of(price, self.at) for known, price in distinct.items()}
+    def _priced(self) -> dict[tuple[int, bool], Priced]:
+        """What each price is here, by its key in the plan."""
+        distinct = {self.plan.keys[i]: self.plan.prices[i] for i, *_ in self.plan.alike}
+        at, runs = self.at, self.plan.runs(self.at)
+        return {key: Priced.of(price, runs if key[1] else at, at) for key, price in distinct.items()}
 
     @figure
     def engine(self) -> tuple[OpCost, ...]:

@@ -15,7 +15,6 @@ from llmir import hw
 from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
 from llmir.hw import Device
 from llmir.hw.calibration import LIBRARIES
-from llmir.namespace import always
 
 from . import transfer
 from .basis import BETWEEN_NODES, CALIBRATED, Basis
@@ -108,10 +107,6 @@ class Measured(Price):
         """The price of what the call takes no less than by any kernel; None of nothing."""
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
-
-    def single(self, at: Binding) -> Any:
-        """Whether the call is of one new token there."""
-        return vars(self.call.at(at))["new"] == 1
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
@@ -218,8 +213,8 @@ class Fastest(Price):
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
         """
         first = self.prices[0]
-        if first.less and always(first.single(at)):
-            return [[*value(first)]]
+        if first.less and first.call.whole(at):
+            return [[*value(first)]]  # its time is the floor of all, and it can do the op
         every = [[at.xp.where(price.takes(at), time, inf) for time in value(price)] for price in self.prices]
         for price, others in self._floors:
             taken = reduce(or_, (other.takes(at) for other in others), False)
@@ -232,7 +227,7 @@ class Fastest(Price):
         if isinstance(at, Mixed):
             return [sum(each) for each in zip(*(self._least(part, value) for part in at.parts), strict=True)]
         every = self._each(at, lambda price: value(price, at))
-        return [reduce(minimum, times) for times in zip(*every, strict=True)]
+        return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 
     def time(self, at: Binding) -> Number:
         """Seconds, of all kinds of sequences together."""

@@ -1,7 +1,7 @@
 """Kernels that are borrowed: what changes in them on another device, and how far off they then are.
 
 Parameters that are ratios to a datasheet travel as they are, times of a die as those of the nearest. Three
-others change with the chip:
+others change with the chip, as each kernel says of its own (`Kernel.moved`):
 
 - What a multiprocessor does beside its matrix unit takes as long where that unit is slower, so that less of
   its peak is lost: of H20, whose multiprocessors are H100's with a fifth of the matrix rate, nearly nothing.
@@ -25,13 +25,9 @@ from typing import NamedTuple
 
 from llmir.hw import Device, transfer
 
-from .kernels import KERNELS, Decode, Gemm, GemmShape, Kernel, parameters
-from .kernels.cdna import CdnaGemm, LentCdnaGemm
-from .kernels.gemm import TILES, BlockGemm, LentBlockGemm, LowGemm
+from .kernels import KERNELS, Gemm, GemmShape, Kernel, parameters
+from .kernels.base import Travel
 from .relatives import relation
-
-MATRIX = {"rate", "matrix"}  # shares of the matrix peak, by the names that kernels have for them
-LENT: dict[type[Kernel], type[Kernel]] = {Gemm: LowGemm, BlockGemm: LentBlockGemm, CdnaGemm: LentCdnaGemm}
 
 
 class Reached(NamedTuple):
@@ -53,18 +49,9 @@ def carried(
 
     `reached` says what products do there, beside other's.
     """
-    slower = min(1.0, _beside(device, dtype) / _beside(other, dtype))
-    values = dict(vars(kernel))
-    for name in MATRIX & values.keys():
-        values[name] = reached.matrix * _share(values[name], slower)
-    kind = type(kernel) if device == other else LENT.get(type(kernel), type(kernel))
-    if isinstance(kernel, Gemm):
-        values["sustained"] /= slower
-        values["least"] = TILES[0][0] * slower * values["rate"] / kernel.rate
-    if "bandwidth" in values:
-        values["bandwidth"] *= reached.memory
-    if isinstance(kernel, Decode):
-        values["alone"] *= _drawn(device) / _drawn(other)
+    travel = Travel(device, other, dtype, reached.matrix, reached.memory)
+    kind, values = type(kernel), kernel.moved(travel)
+    kind = kind if device == other else kind.elsewhere()
     return kind(**{p.name: min(max(values[p.name], p.low), p.high) for p in parameters(kind)})
 
 
@@ -89,25 +76,6 @@ def reached(kernel: Gemm, device: Device, family: str) -> Reached:
         flops / device.matrix_peak(dtype)[0] / float(kernel.seconds(device, large)),
         moved / device.memory_Bps / float(kernel.seconds(device, single)),
     )
-
-
-def _share(share: float, slower: float) -> float:
-    """The share of its peak that a matrix unit reaches if it is `slower` (a ratio) and the other work is not.
-
-    >>> _share(0.8, 1.0), _share(0.5, 0.25)
-    (0.8, 0.8)
-    """
-    return share / (share + (1 - share) * slower)
-
-
-def _beside(device: Device, dtype: str) -> float:
-    """What the matrix units do in the time of an fp32 FLOP."""
-    return device.matrix_peak(dtype)[0] / device.vector_flops["fp32"]
-
-
-def _drawn(device: Device) -> float:
-    """Bandwidth of a multiprocessor's share."""
-    return device.memory_Bps / (device.multiprocessors or 1)
 
 
 @lru_cache(maxsize=4096)

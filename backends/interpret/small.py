@@ -19,6 +19,7 @@ from llmir.errors import InputError, VerifyError
 from llmir.graph import Graph, Node, Program
 from llmir.masks import mask
 from llmir.op import Op, infer
+from llmir.routing import law
 from llmir.tensor import Tensor
 from llmir.verify import verify
 
@@ -91,7 +92,9 @@ def _op(op: Op, short: dict[int, int]) -> Op:
             changes[field.name] = min(value, ROTATED)
         elif field.name in ("groups", "kept", "best") and op.kind == "moe":
             changes[field.name] = 1
-        elif field.name in ("experts", "elements"):
+        elif field.name == "routing":
+            changes[field.name] = str(law(value).short(short))
+        elif field.name in ("experts", "elements", "places"):
             changes[field.name] = short.get(value, value)
         elif field.name == "spare" and value:
             pairs = zip(weight.type.shape, weight.own.shape, strict=True)

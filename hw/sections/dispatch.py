@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from llmir.dataclass import dataclass
+from llmir.dispatch import FORMS
 from llmir.errors import HardwareError
 from llmir.hw.schema import show
 from llmir.hw.versions import section
-
-FORMS = ("rows", "ranks", "gather")  # what the pass `dispatch` knows
 
 
 @dataclass(frozen=True)

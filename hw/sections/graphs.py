@@ -6,11 +6,15 @@ from typing import Any
 
 from llmir.dataclass import dataclass
 from llmir.dim import Number
+from llmir.errors import HardwareError
 from llmir.frozen import Record
 from llmir.hw import Device, schema, versions
 from llmir.hw.by_device import ByDevice, first, options
 from llmir.hw.releases import records
 from llmir.hw.schema import Key
+from llmir.namespace import Namespace
+
+Sizes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,10 +34,28 @@ class Captured(ByDevice):
 
 @dataclass(frozen=True, eq=False)
 class Graphs(Record):
-    """The largest graphs by device."""
+    """The largest graphs by device, and of how many sequences there are any.
+
+    `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
+    where fewer decode. Without any, each number has its own.
+    """
 
     largest: tuple[Captured, ...]
+    sizes: Sizes = ()
     source: str = ""
+
+    def padded(self, sequences: Number, xp: Namespace) -> Number:
+        """Of how many sequences the graph is that decodes these; beyond all of them, these.
+
+        >>> from llmir.namespace import SCALARS
+        >>> graphs = Graphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
+        >>> [graphs.padded(n, SCALARS) for n in (1, 2, 3, 5, 8, 33, 300)]
+        [1, 2, 4, 8, 8, 40, 300]
+        """
+        found = sequences
+        for most, multiple in reversed(self.sizes):
+            found = xp.where(sequences <= most, xp.ceildiv(sequences, multiple) * multiple, found)
+        return found
 
     def on(self, device: Device, tp: int) -> Captured:
         """Those of a device in so many tensor-parallel ranks."""
@@ -45,11 +67,24 @@ CAPTURED = {
     "prompts": Key("prompts", schema.amount),
 }
 
+
+def _sizes(value: object, where: str, unit: float) -> Sizes:
+    pairs = schema.mapping(value, where).items()
+    found = tuple(
+        (schema.count(most, where, unit), schema.count(each, f"{where}.{most}", unit)) for most, each in pairs
+    )
+    if list(found) != sorted(found) or any(most % each for most, each in found):
+        wanted = "rising numbers of sequences, each with what it is a multiple of"
+        raise HardwareError(f"{where}: expected {wanted}, got {schema.show(value)}")
+    return found
+
+
 graphs = versions.section("graphs")(
     records(
         Graphs,
         {
             "largest": Key("largest", options(Captured, CAPTURED), required=True),
+            "sizes": Key("sizes", _sizes),
             "source": Key("source", schema.text, required=True),
         },
     )

@@ -165,7 +165,7 @@ def _shard(given: Mapping[str, Any]) -> list[Pass]:
 
     if given["sp"] and given["tp"] == 1:
         raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
-    asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]))
+    asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]), given["redundant_experts"])
     return [asked] if asked != Shard() else []
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from llmir.dispatch import FORMS
+
 from .kinds import Bytes, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -109,9 +111,15 @@ parallel = _stack(
     ),
     click.option(
         "--dispatch",
-        type=click.Choice(["rows", "ranks", "gather"]),
+        type=click.Choice(FORMS),
         help="How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
         "or all to all ranks.  [default: the engine's]",
+    ),
+    click.option(
+        "--redundant-experts",
+        type=of_pass("shard", "redundant"),
+        default=0,
+        help="Copies of the busiest experts on ranks of --ep, as EPLB lays them out.  [default: 0]",
     ),
     click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
     click.option(

@@ -188,6 +188,11 @@ class GroupedLinear(Op):
         biased = len(operands) > 1 + self.matrices.stop
         return sum((t.elements for t in results), start=0) if biased else 0
 
+    @property
+    def places(self) -> int:
+        """In how many places the experts of the model lie."""
+        return law(self.routing).places(self.experts)
+
     def touched(self, rows: Tensor, weight: Tensor) -> Size:
         """How many experts of a rank's weight are expected to be touched."""
         tokens = ceildiv(self.routed(rows, weight), self.top_k)
@@ -195,12 +200,12 @@ class GroupedLinear(Op):
 
     def routed(self, rows: Tensor, weight: Tensor) -> Size:
         """The rows of all ranks that share the experts, of which one has `rows`."""
-        return together(rows.shape[0], -(-self.experts // self._held(weight)))
+        return together(rows.shape[0], -(-self.places // self._held(weight)))
 
     def _held(self, weight: Tensor) -> int:
         held = weight.shape[0]
-        if not isinstance(held, int) or not 0 < held <= self.experts:
-            raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.experts} experts")
+        if not isinstance(held, int) or not 0 < held <= self.places:
+            raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.places} experts")
         return held
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:

@@ -229,3 +229,32 @@ class ExpertScale(Op):
         """The products."""
         weights, chosen, scales = operands
         return (weights * scales[chosen.astype(int)],)
+
+
+@dataclass(frozen=True)
+class PickReplica(Op):
+    """One of the places of each of the `experts` that tokens chose, which lie in so many `places`.
+
+    Those beyond the experts hold the first ones again. Its two tables, of how many copies an expert has and
+    of where they are, stay in the GPU's cache: of them an entry each is read.
+    """
+
+    opcode = "pick_replica"
+    kind = "moe"
+    rule = "b t k -> b t k"
+    takes = ("chosen",)
+    vector_flops = 1
+
+    experts: int
+    places: int
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What was chosen, and two entries of four bytes for each."""
+        (chosen,) = operands
+        return (chosen.bytes + 2 * INT32.bytes_of(*chosen.shape),)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The copies of an expert in turn."""
+        (chosen,) = operands
+        count = (self.places - 1 - chosen) // self.experts + 1
+        return (chosen + self.experts * (np.arange(chosen.size).reshape(chosen.shape) % count),)

@@ -16,7 +16,8 @@ from ..tensor import Tensor
 class Zeros(Op):
     """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
 
-    They may be a partial sum over the mesh axes `over`.
+    They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer is told
+    that there is nothing to add.
     """
 
     opcode = "zeros"
@@ -28,12 +29,21 @@ class Zeros(Op):
 
     over: tuple[str, ...] = ()
 
+    @property
+    def runs(self) -> bool:
+        """It does not."""
+        return False
+
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """That of x, whole or partial as stated."""
         (y,) = super().types(operands)
         return (y.laid(y.placements, self.over, y.tokens),)
 
     def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """Nothing."""
         return (0,)
 

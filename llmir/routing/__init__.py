@@ -4,6 +4,7 @@ from .chance import Chance
 from .even import Arrived, Even, Groups
 from .law import Law, law
 from .power_law import PowerLaw
+from .replicas import Replicas
 from .zipf import Zipf
 
 CHANCE = Chance()  # of a program that says nothing
@@ -16,6 +17,7 @@ __all__ = [
     "Groups",
     "Law",
     "PowerLaw",
+    "Replicas",
     "Zipf",
     "law",
 ]

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..dataclass import dataclass
 from ..namespace import Number, namespace
-from .law import Law, between, fullest, whole
+from .law import Array, Law, alike, between, fullest, whole
 from .maximum import excess
 
 
@@ -29,6 +29,10 @@ class Chance(Law):
     def about(self) -> str:
         """As a report says it."""
         return "tokens choose experts at random"
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..namespace import Number, namespace
-from .law import Law, fullest, whole
+from .law import Array, Law, alike, fullest, whole
 
 HALVES = 40  # until one number is left of as many as all ranks may have tokens
 
@@ -31,6 +31,18 @@ class Even(Law):
         """An equal share of each expert, rounded up."""
         held = fullest(experts, ranks)
         return namespace(tokens).ceildiv(tokens * chosen * held, experts)
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
+
+    def noise(self, chances: Array) -> Array:
+        """None."""
+        return 0 * chances
+
+    def touched(self, chance: float, tokens: Number) -> Number:
+        """As soon as there is a row for it."""
+        return namespace(tokens).minimum(tokens * chance, 1.0)
 
     def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """The copies of a token are dealt to as many ranks as there are copies, or ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from functools import lru_cache
@@ -20,6 +21,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 LAWS: dict[str, type[Law]] = {}
 _LONGEST = 80  # characters of a law's text; the longest that means something has some 30
 _TINY = 1e-12
+_STEP = 0.05  # probabilities that differ by less are taken together; the sum over them is off by under 0.1%
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,31 @@ class Law(ABC):
     def about(self) -> str:
         """What a report says of it."""
 
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """The probability that a token chooses each expert; VerifyError of a law that does not say it."""
+        fact = "says how busy ranks are, but not with which experts; expected chance, even or zipf:skew"
+        raise VerifyError(f"copies of experts: {self.word} {fact}")
+
+    def noise(self, chances: Array) -> Array:
+        """The variance of the rows that a token brings experts of such chances."""
+        return chances * (1 - chances)
+
+    def touched(self, chance: float, tokens: Number) -> Number:
+        """The probability that one of so many tokens chooses an expert of that chance."""
+        return -namespace(tokens).expm1(tokens * math.log1p(-min(chance, 1 - _TINY)))
+
+    def places(self, experts: int) -> int:
+        """In how many places they lie."""
+        return experts
+
+    def instead(self, by: Law) -> Law:
+        """Another law of how tokens choose, for experts that lie as they did."""
+        return by
+
+    def short(self, lengths: dict[int, int]) -> Law:
+        """The law of a model whose lengths are others."""
+        return self
+
     @abstractmethod
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many of all tokens·chosen rows the busiest of `ranks` has; whole."""
@@ -55,7 +82,7 @@ class Law(ABC):
 
         Its rows fall to tokens as if each had so many chances as it can have rows there.
         """
-        chances = min(chosen, fullest(experts, ranks))
+        chances = min(chosen, fullest(self.places(experts), ranks))
         xp = namespace(tokens)
         share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens * chances, 1)
         return whole(tokens * (1 - (1 - xp.minimum(share, 1)) ** chances))
@@ -87,6 +114,19 @@ def between(least: Number, rows: Number, most: Number) -> Number:
     """`rows`, `least` at least, and `most` at most."""
     xp = namespace(least, rows, most)
     return xp.minimum(xp.maximum(rows, least), most)
+
+
+def alike(chosen: int, experts: int) -> Array:
+    """The probability that a token chooses each of experts that are as popular."""
+    return np.full(experts, min(chosen / experts, 1.0))
+
+
+def levels(chances: Array) -> tuple[tuple[float, int], ...]:
+    """Probabilities with how many experts have them, those that are almost alike together."""
+    p = chances[chances > 0]
+    _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
+    means = np.bincount(which, p) / counts
+    return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
 
 
 @lru_cache(maxsize=256)

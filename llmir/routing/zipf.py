@@ -9,7 +9,6 @@ first of E exponential clocks of these rates to ring. Expert e is then among the
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import ClassVar
 
@@ -18,12 +17,10 @@ import numpy as np
 from ..dataclass import dataclass
 from ..frozen import read_only
 from ..namespace import Number, namespace
-from .law import Array, Law, fullest, parameter, whole
+from .law import Array, Law, fullest, levels, parameter, whole
 from .maximum import excess
 
 STEEPEST = 10.0  # past this, all tokens choose the same experts
-_STEP = 0.05  # popularities that differ by less are taken together; the sum over them is off by under 0.1%
-_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,10 @@ class Zipf(Law):
     def about(self) -> str:
         """As a report says it."""
         return f"experts' popularity falls as rank^-{self.skew:g}"
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """The most popular first."""
+        return popularity(experts, chosen, self.skew)
 
     def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
         """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
@@ -92,8 +93,7 @@ class Zipf(Law):
         touched: Number = 0.0
         xp = namespace(tokens)
         for p, count in _levels(experts, chosen, self.skew):
-            # A probability of one has no logarithm.
-            touched = touched - count * xp.expm1(tokens * math.log1p(-min(p, 1 - _TINY)))
+            touched = touched + count * self.touched(p, tokens)
         mean = touched * held / experts
         if held < experts:
             share = touched / experts
@@ -127,8 +127,4 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
 
 @lru_cache(maxsize=256)
 def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], ...]:
-    """Popularities with how many experts have them, those that are almost alike together."""
-    p = popularity(experts, chosen, skew)
-    _, which, counts = np.unique(np.round(np.log(p) / _STEP), return_inverse=True, return_counts=True)
-    means = np.bincount(which, p) / counts
-    return tuple((float(mean), int(count)) for mean, count in zip(means, counts, strict=True))
+    return levels(popularity(experts, chosen, skew))

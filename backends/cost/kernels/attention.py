@@ -68,8 +68,6 @@ def seen(xp: Namespace, rows: Number, before: Number, most: Number, step: Number
     >>> seen(xp, 4, 0, np.inf, 1), seen(xp, 4, 10, np.inf, 1), seen(xp, 4, 0, 2, 1)
     (10.0, 50.0, 7.0)
     """
-    if isinstance(most, float) and most == np.inf:
-        return rows * before + step * rows * (rows + 1) / 2
     until = xp.maximum((most - before) / xp.maximum(step, TINY), 0)
     growing = xp.minimum(xp.floor(xp.minimum(until, MANY)), rows)
     capped = (rows - growing) * xp.minimum(most, MANY)

@@ -1,4 +1,7 @@
-"""A kernel is a time as a function of what it is given and of a dozen physical parameters at most."""
+"""A kernel is a time as a function of what it is given and of a dozen physical parameters at most.
+
+Choices, as a library was built, come on top.
+"""
 
 from __future__ import annotations
 
@@ -106,6 +109,32 @@ def multiprocessors(device: Device) -> int:
 
 
 @dataclass(frozen=True)
+class Travel:
+    """From `home`, where a kernel was measured, to another `device`, where it computes in this dtype.
+
+    `matrix` and `memory` are the shares of its datasheet's rates that products reach there, to those at home.
+    """
+
+    device: Device
+    home: Device
+    dtype: str = "bf16"
+    matrix: float = 1.0
+    memory: float = 1.0
+
+    @property
+    def slower(self) -> float:
+        """The rate of the matrix units there beside that of fp32, to that at home; 1 if it is higher."""
+        here, there = (
+            d.matrix_peak(self.dtype)[0] / d.vector_flops["fp32"] for d in (self.home, self.device)
+        )
+        return min(1.0, there / here)
+
+    def share(self, share: float) -> float:
+        """The share of its peak that a matrix unit reaches if it is slower and the work beside it is not."""
+        return self.matrix * (share / (share + (1 - share) * self.slower))
+
+
+@dataclass(frozen=True)
 class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters.
 
@@ -135,6 +164,20 @@ class Kernel(ABC):
     def takes(shape: Any) -> Any:
         """Whether it can do this shape, by operators alone; of an op's kernels one takes all."""
         return True
+
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """Its parameters on another device: of those that kernels share, what depends on the chip."""
+        values = dict(vars(self))
+        for name in {"rate", "matrix"} & values.keys():  # shares of the matrix peak
+            values[name] = travel.share(values[name])
+        if "bandwidth" in values:
+            values["bandwidth"] *= travel.memory
+        return values
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """What prices it on a device where it was not measured."""
+        return cls
 
     @classmethod
     def of(cls: type[K], values: Mapping[str, float], where: str) -> K:

@@ -15,7 +15,7 @@ from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Number, product
 from llmir.dtype import DType
 from llmir.hw import Device
-from llmir.namespace import Namespace
+from llmir.namespace import Namespace, always
 from llmir.tensor import Tensor
 
 from .base import KERNELS, Kernel, Shape
@@ -49,6 +49,11 @@ class Call:
     def at(self, binding: Binding) -> Shape:
         """The shape with numbers put in."""
         return bound(self.shape, binding)
+
+    def whole(self, binding: Binding) -> bool:
+        """Whether `less`, if there is one, is all of the shape there."""
+        pairs = ((value, getattr(self.less, name)) for name, value in vars(self.shape).items())
+        return all(always(_number(a, binding) == _number(b, binding)) for a, b in pairs if a is not b)
 
     def seconds(self, kernel: Kernel, device: Device, at: Binding, least: Number) -> Number:
         """Time of the call by a kernel, and never less than the roofline's."""
@@ -89,6 +94,10 @@ def bound(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
     return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+
+
+def _number(size: Number, at: Binding) -> Number:
+    return at(size) if isinstance(size, Dim) else size
 
 
 def bits(type: DType) -> float:

@@ -13,7 +13,7 @@ from llmir.dataclass import dataclass
 from llmir.dim import Number
 from llmir.namespace import Namespace
 
-from .base import families
+from .base import Kernel, families
 from .gemm import Gemm, LentGemm
 
 
@@ -27,6 +27,11 @@ class CdnaGemm(Gemm):
         *((64, 128), (128, 128), (128, 256), (256, 256)),
     )
     tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X in view
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentCdnaGemm
 
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:

@@ -21,7 +21,7 @@ from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape, has_cache, shape
-from .base import DRAFTS, Kernel, choice, families, multiprocessors, parameter
+from .base import DRAFTS, Kernel, Travel, choice, families, multiprocessors, parameter
 from .call import Call, prices
 from .prefill import SOFTMAX
 
@@ -32,6 +32,9 @@ LEAST_ROWS = 16  # that a matrix instruction multiplies
 MATRIX = 0.4  # share of the matrix peak
 EXPONENTIALS = 0.2  # share of the fp32 peak
 AGAIN = 0.1  # of what further tiles read, from memory: fits of latents have 0.05 to 0.1
+PACKED = 32  # query heads that a block of TensorRT-LLM's XQA holds
+# Bytes that memory could move while the kernel for single heads uses an element of keys: both fits to H100.
+VECTOR_BYTES = 1.0
 PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay between 193 and 271
 
 
@@ -57,12 +60,15 @@ class Decode(Kernel):
         1, 0.05, 10, "", "time to begin and end a block of one head, to that of a group's"
     )
     lone_us: float = parameter(2, 0.01, 20, "µs", "more, of a call of the kernel for single heads")
-    element: float = parameter(1, 0.001, 10, "B", "that memory could move while that uses a key's element")
     packs: float = choice(
-        1024, (1024, 32, 1), "", "query heads in a block; larger groups go one by one", usual=True
+        1024, (1024, PACKED), "", "query heads in a block; larger groups go one by one", usual=True
     )
-    planned: float = choice(
-        0, (0, 1), "", "1 if keys outside the window are cut into pieces as well", usual=True
+    planned: float = parameter(
+        0,
+        0,
+        1,
+        "",
+        "of the keys outside a window, those that are cut into pieces too, whose blocks are empty",
     )
 
     @staticmethod
@@ -74,8 +80,8 @@ class Decode(Kernel):
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         share = 1 / multiprocessors(device)
-        together = 1 + (shape.group <= self.packs) * (shape.group - 1)
-        single = (together == 1) & (self.packs <= 32)  # by the kernel for single heads, if there is one
+        together = xp.where(shape.group <= self.packs, shape.group, 1)
+        single = xp.where(together == 1, self.singles, 0)  # 1 by the kernel for single heads
         queries = shape.new * together  # that see the keys of a head
         passes = xp.maximum(queries / ROWS, 1)
         heads = shape.batch * shape.kv_heads * shape.group / together
@@ -86,7 +92,7 @@ class Decode(Kernel):
         blocks, reading = heads * passes * pieces, heads * xp.maximum(pieces * seen / keys, 1)
 
         read = values * shape.group / together  # by all heads of their own
-        used = single * read * shape.new * self.element
+        used = single * read * shape.new * VECTOR_BYTES
         again = 1 + AGAIN * (passes - 1)
         cache = xp.maximum(values * shape.kv_bits / 8 / self.bandwidth * again, used) / device.memory_Bps
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
@@ -100,6 +106,17 @@ class Decode(Kernel):
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         launch = (self.launch_us + self.lone_us * single) * 1e-6
         return launch + busy + combine
+
+    @property
+    def singles(self) -> int:
+        """1 if the library has a kernel for single heads: where blocks hold few."""
+        return int(self.packs <= PACKED)
+
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """A block alone draws as many bytes a second there, of a multiprocessor's part of the bandwidth."""
+        there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
+        values = super().moved(travel)
+        return {**values, "alone": values["alone"] * there / here}
 
     def row_s(self, device: Device, shape: AttentionShape) -> Number:
         """Seconds in which the device does an element of keys and values with a query."""

@@ -108,7 +108,7 @@ def _call(row: Row, mode: str, family: str, there: Tensor, moved: tuple[Tensor, 
         copies=Busiest.of(row.work.ranks, *of) if low else reached,
         width=sum((Tensor((1, 1, *t.shape[2:]), t.dtype).bytes for t in moved), start=0),
         tokens=ceildiv(atom.tokens, row.work.ranks),
-        experts=atom.experts,
+        experts=atom.law.places(atom.experts),
         sms=0 if low else op.sms,
     )
     return Call((family, "all_to_all"), shape)

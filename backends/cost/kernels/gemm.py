@@ -25,7 +25,7 @@ from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
-from .base import Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .base import Kernel, Shape, Travel, families, longer, missed, multiprocessors, parameter
 from .call import Call, bits, prices
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
@@ -123,9 +123,20 @@ class Gemm(Kernel):
         slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
         return busy * slowed + self.launch_us * 1e-6
 
+    def moved(self, travel: Travel) -> dict[str, float]:
+        """A slower unit needs less power, and fewer rows to be busy."""
+        values, slower = super().moved(travel), travel.slower
+        least = TILES[0][0] * slower * values["rate"] / self.rate
+        return {**values, "sustained": values["sustained"] / slower, "least": least}
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Tiles of fewer rows too."""
+        return LowGemm
+
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
-        memory = self.memory(device, shape, xp)
+        memory = self.memory(device, shape)
         sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
         tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
         found = []
@@ -163,7 +174,7 @@ class Gemm(Kernel):
         lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
         return xp.maximum(even + self.tail * lost, 1)
 
-    def memory(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
+    def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
         x, w, y = shape.bytes
         kept = self.resident * (device.l2_bytes or 0)
@@ -224,6 +235,11 @@ class BlockGemm(Gemm):
         *((128, 64), (128, 128)),
     )
     splits: ClassVar[tuple[int, ...]] = (1,)
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentBlockGemm
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Attention of many new tokens, tile by tile, as FlashAttention does it (arXiv:2307.08691, section 3.3).
 
 A block holds a tile of queries and walks over the keys that the last of them sees, one tile of scores after
-another: two products and the exponentials between them. Before and after it fetches its queries and stores
-its output, which nothing hides when blocks are short. They are spread over the multiprocessors; the longest
-bounds the time from below, and some of it is left over when the rest is done. Tiles are as high
-as is fastest, and the last is no higher than its rows: kernels are built in more heights than are told apart.
+another: two products, and the exponentials between them, which overlap. Before and after it fetches its
+queries and stores its output, which nothing hides when blocks are short. They are spread over the
+multiprocessors; the longest bounds the time from below, and some of it is left over when the rest is done.
+Tiles are as high as is fastest, and the last is no higher than its rows: kernels are built in more heights
+than are told apart.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
 from .attention import AttentionShape, seen, shape
-from .base import Kernel, choice, families, multiprocessors, parameter
+from .base import Kernel, choice, families, longer, multiprocessors, parameter
 from .call import Call, prices
 
 TILES = (64, 128)  # rows of queries that FlashAttention's and FlashInfer's tiles have
@@ -42,9 +43,13 @@ class Prefill(Kernel):
 
     group: ClassVar[str] = "prefill"
 
-    matrix: float = parameter(0.7, 0.01, 1, "", "share of the matrix peak that a multiprocessor reaches")
+    matrix: float = parameter(
+        0.7, 0.01, 2, "", "share of q's matrix peak that a multiprocessor reaches; above 1 if narrowed"
+    )
     softmax: float = parameter(0.3, 0.002, 1, "", "share of the fp32 peak that exponentials and sums reach")
-    bandwidth: float = parameter(0.6, 0.1, 1, "", "share of the memory bandwidth that q, keys, values reach")
+    bandwidth: float = parameter(
+        0.6, 0.1, 2, "", "share of the memory bandwidth that q, keys, values reach; above 1 from an L2"
+    )
     block_us: float = parameter(1.5, 0.02, 20, "µs", "to begin and end a tile of queries")
     alone: float = parameter(1.3, 0.2, 4, "", "time of the longest block, to that of its share of work")
     tail: float = parameter(0.5, 0.01, 3, "", "blocks' worth of time until the last has ended")
@@ -53,8 +58,8 @@ class Prefill(Kernel):
     packs: float = choice(
         0, (0, 1), "", "1 if a tile holds the query heads of a group, 0 if one head", usual=True
     )
-    masks: float = choice(
-        0, (0, 1), "", "1 if keys outside the window are multiplied too, and masked", usual=True
+    masked: float = parameter(
+        0, 0, 1, "", "of the keys outside a window, those that are multiplied, and masked"
     )
 
     def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
@@ -73,15 +78,17 @@ class Prefill(Kernel):
         fits = xp.maximum(together / rows, 1)  # tiles for one position
         tiles = xp.maximum(shape.new / positions, 1)
         steps = positions / TILE_KEYS * shape.causal
-        window = inf if self.masks else shape.most
-        before, most = shape.cached / TILE_KEYS, (window + positions) / TILE_KEYS
-        walked = xp.maximum(seen(xp, tiles, before, most, steps), tiles)
-        longest = xp.maximum(xp.minimum(before + tiles * steps, most), 1)
+        before, most = shape.cached / TILE_KEYS, (shape.most + positions) / TILE_KEYS
+        within, every = (seen(xp, tiles, before, limit, steps) for limit in (most, inf))
+        walked = xp.maximum(within + self.masked * (every - within), tiles)
+        end = before + tiles * steps
+        inner = xp.minimum(end, most)
+        longest = xp.maximum(inner + self.masked * (end - inner), 1)
 
         scores = rows * TILE_KEYS
         products = 4 * scores * shape.head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
         exponentials = SOFTMAX * scores / (device.vector_flops["fp32"] * share * self.softmax)
-        tile, block = products + exponentials, self.block_us * 1e-6
+        tile, block = longer(xp, products, exponentials), self.block_us * 1e-6
         last = block + longest * tile
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits * share
         return xp.maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)

@@ -45,7 +45,7 @@ class Scope:
             if node.op.loop:
                 for scope in self.inner(node, node.op.loop):
                     yield from scope.ops()
-            elif not node.op.source:
+            elif node.op.runs:
                 yield self, node
 
     def origin(self, value: Value, name: str = "hidden") -> tuple[str, str] | None:
@@ -54,7 +54,7 @@ class Scope:
         if node.op.loop:
             last = self.inner(node, node.op.loop)[-1]
             return last.origin(last.graph.outputs[value.result], name)
-        if node.op.role != "activation":
+        if node.op.role != "activation" or node.op.zero:
             return None
         if node.op.source and self.outer:
             scope, repeat = self.outer

@@ -137,8 +137,9 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin where they are in a graph."""
     hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
-    for row, price in zip(made.rows, made.prices, strict=True):
-        alone, together = price.in_graph(at, hidden)
+    runs = made.runs(at)
+    for row, price, pads in zip(made.rows, made.prices, made.pads, strict=True):
+        alone, together = price.in_graph(runs if pads else at, hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
     kernels = sum(row.repeat for row in made.rows)
