@@ -1,6 +1,7 @@
 # GNU make. `make help` lists the targets; nothing needs to be installed or active beforehand.
 PYTHON ?= python3
 VENV ?= .venv
+PEERS ?= .venv-peers
 MODELS ?= llama3.1-8b qwen3-30b-a3b
 WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
 READY := $(VENV)/.ready
@@ -9,10 +10,10 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz mutants bench wheel clean
+.PHONY: help setup demo test lint fuzz mutants bench bench-peers wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## a virtual environment with llmir in it, and Graphviz's dot where it can be had
 
@@ -49,9 +50,12 @@ bench: $(READY) ## how fast llmir itself is
 	@$(RUN)/python benchmarks/speed.py
 	@$(RUN)/python benchmarks/families.py
 
+bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed in $(PEERS)
+	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
+
 wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
 	@sh scripts/wheel.sh "$(RUN)/python"
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""How fast llmir itself is: medians of one run on one core, against targets and a yardstick of the same run.
+"""How fast llmir itself is: medians of CPU time on one core, against targets and a yardstick of the same run.
 
     python benchmarks/speed.py [--format table|json] [--only WORD]
 
@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,13 +24,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmir.graph import Program
 
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 for variable in ONE_CORE:  # read when numpy is first imported
     os.environ[variable] = "1"
 
-MODEL, EXPERTS, DEVICE = "Llama-3.1-405B", "Qwen3-235B-A22B", "h100-sxm"
+MODEL, SMALL, EXPERTS, DEVICE = "Llama-3.1-405B", "Llama-3.1-8B", "Qwen3-235B-A22B", "h100-sxm"
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,25 @@ def timed(
     budget_s: float = 1.0,
     least: int = 5,
     before: Callable[[], object] | None = None,
+    clock: Callable[[], float] = time.process_time,
 ) -> float:
-    """The median time of `run`, after two warm runs; what is done `before` each is not timed."""
+    """The median CPU time of `run`, after two warm runs; what is done `before` each is not timed."""
     times: list[float] = []
     while len(times) < least + 2 or (sum(times) < budget_s and len(times) < 2000):
         if before:
             before()
         if len(times) == 2:
             gc.collect()
-        start = time.perf_counter()
+        start = clock()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return median(times[2:])
+
+
+def of_children() -> float:
+    """CPU seconds of all processes that this one has started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def process(cache: str, *arguments: str) -> Callable[[], object]:
@@ -93,13 +104,11 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     import numpy as np
 
     import llmir
-    from llmir.frontends.presets import find
 
-    preset = find(MODEL)
-    assert preset is not None
+    config = find_config(MODEL)
 
     def report(cost: Cost) -> object:
-        program = llmir.run(llmir.load(preset.config), llmir.DEFAULT_PIPELINE)
+        program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
         return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256, cost=cost).to_dict()
 
     yield "config to full report, 405B", 5e-3, report
@@ -107,11 +116,27 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
     context = iter(range(1, 1 << 30))
 
+    def whole(cost: Cost) -> object:
+        at: dict[str, Any] = {"batch": 8, "prompt": 2048 + next(context), "generate": 256}
+        return llmir.workload(program, DEVICE, **at, cost=cost).to_dict()
+
+    yield "a built 405B to the same, 255 decode steps", 2e-3, whole
+
     def point(cost: Cost) -> object:
         step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context), cost=cost)
         return step.time_s, step.peak_memory_bytes
 
-    yield "a built program at a new point", 1e-4, point
+    yield "a built program at its next context", 1e-5, point
+
+    small = llmir.run(llmir.load(SMALL), llmir.DEFAULT_PIPELINE)
+    experts = llmir.run(llmir.load(EXPERTS), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8, ep=8}}")
+    yield "a new point, 8B", 25e-6, Anew(small)
+    yield "the same with all rows", 1e-4, Anew(small, rows=True)
+    yield "a new point, 235B, tp 8 ep 8", 40e-6, Anew(experts)
+
+    layers = {**find_config(SMALL), "num_hidden_layers": 800}
+    flat = llmir.run(llmir.load(layers), f"{llmir.DEFAULT_PIPELINE},unroll")
+    yield "rows of 800 unrolled layers", 60e-3, Anew(flat, rows=True)
 
     batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
 
@@ -121,18 +146,26 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
 
     yield "1000 × 1000 batches × contexts", 200e-3, grid
 
-    random = np.random.default_rng(0)
+    random, million = np.random.default_rng(0), 1_000_000
     some = {
-        "batch": random.integers(1, 512, 1_000_000),
-        "new": random.integers(1, 4096, 1_000_000),
-        "context": random.integers(0, 131072, 1_000_000),
+        "batch": random.integers(1, 512, million),
+        "new": random.integers(1, 4096, million),
+        "context": random.integers(0, 131072, million),
     }
+    few = {
+        "batch": random.integers(1, 1001, million),
+        "new": 1,
+        "context": random.integers(0, 131072, million),
+    }
+    every = few | {"batch": random.permutation(million) + 1}
 
-    def points(cost: Cost) -> object:
-        step = llmir.analyze(program, DEVICE, **some, cost=cost)
+    def points(cost: Cost, at: dict[str, Any]) -> object:
+        step = llmir.analyze(program, DEVICE, **at, cost=cost)
         return step.time_s, step.peak_memory_bytes
 
-    yield "a million unrelated points", 0.2, points
+    yield "a million unrelated points", 0.2, partial(points, at=some)
+    yield "a million decodes, 1,000 batches", 0.12, partial(points, at=few)
+    yield "a million decodes, all batches different", 2.5, partial(points, at=every)
 
     narrow = "quantize{weights=fp8, kv=fp8}"
     for name, model, how in (
@@ -174,6 +207,30 @@ def lowered(program: Any, how: str, cost: Cost) -> object:
     return [(step.time_s, step.peak_memory_bytes) for step in steps]
 
 
+def find_config(model: str) -> dict[str, Any]:
+    """The bundled config of a model."""
+    from llmir.frontends.presets import find
+
+    preset = find(model)
+    assert preset is not None
+    return dict(preset.config)
+
+
+class Anew:
+    """Prices a step of decoding at a batch and a context that were not priced before; with all its rows."""
+
+    def __init__(self, program: Program, *, rows: bool = False) -> None:
+        self.program, self.rows, self.points = program, rows, 0
+
+    def __call__(self, cost: Cost) -> object:
+        import llmir
+
+        self.points += 1
+        at = {"batch": 16 + self.points, "new": 1, "context": 1000 + self.points}
+        step = llmir.analyze(self.program, DEVICE, **at, cost=cost)
+        return step.time_s, step.peak_memory_bytes, step.ops if self.rows else None
+
+
 class Fresh:
     """A run on a program of another hidden size each time, so that nothing is known of it."""
 
@@ -183,16 +240,42 @@ class Fresh:
     def before(self) -> None:
         """The next program, which is not timed."""
         import llmir
-        from llmir.frontends.presets import find
 
-        preset = find(self.model)
-        assert preset is not None
         self.programs += 1
-        hidden = {"hidden_size": preset.config["hidden_size"] + 128 * self.programs}
-        self.program = llmir.run(llmir.load({**preset.config, **hidden}), llmir.DEFAULT_PIPELINE)
+        config = find_config(self.model)
+        config["hidden_size"] += 128 * self.programs
+        self.program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
 
     def __call__(self, cost: Cost) -> object:
         return self.run(self.program, self.how, cost)
+
+
+OVER = ", over the libraries"
+FIRST = f"""
+import llmir
+program = llmir.run(llmir.load({SMALL!r}), llmir.DEFAULT_PIPELINE)
+print(llmir.analyze(program, {DEVICE!r}, batch=8, context=1024).time_s)
+"""
+ANALYZE = (
+    "-m",
+    "llmir",
+    "analyze",
+    SMALL,
+    "--hw",
+    DEVICE,
+    "--batch",
+    "8",
+    "--prompt",
+    "2048",
+    "--generate",
+    "256",
+)
+PROCESSES = (  # name, target, arguments of Python
+    (f"import and load 8B{OVER}", 0.1, ("-c", f"import networkx, numpy, llmir; llmir.load({SMALL!r})")),
+    ("a process to its first price", 0.37, ("-c", FIRST)),
+    ("llmir analyze", 0.47, ANALYZE),
+    ("llmir --version", 0.2, ("-m", "llmir", "--version")),
+)
 
 
 def drawing(folder: Path) -> Callable[[], object]:
@@ -212,17 +295,14 @@ def measure(only: str) -> Iterator[Measurement]:
             yield Measurement(name, target, default, timed(loop, 0.2), ideal)
 
     with tempfile.TemporaryDirectory() as cache:
+        started = partial(timed, budget_s=0, least=3, clock=of_children)
         libraries = process(cache, "-c", "import networkx, numpy")
-        loaded = process(cache, "-c", "import networkx, numpy, llmir; llmir.load('llama3.1-8b')")
-        if only in (name := "import and load 8B, over the libraries"):
-            # Taken in turns, so that a machine that slows down slows both.
-            pairs = [(timed(libraries, 0, 3), timed(loaded, 0, 3)) for _ in range(4)]
-            base = median(b for b, _ in pairs)
-            yield Measurement(name, 0.1, median(full - b for b, full in pairs), base)
-        if only in (name := "llmir --version"):
-            yield Measurement(
-                name, 0.2, timed(process(cache, "-m", "llmir", "--version"), 2), timed(libraries, 1)
-            )
+        for name, target, arguments in PROCESSES:
+            if only in name:
+                # Taken in turns, so that a machine that slows down slows both.
+                pairs = [(started(libraries), started(process(cache, *arguments))) for _ in range(4)]
+                base, took = (median(each) for each in zip(*pairs, strict=True))
+                yield Measurement(name, target, took - base * (OVER in name), base)
     if only in (name := "draw 126 layers in full, both phases"):
         with tempfile.TemporaryDirectory() as folder:
             yield Measurement(name, 2.0, timed(drawing(Path(folder)), 0, 3), timed(loop, 0.2))
