@@ -16,7 +16,7 @@ from .verify import checked_program
 if TYPE_CHECKING:
     from .backends.analysis.conserve import Conservation
     from .backends.analysis.diff import StepDiff, WorkloadDiff
-    from .backends.analysis.explain import Explanation
+    from .backends.analysis.explanation import Explanation
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
