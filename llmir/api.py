@@ -125,7 +125,7 @@ def analyze(
     """
     from .backends.analysis.report import Report
 
-    model = model_of(hw, cost, engine, efficiency)
+    model = _model(hw, cost, engine, efficiency)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
     at["cache_policy"] = cache_policy
     if phase is not None:
@@ -165,7 +165,7 @@ def workload(
     """
     from .backends.analysis.workload import Workload
 
-    model, program = model_of(hw, cost, engine, efficiency), checked_program(program)
+    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     asked = batch, *_tokens(program, prompt, generate), memory_utilization, reserve_bytes
     limits = max_model_len, max_num_seqs, max_batched_tokens
     job = Workload(program, model.device, *asked, model, cache_policy, *limits, chunk, cached)
@@ -381,10 +381,9 @@ def draw(
     return draw(job, path, level=level, phase=phase)
 
 
-def model_of(
+def _model(
     hw: Any, cost: str | CostModel | None, engine: str | None, efficiency: Mapping[str, float] | None
 ) -> Model:
-    """The cost model that these options ask for, on a device."""
     from .backends.cost import model
     from .hw import load
 

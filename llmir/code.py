@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import convert
-from .api import model_of
+from .api import _model
 from .graph import PHASES, Program
 from .verify import checked_program
 
@@ -33,6 +33,6 @@ def compile(
     """
     from .backends.analysis.step_code import StepCode
 
-    model = model_of(hw, cost, engine, efficiency)
+    model = _model(hw, cost, engine, efficiency)
     named = "" if phase is None else str(convert.choice("phase", phase, PHASES))
     return StepCode(checked_program(program), model, named, cache_policy)

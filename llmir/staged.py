@@ -42,12 +42,12 @@ def stages(
     (63, 63) [53, 53]
     (30, 32, 32, 32) [25, 27, 27, 27]
     """
-    from .api import model_of
+    from .api import _model
     from .backends.analysis.asked import checked, running
     from .backends.analysis.caches import policy
     from .backends.analysis.staged import in_stages, staged
 
-    program, model = checked_program(program), model_of(hw, cost, engine, efficiency)
+    program, model = checked_program(program), _model(hw, cost, engine, efficiency)
     cuts = [
         convert.integer("stages", each, 1)
         if isinstance(each, int)
