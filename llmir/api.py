@@ -16,7 +16,7 @@ from .verify import checked_program
 if TYPE_CHECKING:
     from .backends.analysis.conserve import Conservation
     from .backends.analysis.diff import StepDiff, WorkloadDiff
-    from .backends.analysis.explain import Explanation
+    from .backends.analysis.explanation import Explanation
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
@@ -206,23 +206,27 @@ def diff(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
+    engine_after: str | None = None,
+    chunk: int | None = None,
+    cached: int = 0,
+    concurrency: int | None = None,
 ) -> StepDiff | WorkloadDiff:
     """What two programs differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
 
     Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
-    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` is the
-    device of the other side, if that is another. Also of two reports, or of two workloads, which know their
-    device and step: all else is left out, and InputError if only the times of one are measured.
+    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` and
+    `engine_after` are those of the other side; `chunk`, `cached` and `concurrency` as in `workload`. Also of
+    two reports or workloads, priced already: InputError if only the times of one are measured.
     """
     from .backends.analysis.common import common
-    from .backends.analysis.diff import WorkloadDiff, diff, steps
-    from .backends.analysis.report import Report
-    from .backends.analysis.workload import Workload
+    from .backends.analysis.diff import diff
+    from .backends.serving.compared import requested, stepped
     from .hw import load
 
     engine, efficiency = _options(engine, efficiency)
+    after_engine, _ = _options(engine_after, None)
     if hw is None:
-        if cost is not None or engine or efficiency or hw_after is not None:
+        if any(x is not None for x in (cost, engine, efficiency, hw_after, engine_after)):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
     requests = prompt is not None or generate is not None
@@ -230,15 +234,12 @@ def diff(
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
     devices = load(hw), load(hw if hw_after is None else hw_after)
     programs = [checked_program(before), checked_program(after)]
-    basis = common(list(zip(programs, devices, strict=True)), cost, engine, efficiency)
-    sides = list(zip(programs, basis.models, strict=True))
+    basis = common(list(zip(programs, devices, strict=True)), cost, engine, efficiency, after_engine)
     if requests:
-        jobs = [Workload(p, m.device, batch, *_tokens(p, prompt, generate), model=m) for p, m in sides]
-        return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
-    at: dict[str, Any] = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
-    at = {name: convert.integer(name, value, name != "context") for name, value in at.items()}
-    reports = [Report(p, m.device, **at, model=m) for p, m in sides]
-    return steps(reports[0], reports[1], basis.why)
+        tokens = [_tokens(program, prompt, generate) for program in programs]
+        return requested(programs, basis, tokens, concurrency, batch=batch, chunk=chunk, cached=cached)
+    at = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
+    return stepped(programs, basis, at, chunk=chunk, cached=cached or None, concurrency=concurrency)
 
 
 def _given(value: Any, default: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cached_property
 from math import prod
 
 from . import convert
@@ -94,11 +95,14 @@ class Mesh:
 
     def size(self, placement: Iterable[str]) -> int:
         """Over how many devices the mesh axes of `placement` spread something."""
-        sizes = dict(self.axes)
         try:
-            return prod(sizes[name] for name in placement)
+            return prod(map(self._sizes.__getitem__, placement))
         except KeyError as missing:
             raise VerifyError(f"mesh axis {missing} does not exist; the mesh is {self}") from None
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return dict(self.axes)
 
     def group(self, placement: Iterable[str]) -> tuple[int, ...]:
         """The devices that the axes of `placement` join, of which one is device 0; all others lie alike.

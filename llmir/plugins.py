@@ -79,7 +79,7 @@ class Kind(MutableMapping[str, T]):
             if self.index and (module := importlib.import_module(self.index).MODULES.get(name)):
                 importlib.import_module(module)
                 yield
-            first = re.match("[A-Z][a-z]+", name)  # as of LlamaForCausalLM
+            first = re.match("[A-Z][a-z]+|[a-z]+(?= )", name)  # as of LlamaForCausalLM, or `table of Report`
             for module in (name.replace("-", "_"), first[0].lower() if first else ""):
                 if module.isidentifier():
                     for home in self.homes:

@@ -119,7 +119,7 @@ def _verify_graph(graph: Graph, mesh: Mesh) -> None:
         if types != node.results:
             raise VerifyError(f"{where}: gives {_list(types)}, but {_list(node.results)} is stated")
         for type in node.results:
-            if len(set(type.spread)) != len(type.spread):
+            if type.spread and len(set(type.spread)) != len(type.spread):
                 raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")
             mesh.size(type.spread)
 

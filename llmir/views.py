@@ -57,6 +57,9 @@ def exporter(format: str, *suffixes: str, of: type, picture: bool = False) -> Ca
 def exported(thing: object, format: str, **options: Any) -> str | bytes:
     """`thing` in a format; InputError for one that things like it do not have."""
     of = type(thing)
+    own = f"{format} of {of.__name__}"  # which needs no others
+    if own in EXPORTERS and EXPORTERS[own].of is of:
+        return EXPORTERS[own].make(thing, **options)
     if found := _matching(of, lambda e: e.format == format):
         return found[0].make(thing, **options)
     known = formats(of)

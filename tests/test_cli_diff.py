@@ -51,6 +51,10 @@ def pipelines(data: dict[str, Any]) -> tuple[str, str]:
         (("--hw-after", "a100"), USUAL, USUAL),
         (("--engine", "sglang"), "", llmir.pipeline_of("sglang")),
         (("--engine", "hf-transformers", "--hw-after", "a100"), *[llmir.pipeline_of("hf-transformers")] * 2),
+        (
+            ("--engine", "vllm@0.6", "--engine-after", "trtllm"),
+            *map(llmir.pipeline_of, ("vllm@0.6", "trtllm")),
+        ),
         (("--hw-after", "tpu-v6e"), llmir.DEFAULT_PIPELINE, llmir.DEFAULT_PIPELINE),
         (("--cost", "ideal"), "", llmir.DEFAULT_PIPELINE),
         (("tiny.json",), USUAL, USUAL),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.analysis.explain import Explanation, explain
+from llmir.backends.analysis.explain import explain
+from llmir.backends.analysis.explanation import Explanation
 from llmir.backends.analysis.report import Report
 from llmir.cli import cli
 from llmir.dim import Binding, parse

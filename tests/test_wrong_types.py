@@ -170,8 +170,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Pass": (lambda given: llmir.run(PROGRAM, giving(given)), {"given": PROGRAM}),
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
     "diff of requests": (
-        lambda prompt, generate: llmir.diff(PROGRAM, PROGRAM, "h100", prompt=prompt, generate=generate),
-        {"prompt": 8, "generate": 2},
+        lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **named),
+        {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (

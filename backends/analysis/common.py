@@ -29,15 +29,18 @@ def common(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
+    engine_after: str | None = None,
 ) -> Common:
-    """The models that these options ask for on every side.
+    """The models that these options ask for on every side, of `engine_after` on the last.
 
     By default they are calibrated, with the kernels of one engine, if all ops of all sides have measured
     kernels; else the roofline. HardwareError if kernels are asked for and a device has none.
     """
     devices = [device for _, device in sides]
-    if cost is not None or engine or efficiency:
-        return Common(tuple(model(device, cost, engine, efficiency) for device in devices))
+    if cost is not None or engine or efficiency or engine_after:
+        names = [engine] * (len(devices) - 1) + [engine_after or engine]
+        pairs = zip(devices, names, strict=True)
+        return Common(tuple(model(device, cost, name, efficiency) for device, name in pairs))
     engine, why = _engine(devices)
     if not why:
         models = tuple(model(device, "calibrated", engine) for device in devices)

@@ -23,6 +23,7 @@ from llmir.frozen import Figures
 from llmir.views import Result
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
+ASKED = ("batch", "prompt", "generate", "chunk", "cached")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
 
 
@@ -40,6 +41,14 @@ class Pair(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"before": self.before, "after": self.after, "delta": self.delta}
+
+
+class Row(NamedTuple):
+    """A figure of two servers: as people call it, its name in JSON, and its values."""
+
+    label: str
+    name: str
+    pair: Pair
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,11 @@ class WorkloadDiff(Result):
         return Pair(getattr(self.before, name), getattr(self.after, name))
 
     @property
+    def served(self) -> tuple[Row, ...]:
+        """What users of a server see of them; nothing where there is none."""
+        return ()
+
+    @property
     def peak_memory_bytes(self) -> Pair:
         """The highest peak of any step."""
         return Pair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
@@ -173,7 +187,7 @@ class WorkloadDiff(Result):
                 "model": side.program.name,
                 "hardware": side.device.name,
                 "devices": side.program.devices,
-                "workload": {"batch": side.batch, "prompt": side.prompt, "generate": side.generate},
+                "workload": {name: getattr(side, name) for name in ASKED},
                 "fits": side.fits,
             }
         for name, passes in zip(sides, self.pipelines or (), strict=False):

@@ -36,7 +36,7 @@ def model(
     contradict each other, HardwareError for an engine that is not calibrated, and for measured kernels asked
     for where there are none.
     """
-    if isinstance(cost, str):
+    if isinstance(cost, str) and cost not in COSTS:
         cost = str(choice("cost", cost, tuple(COSTS)))
     if efficiency and (cost is not None or engine):
         option = "engine" if cost is None else "cost"

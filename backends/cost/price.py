@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -121,7 +121,13 @@ class Model(ABC):
         """What the model makes of an op."""
 
     def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
-        """The price of each row: of an op that several stages run, one; those `known` are by `Row.op`."""
+        """The price of each row, one of those that differ in where they stand; `known` are by `Row.op`."""
         first = {row.op: row for row in reversed(rows) if row.op not in known}
-        found = {**known, **{op: self.price(row) for op, row in first.items()}}
+        found = {**known, **{op: _price(self, row.anywhere) for op, row in first.items()}}
         return tuple(found[row.op] for row in rows)
+
+
+@lru_cache(maxsize=1 << 12)
+def _price(model: Model, row: Row) -> Price:
+    """Of programs alike, such as those of a plan, most rows are equal."""
+    return model.price(row)

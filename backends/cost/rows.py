@@ -46,6 +46,13 @@ class Row:
         return id(self.work), id(self.writes)
 
     @property
+    def anywhere(self) -> Row:
+        """The row under no name, in no stage, and once: what decides its price."""
+        node = Node(self.node.op.opcode, self.node.op, (), ())
+        done = self.work, self.operands, self.shape, self.reads, self.writes, self.experts, self.turns
+        return Row("", 0, node, 1, *done)
+
+    @property
     def kind(self) -> str:
         """gemm, attention, moe, scan, norm, elementwise, gather or collective."""
         return self.node.op.kind

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.analysis.diff import ASKED, Change, Pair, Part, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import facts, table, units
 from llmir.dim import Number
 from llmir.views import exporter
@@ -116,6 +116,8 @@ def _figure(label: str, pair: Pair, unit: Any) -> tuple[str, ...]:
 def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
     """What a user sees of two workloads: before, after, by how much."""
     rate = diff.total("output_tokens_per_s")
+    shown = {"output_tokens_per_s": units.digits, "in_flight": lambda n: f"{n:,}"}
+    served = [_figure(row.label, row.pair, shown.get(row.name, units.time)) for row in diff.served]
     return [
         _figure("TTFT", diff.total("ttft_s"), units.time),
         _figure("TPOT (mean)", diff.total("tpot_s"), units.time),
@@ -123,6 +125,7 @@ def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
         _figure("output tokens/s", rate, units.digits),
         _figure("peak memory", diff.peak_memory_bytes, units.bytes),
         _figure("largest batch", diff.total("max_batch"), lambda n: f"{n:,}"),
+        *served,
     ]
 
 
@@ -131,7 +134,7 @@ def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
     sides = (("before", diff.before), ("after", diff.after))
     passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
     on = [facts.subject(w) for _, w in sides]
-    loads = [f"batch {w.batch:,}, prompt {w.prompt:,}, generate {w.generate:,}" for _, w in sides]
+    loads = [", ".join(f"{n} {getattr(w, n):,}" for n in ASKED if getattr(w, n)) for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
     basis = [("" if i else "basis", facts.plain(line)) for i, line in enumerate(diff.basis.words())]
     return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]

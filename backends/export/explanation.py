@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.explain import Amount, Explanation, Kernel, Route
+from llmir.backends.analysis.explanation import Amount, Explanation, Kernel, Route
 from llmir.backends.export import facts, table, units
 from llmir.dim import ATOMS
 

@@ -23,6 +23,8 @@ from llmir.dataclass import dataclass
 from llmir.frozen import Record
 from llmir.hw.sections.scheduler import Scheduler
 
+HOST = "scheduling and sampling"
+
 
 class Term(NamedTuple):
     """A part of the time from token to token."""
@@ -157,7 +159,7 @@ class ClosedLoop(Record):
         more = sum(turn.share * (turn.time_s - beside * decode.time_s) for turn in reads)
         what = "chunks of others' prompts in the same steps" if beside else "others' prompts, read first"
         terms = [Term(f"a step that decodes {decode.decoding:,}", decode.time_s - host)]
-        terms += [Term("scheduling and sampling", host)] if host else []
+        terms += [Term(HOST, host)] if host else []
         return (*terms, Term(what, more)) if reads else tuple(terms)
 
     def most(self, tpot_s: float) -> int:

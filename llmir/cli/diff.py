@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 )
 @options.workload
 @click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")
+@click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side.")
 @options.logits
 @options.precision
 @options.parallel
+@options.serving
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def diff(**given: Any) -> None:
@@ -36,7 +38,8 @@ def diff(**given: Any) -> None:
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file. Before is the model without
     passes, after are those that the engine runs. With MODEL2 or --hw-after, both sides run these (.ir as it
-    is); where two engines run different ones, the default pipeline. A fused op is shown with the ops that it
+    is); where two engines run different ones, the default pipeline; with --engine-after each its own, by its
+    own kernels and host. A fused op is shown with the ops that it
     replaced. --weights, --tp and their like hold for both sides; what only one side has is a pass of --after
     or --before, such as shard{tp=8}. Both sides are priced alike, as the first line says: by measured
     kernels of one engine, or all by the roofline.
@@ -48,6 +51,7 @@ def diff(**given: Any) -> None:
     llmir diff llama3.1-8b qwen3-8b
     llmir diff llama3.1-8b --hw a100 --hw-after h100-sxm
     llmir diff llama3.1-70b --tp 8 --weights fp8 --kv fp8
+    llmir diff qwen3-32b --tp 2 --engine vllm@0.12 --engine-after sglang --concurrency 32
     """
     from llmir.backends.analysis.diff import WorkloadDiff
 
@@ -59,11 +63,13 @@ def diff(**given: Any) -> None:
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
-    steps = [inputs.around(given, *passes) for passes in pipelines]
+    later = {**given, "engine": given["engine_after"] or given["engine"]}
+    steps = [inputs.around(g, *passes) for g, passes in zip((given, later), pipelines, strict=True)]
     written = any(given[name] is not None for name in ("before", "after", "step"))
     pairs = zip(models, steps, strict=True)
     programs = [inputs.passed(read[model], passes, written) for model, passes in pairs]
-    asked = {name: given[name] for name in ("hw_after", "batch", "prompt", "generate", *inputs.PRICING)}
+    names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
+    asked = {name: given[name] for name in (*names, *inputs.PRICING)}
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}
     device = inputs.hardware(given, *programs)
@@ -82,15 +88,23 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
     from llmir.pipeline import around
 
     engine = inputs.usual(given)
-    two = given["other"] is not None or given["hw_after"] is not None
+    two = any(given[name] is not None for name in ("other", "hw_after", "engine_after"))
     before, after = given["before"], given["after"]
     if given["step"] is None:
         if two:
-            usual = [inputs.passes(m, "flash", None, usual=engine) for m in models]
+            engines = [engine, _later(given) or engine]
+            usual = [inputs.passes(m, "flash", None, usual=e) for m, e in zip(models, engines, strict=True)]
             return [usual[0] if before is None else before], [usual[1] if after is None else after]
         return [before or ""], [engine if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
-            "--pass: says both sides already, with --before, --after, MODEL2 or --hw-after"
+            "--pass: says both sides already, with --before, --after, MODEL2, --hw-after or --engine-after"
         )
     return around(given["step"], engine)
+
+
+def _later(given: dict[str, Any]) -> str:
+    """The passes of the engine on the other side, if it has one of its own."""
+    from llmir.usual import pipeline_of
+
+    return pipeline_of(given["engine_after"]) if given["engine_after"] else ""

@@ -46,7 +46,7 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
     from llmir import api
-    from llmir.backends.analysis.explain import Explanation
+    from llmir.backends.analysis.explanation import Explanation
     from llmir.backends.analysis.memory_sum import MemorySum
 
     sums = given["op"] == MEMORY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,13 +16,9 @@ from .rounding import rounded
 
 
 @dataclass(frozen=True)
-class Compress(Op):
-    """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+class Conversion(Op, ABC):
+    """x in the type `to`, before or after it travels."""
 
-    Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
-    """
-
-    opcode = "compress"
     kind = "elementwise"
     rule = "* -> *"
     moves = relays = converts = True
@@ -34,8 +31,18 @@ class Compress(Op):
         return replace(self, to=to.name)
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type that travels."""
+        """The type that travels, or to compute with."""
         return (named(self.to),)
+
+
+@dataclass(frozen=True)
+class Compress(Conversion):
+    """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+
+    Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+    """
+
+    opcode = "compress"
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """As `quantize`, 2 an element; none into a wide type, which is a cast."""
@@ -47,24 +54,10 @@ class Compress(Op):
 
 
 @dataclass(frozen=True)
-class Decompress(Op):
+class Decompress(Conversion):
     """x as it arrived, in the type `to` again."""
 
     opcode = "decompress"
-    kind = "elementwise"
-    rule = "* -> *"
-    moves = relays = converts = True
-    linear = frozenset({0})
-
-    to: str
-
-    def giving(self, to: DType, x: DType) -> Op:
-        """Into that type."""
-        return replace(self, to=to.name)
-
-    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
-        """The type to compute with."""
-        return (named(self.to),)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """As `dequantize`, 1 an element; none out of a wide type, which is a cast."""

@@ -8,7 +8,8 @@ from typing import Any
 from llmir.backends.export import units
 
 from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, fit, font, label, left, right, table, width
-from .outline import Box, Inlet, Outline
+from .outline import Inlet, Outline
+from .sections import Box
 
 _KINDS = {"gemm": "GEMM", "moe": "MoE"}
 _NAME, _SMALL, _DETAIL = 12, 9, "#334155"

@@ -15,8 +15,9 @@ from llmir.backends.export import units
 
 from .grid import GAP, HIGH, Point, Row, rows, spline, ways
 from .label import MUTED, PAINT, PLAIN, Paint, fit, font, label, left, right, table, width
-from .outline import Box, Outline
+from .outline import Outline
 from .page import LINE, head, new_graph, panel_head, panel_lines
+from .sections import Box
 
 KEY = "One layer a row. Each box: time of one run, and what bounds it. Dashed: residuals."
 _TITLE, _MARGIN, _HEAD = 104.0, 24.0, 62.0

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from llmir.dataclass import dataclass
 
-from .outline import Link, Outline, Section
+from .outline import Link, Outline
+from .sections import Section
 
 HIGH, GAP, LANE, GUTTER = 30.0, 14.0, 5.0, 18.0
 

@@ -13,8 +13,9 @@ from llmir.dataclass import dataclass
 
 from .box import draw_box, draw_inlet, inner_width
 from .label import MUTED, fit, font, label, left, table
-from .outline import Box, Link, Outline, Section
+from .outline import Link, Outline
 from .page import GROUP, PANEL, PERIOD, SECTION, UNLINKED, head, new_graph, panel_head
+from .sections import Box, Section
 
 KEY = (
     "Box: time of one run, share of the whole step (bar: against the largest), "

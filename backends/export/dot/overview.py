@@ -11,8 +11,9 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import units
 
 from .label import INK, MUTED, PAINT, bar, fit, font, label, left, right, table, width
-from .outline import Box, Outline, Section
+from .outline import Outline
 from .page import PANEL, SECTION, UNLINKED, head, new_graph, panel_head
+from .sections import Box, Section
 
 KEY = "Layers: time of all their runs, and share of the step. Bars are against the longest op."
 _TOP, _NAME, _BAR, _TIME = 3, 110, 110, 56
