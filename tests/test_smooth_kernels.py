@@ -77,7 +77,7 @@ def experts(name: str) -> Iterator[tuple[Fit, GroupedShape, int, int]]:
 
 
 def routed(shape: GroupedShape, tokens: Any, count: int, top: int) -> GroupedShape:
-    return replace(shape, rows=top * tokens, experts=count * (1 - (1 - top / count) ** tokens))
+    return replace(shape, rows=top * tokens, experts=count * (1 - (1 - top / count) ** tokens), top_k=top)
 
 
 def seconds(fit: Fit, device: Device, shape: Any) -> Any:
