@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from .backends.cost import CostModel
     from .build import Builder
+    from .code import compile
     from .errors import LlmirError
     from .graph import Graph, Program
     from .measured import calibrate, measure, validate
@@ -40,6 +41,7 @@ _LAZY = {
     "analyze": "api",
     "calibrate": "measured",
     "check": "api",
+    "compile": "code",
     "devices": "api",
     "diff": "api",
     "draw": "api",
@@ -79,6 +81,7 @@ __all__ = [
     "analyze",
     "calibrate",
     "check",
+    "compile",
     "devices",
     "diff",
     "draw",

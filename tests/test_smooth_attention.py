@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import llmir
 from llmir import hw
 from llmir.backends.cost import Row, model
 from llmir.backends.cost.rows import rows
@@ -49,3 +50,24 @@ def test_a_prompt_takes_what_prompts_were_measured_to_and_what_comes_after_other
     )
     assert np.allclose(first, prompt, rtol=1e-12)
     assert np.all(after >= prompt * (1 - 1e-12))
+
+
+PHASES = ("decode", "prefill")
+EAGER = ("", "absorb-mla{phase=decode}")
+FEW = {"new": 1, "batch": np.array([[1], [8], [64]]), "context": np.array([0, 128, 4096, 32768])}
+MANY = {"new": 512, "batch": np.array([[1], [8]]), "context": np.array([0, 4096])}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "hf-transformers"])
+@pytest.mark.parametrize("name", ["gemma-3-27b", "deepseek-v3", "qwen3-next-80b-a3b"])
+def test_fused_attention_never_costs(name: str, engine: str) -> None:
+    for before in EAGER if name == "deepseek-v3" else EAGER[:1]:
+        eager = llmir.run(llmir.load(name), before)
+        fused = llmir.run(eager, "fuse-attention")
+        for device, (phase, at) in product(
+            ("h100-sxm", "a100-80-sxm", "h20"), zip(PHASES, (FEW, MANY), strict=True)
+        ):
+            apart, together = (
+                llmir.analyze(p, device, engine=engine, phase=phase, **at).time_s for p in (eager, fused)
+            )
+            assert np.all(together <= apart * (1 + 1e-12)), (device, phase)

@@ -159,6 +159,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
+    "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
+    "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),
     "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),
@@ -295,8 +297,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 GIVEN_BACK = {
     "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
     "Pass": {"given"},  # is inherited from, likewise
-    # The `**options` of `save` are those of an exporter, whose signature refuses others.
-    "save": {"result", "path", "format"},
+    "save": {"result", "path", "format"},  # its options are those of an exporter, which refuses others
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
+from itertools import chain
 from operator import and_
 from typing import Any, cast
 
 import numpy as np
 
+from llmir.backends.analysis.code import Figures, Often
 from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
@@ -171,16 +173,31 @@ class Plan:
             return reduce(and_, (self._decodes(part) for part in at.parts))
         return at(_NEW) <= DRAFTS
 
+    def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
+        """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
+        both, count = self._codes[0](at), self.depth
+        return both[:count], both[count:]
+
     def _busy(self, at: Binding) -> Seconds:
-        """Seconds of the kernels of a micro-batch on each stage, as the engine launches them."""
+        """The latter alone."""
+        return self._codes[1](at)
+
+    @cached_property
+    def _codes(self) -> tuple[Figures, Figures]:
+        """Both, and the latter: as code where that pays, of prices that symbols go through."""
+        figures: tuple[Figures, Figures] = (lambda at: tuple(chain(*self.priced(at))), self.busy)
+        return (Often(figures[0]), Often(figures[1])) if self.model.symbolic else figures
+
+    def busy(self, at: Binding) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
         captured, hidden = self._captured(at)
         if captured is not True:
-            return self.seconds(at)[1]
+            return self.priced(at)[1]
         (busy,) = self._stages(at, 1, lambda price, at: (price.in_graph(at, hidden)[1],))
         return busy
 
-    def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
-        """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
+    def priced(self, at: Binding) -> tuple[Seconds, Seconds]:
+        """What `seconds` says, by the prices themselves."""
         captured, hidden = self._captured(at)
         if captured is False:
             (alone,) = self._stages(at, 1, lambda price, at: (price.time(at),))

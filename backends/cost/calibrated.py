@@ -21,7 +21,9 @@ from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, Kernel, Network, across, calls
+from .kernels.unfused import fused
 from .nodes import boxed, split
+from .part import Part
 from .price import Model, Price, Roofline
 from .rows import Row
 from .stand_in import stand_in, within
@@ -255,6 +257,10 @@ class Fastest(Price):
         return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
 
 
+def _fastest(prices: list[Measured]) -> Measured | Fastest:
+    return Fastest(tuple(prices)) if len(prices) > 1 else prices[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Calibrated(Model):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
@@ -285,7 +291,10 @@ class Calibrated(Model):
             return replace(roofline, basis=BETWEEN_NODES) if over else roofline
         if over:
             known = [self._crossing(price, over, row) for price in known]
-        return Fastest(tuple(known)) if len(known) > 1 else known[0]
+        one = _fastest(known)
+        share, parts = fused(row)
+        whole = [price for call in parts if (price := self._measured(call, roofline))]
+        return Part(one, _fastest(whole), share) if whole else one
 
     def _crossing(self, one: Measured, over: tuple[Call, ...], row: Row) -> Crossing:
         """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.

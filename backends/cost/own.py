@@ -18,7 +18,7 @@ What it gives for a row may read any of its sizes: `row.flops`, `row.read`, `row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -96,6 +96,7 @@ class Own(Model):
     device: Device
     model: CostModel
     name: str
+    symbolic: ClassVar[bool] = False  # a user's function takes numbers and arrays
 
     def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
         """The price of each row, of which a user's model may ask where it stands."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -106,7 +106,7 @@ class Model(ABC):
 
     `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
     where that is known, and `host_error` the mean relative error of whole runs that it was not fitted to.
-    `runs` is the engine that the host is of, with its versions.
+    `runs` is the engine that the host is of, with its versions. The prices of a `symbolic` one take symbols.
     """
 
     device: Device
@@ -115,6 +115,7 @@ class Model(ABC):
     host: Host | None = None
     host_error: float | None = None
     runs: Engine | None = None
+    symbolic: ClassVar[bool] = True
 
     @abstractmethod
     def price(self, row: Row) -> Price:

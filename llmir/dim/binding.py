@@ -106,14 +106,14 @@ class Binding(Immutable):
         if size not in self._places:
             values, places = self(size), None
             if np.size(values) >= _MANY:
-                values, places = _distinct(values)
+                values, places = once(values)
             found = Binding()
             found._keep({}, {size.terms[0][0]: values})
             self._places[size] = found, places
         return self._places[size]
 
 
-def _distinct(values: Array) -> tuple[Array, Places]:
+def once(values: Array) -> tuple[Array, Places]:
     """Each value once, in ascending order, and where each is among them; counts need no sorting."""
     most = values.max()
     if values.min() >= 0 and most <= _SPARSE * values.size:

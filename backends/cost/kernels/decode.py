@@ -132,8 +132,9 @@ NARROW = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bi
 def decode(row: Row) -> Call | None:
     """Of new tokens of each sequence over a cache, if there is one; several take no less than one."""
     q, k, *_ = row.operands
-    if not has_cache(q, k):
-        return None
-    known = (*NARROW.get(int(k.dtype.bits), ()), "attention_decode")
-    given = shape(row)
-    return Call(known, given, less=replace(given, new=1))
+    return step(shape(row)) if has_cache(q, k) else None
+
+
+def step(given: AttentionShape) -> Call:
+    """Of new tokens of a shape."""
+    return Call((*NARROW.get(int(given.kv_bits), ()), "attention_decode"), given, less=replace(given, new=1))

@@ -113,4 +113,9 @@ def prefill(row: Row) -> Call:
     q, k, *_ = (t.dtype.bits for t in row.operands)
     given = shape(row)
     own = NARROW.get((q, k), ()) if given.causal else ("attention_encoder",)
+    return prompt(given, own)
+
+
+def prompt(given: AttentionShape, own: tuple[str, ...]) -> Call:
+    """Of new tokens of a shape, by kernels of these families first."""
     return Call((*own, "attention_prefill"), given, less=alone(given))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .record import Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BLOCK = 1 << 13  # points: a buffer of them is 64 KiB, so that a core's L2 holds a dozen and more
+BLOCK = 1 << 15  # points: a buffer of them is 256 KiB, so that caches hold the dozen that a step takes
 # Functions whose buffers are of bool.
 TRUTHS = {
     "less",
@@ -94,14 +94,13 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
     run = names["run"]
 
     def over(*inputs: Any) -> tuple[Array, ...]:
-        given = np.broadcast_arrays(*inputs) if inputs else []
-        shape = given[0].shape if given else ()
+        shape = np.broadcast_shapes(*map(_shape, inputs))
         results = tuple(np.empty(shape, dtype=type) for type in types)
         buffers: list[Array] = []
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             for part in cut(shape, block):
                 pieces = [_piece(x, part) for x in inputs]
-                into = [result[part] for result in results]
+                into = [result[part] if part else result for result in results]
                 if not buffers or buffers[0].shape != into[0].shape:
                     size = into[0].shape if into else ()
                     buffers = [np.empty(size) for _ in range(numbers)]
@@ -112,8 +111,21 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
     return over
 
 
+class Gathered(NamedTuple):
+    """An input of few values: at each point the one whose place is said there."""
+
+    values: Array
+    places: Array
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return np.shape(x.places if isinstance(x, Gathered) else x)
+
+
 def _piece(x: Any, part: tuple[slice, ...]) -> Any:
     """Of what broadcasts to the whole shape, what broadcasts to a part of it."""
+    if isinstance(x, Gathered):
+        return x.values[x.places[part]] if x.values.ndim else x.values
     shape = np.shape(x)
     own = part[len(part) - len(shape) :]
     return x[tuple(slice(None) if n == 1 else s for n, s in zip(shape, own, strict=True))] if shape else x

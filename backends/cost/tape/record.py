@@ -201,19 +201,26 @@ class Function:
         """How many nodes are of a function."""
         return sum(self.tape.nodes[number].function == function for number in self.live)
 
-    def parted(self, late: Iterable[str]) -> tuple[Function, Function]:
-        """In two: what does not depend on the `late` inputs, and the rest, given what the first gives."""
+    def parted(self, late: Iterable[str], prefix: str = "k") -> tuple[Function, Function]:
+        """In two: what does not depend on the `late` inputs, and the rest, given what the first gives.
+
+        The latter are named by the prefix, but for inputs that go through.
+        """
         names = set(late)
-        depends = {number for number, name in self.inputs.items() if name in names}
-        for number in self.live:
-            if not depends.isdisjoint(self.tape.nodes[number].of):
-                depends.add(number)
+        depends = self.depending(names)
         rest = [number for number in self.live if number in depends]
         asked = {n for number in rest for n in self.tape.nodes[number].of} | set(self.outputs)
         kept = tuple(n for n in sorted(asked - depends) if self.tape.nodes[n].function != "constant")
         given = {number: name for number, name in self.inputs.items() if name in names}
         before = {number: name for number, name in self.inputs.items() if name not in names}
-        return (
-            Function(self.tape, before, kept),
-            Function(self.tape, {**given, **{n: f"k{i}" for i, n in enumerate(kept)}}, self.outputs),
-        )
+        named = {n: before.get(n, f"{prefix}{i}") for i, n in enumerate(kept)}
+        return Function(self.tape, before, kept), Function(self.tape, {**given, **named}, self.outputs)
+
+    def depending(self, names: Iterable[str]) -> set[int]:
+        """The nodes that depend on any of these inputs, and those themselves."""
+        wanted = set(names)
+        found = {number for number, name in self.inputs.items() if name in wanted}
+        for number in self.live:
+            if not found.isdisjoint(self.tape.nodes[number].of):
+                found.add(number)
+        return found

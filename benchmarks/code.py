@@ -1,0 +1,107 @@
+"""What code saves: each figure by a step's code and by its prices, in one run on one core.
+
+    python benchmarks/code.py [--model NAME] [--pipeline PASSES] [--device NAME]
+
+CPU time, the median of several runs. `prices` are the functions themselves, which report and tests fall back
+on; `code` is what `llmir.compile` makes of them, and what making it takes stands below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+for variable in ONE_CORE:  # read when numpy is first imported
+    os.environ[variable] = "1"
+
+
+def timed(run: Callable[[], object], times: int) -> float:
+    """The median of the CPU's milliseconds, after one warm run."""
+    run()
+    found = []
+    for _ in range(times):
+        start = time.process_time()
+        run()
+        found.append(1e3 * (time.process_time() - start))
+    return median(found)
+
+
+def many(run: Callable[[], object], count: int) -> Callable[[], object]:
+    return lambda: [run() for _ in range(count)]
+
+
+def report(code: Any, prices: Any, what: str, points: dict[str, tuple[Callable[[], Any], int]]) -> None:
+    for name, (at, count) in points.items():
+        slow = timed(many(lambda at=at: prices(at()), count), 3) / count
+        fast = timed(many(lambda at=at: code(at()), count), 5) / count
+        print(f"{what + ', ' + name:48}{slow:10.3f}{fast:10.3f}{fast / slow:8.3f}", flush=True)
+
+
+def making(figures: Any, new: int | None, what: str) -> None:
+    from llmir.backends.analysis.code import Code
+
+    def compiled(part: str, printer: str) -> None:
+        Code(figures, new).run(part, printer)
+
+    print(f"{what + ', recorded':58}{timed(lambda: Code(figures, new), 3):10.1f}")
+    four = ("of_new", "of_batch", "of_context", "last")
+    for parts, printer in ((("early", "late"), "python"), (four, "numpy")):
+        made = sum(timed(lambda part=part, printer=printer: compiled(part, printer), 3) for part in parts)
+        made -= (len(parts) - 1) * timed(lambda: Code(figures, new), 3)
+        print(f"{what + f', recorded and compiled as {printer}':58}{made:10.1f}", flush=True)
+
+
+def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Time and peak memory by a plan's prices."""
+    from llmir.backends.analysis.plan import sweeps
+
+    def peak(at: Any) -> tuple[Any, ...]:
+        return (plan.fullest(lambda memory: memory.peak(at), at),)
+
+    return lambda at: (plan.timing(at, plan.busy(at)).step, *sweeps(peak, at))
+
+
+def main() -> None:
+    import numpy as np
+
+    import llmir
+    from llmir.backends.analysis.code import Code
+    from llmir.dim import Binding
+
+    parser = argparse.ArgumentParser(description="What code saves.")
+    parser.add_argument("--model", default="Llama-3.1-8B")
+    parser.add_argument("--pipeline", default="")
+    parser.add_argument("--device", default="h100-sxm")
+    asked = parser.parse_args()
+    program = llmir.run(llmir.load(asked.model), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(program, asked.pipeline) if asked.pipeline else program
+    random = np.random.default_rng(0)
+    ranges = {"B": (1, 1001), "T": (2, 4096), "C": (0, 131_072)}
+    million = {name: random.integers(*ends, 1_000_000).astype(float) for name, ends in ranges.items()}
+    batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None] * 128
+    print(f"{'CPU ms':48}{'prices':>10}{'code':>10}{'ratio':>8}")
+    for new, length, what in ((1, 1, "one new token"), (None, 64, "any new tokens")):
+        figures = step(llmir.analyze(program, asked.device, batch=8, new=length).plan)
+        more, others = itertools.count(1000), itertools.cycle(range(1, 5000))
+        grid = Binding(B=batches, T=length, C=contexts)
+        flat = Binding(B=million["B"], T=length, C=million["C"])
+        points: dict[str, tuple[Callable[[], Any], int]] = {
+            "next context": (lambda n=length, more=more: Binding(B=8, T=n, C=next(more)), 100),
+            "new point": (lambda n=length, others=others: Binding(B=next(others), T=n, C=1000), 100),
+            "1000 × 1000 grid": (lambda grid=grid: grid, 1),
+            "a million points, 1,000 batches": (lambda flat=flat: flat, 1),
+        }
+        if new is None:
+            points["a million points, all different"] = lambda: Binding(**million), 1
+        report(Code(figures, new), figures, what, points)
+        making(figures, new, what)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Programs that cover all pairs of model, device, engine, precision, sharding and cost model.
+
+    PYTHONPATH=. python -m tests.code_cases 400
+
+compares the code of so many with their prices; the tests take the first few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import llmir
+from llmir.backends.analysis.code import Code
+from llmir.backends.analysis.plan import Plan
+from llmir.backends.cost.tape import Function, Tape, blocks
+from llmir.dim import Binding, Number
+from llmir.errors import LlmirError
+from llmir.namespace import SCALARS
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "model": (
+        *("Llama-3.1-8B", "Qwen3-30B-A3B", "DeepSeek-V3-671B", "gpt-oss-20b", "Gemma-3-4B", "Mamba-1.4B"),
+        *("Qwen3-Next-80B-A3B", "Jamba-v0.1", "MiniMax-M1", "Kimi-Linear-48B-A3B", "DeepSeek-V3.2-671B"),
+        *("Llama-4-Scout-17B-16E", "GPT-2", "DeepSeek-V4-Flash", "Gemma-3n-E2B", "LFM2-350M", "Zamba2-1.2B"),
+        *("MiMo-V2-Flash", "Falcon-7B", "Mixtral-8x7B-v0.1", "GLM-4.5-Air", "Command-R-7B", "Phi-4-14B"),
+    ),
+    "device": ("h100-sxm", "mi300x", "b200", "a100-80-sxm", "rtx4090", "h20", "cpu", "dgx-h100", "l40s"),
+    "engine": (None, "vllm", "sglang", "trtllm"),
+    "precision": ("", "quantize{weights=fp8, kv=fp8}", "quantize{weights=int4}"),
+    "sharding": (
+        "",
+        "shard{tp=2}",
+        "shard{tp=4, ep=4}",
+        "stages{pp=2}",
+        "stages{pp=2},shard{tp=2}",
+        "shard{dp=2}",
+    ),
+    "cost": ("default", "ideal", "efficiency"),
+}
+# Batch, new tokens, context: corners, where tiles and waves jump, and beyond what tiles divide.
+STEPS = [
+    *itertools.product((1, 2, 8, 64, 132), (1,), (0, 1, 63, 4096)),
+    *itertools.product((1, 2, 16), (2, 8, 9, 64, 65, 1000, 4099), (0, 1, 4095)),
+]
+NEW = {1: [step for step in STEPS if step[1] == 1], 9: [step for step in STEPS if step[1] > 1]}
+
+
+def cases(seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Choices along all axes, of which each has a pair that none before has, and then any."""
+    draw, seen = random.Random(seed), set[Any]()
+    for fresh in (True, False):
+        for _ in range(20_000):
+            case = {axis: draw.choice(values) for axis, values in AXES.items()}
+            pairs = set(itertools.combinations(case.items(), 2))
+            if not fresh or pairs - seen:
+                seen |= pairs
+                yield case
+
+
+def plans(case: dict[str, Any]) -> dict[int, Plan]:
+    """The plans of its decode and of its prefill, by new tokens; none of what there is none of."""
+    how = ",".join(part for part in (case["precision"], case["sharding"]) if part)
+    priced: dict[str, Any] = {"engine": case["engine"]} if case["cost"] == "default" else {}
+    priced |= {"cost": "ideal"} if case["cost"] == "ideal" else {}
+    priced |= {"efficiency": {"memory": 0.8, "launch": 4e-6}} if case["cost"] == "efficiency" else {}
+    try:
+        program = llmir.run(llmir.load(case["model"]), llmir.DEFAULT_PIPELINE)
+        program = llmir.run(program, how) if how else program
+        steps = {new: llmir.analyze(program, case["device"], batch=8, new=new, **priced) for new in NEW}
+        return {new: step.plan for new, step in steps.items() if step.plan.prices}
+    except LlmirError:  # a kernel, a link or an axis that is not there
+        return {}
+
+
+def differences(plan: Plan, new: int) -> tuple[float, float, float]:
+    """Of code to prices at all steps: the largest relative ones of an op and of the step, and bytes."""
+    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None)
+    tape = Tape(SCALARS)
+    symbols = Binding(**{name: tape.symbol(name) for name in "BTC"})
+    prices = list(dict.fromkeys(plan.prices))
+    ops = blocks.compiled(Function.of(tape, "BTC", [price.time(symbols) for price in prices]))
+    columns = [np.array(column, dtype=float) for column in zip(*NEW[new], strict=True)]
+    at = Binding(**dict(zip("BTC", columns, strict=True)))
+    off = [_off(many, price.time(at)) for many, price in zip(ops(*columns), prices, strict=True)]
+    time, bytes = code.grid(*columns)
+    whole, memory = _off(time, _step(plan, at)), float(np.abs(bytes - peak(plan, at)).max())
+    for step in NEW[new]:
+        at = Binding(**dict(zip("BTC", step, strict=True)))
+        time, bytes = code.point(*step)
+        whole, memory = max(whole, _off(time, _step(plan, at))), max(memory, abs(bytes - peak(plan, at)))
+    return max(off), whole, memory
+
+
+def _step(plan: Plan, at: Binding) -> Number:
+    """The step by the prices, never by code."""
+    return plan.timing(at, plan.busy(at)).step
+
+
+def peak(plan: Plan, at: Binding) -> Number:
+    return plan.fullest(lambda memory: memory.peak(at), at)
+
+
+def _off(found: Number, expected: Number) -> float:
+    return float(np.max(np.abs(np.asarray(found) - expected) / np.maximum(np.abs(expected), 1e-30)))
+
+
+def main(count: int) -> None:
+    compared = 0
+    for case in cases():
+        known = plans(case)
+        for new, plan in known.items():
+            off = differences(plan, new)
+            if max(off[:2]) > 1e-12 or off[2]:
+                print(off, new, case, flush=True)
+        compared += bool(known)
+        if compared == count:
+            break
+    print(f"{compared} programs")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,150 @@
+"""Code is what prices are: to 1e-12 in every op's time, to the byte in memory, over programs of all kinds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmir
+from llmir.backends.analysis import code as module
+from llmir.backends.analysis.code import Code, Often
+from llmir.dim import Binding
+from llmir.errors import InputError
+
+from .code_cases import cases, differences, plans
+
+SOME = 12  # programs; `python -m tests.code_cases` takes as many as it is told
+
+
+def some() -> list[Any]:
+    known = ((case, plans(case)) for case in cases())
+    return list(itertools.islice(((case, plan) for case, plan in known if plan), SOME))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_code_is_what_prices_are(part: int) -> None:
+    for case, known in some()[part::4]:
+        for new, plan in known.items():
+            op, step, memory = differences(plan, new)
+            assert op < 1e-12, case
+            assert step < 1e-12, case
+            assert memory == 0, case
+
+
+@pytest.fixture(scope="module")
+def program() -> llmir.Program:
+    return llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+
+
+def test_compiled_steps_are_those_of_reports(program: llmir.Program) -> None:
+    step = llmir.compile(program, "h100-sxm", engine="vllm")
+    for at in ((1, 1, 0), (8, 1, 1000), (8, 1, 1001), (3, 65, 0), (8, 1, 1000)):
+        report = llmir.analyze(
+            program, "h100-sxm", engine="vllm", **dict(zip(("batch", "new", "context"), at, strict=True))
+        )
+        assert step(*at) == (report.time_s, report.peak_memory_bytes)
+    batch, context = np.arange(1, 6)[:, None], np.array([[0, 7, 4096]])
+    report = llmir.analyze(program, "h100-sxm", engine="vllm", batch=batch, context=context)
+    found = step(batch, 1, context)
+    assert found.time_s == pytest.approx(report.time_s, rel=1e-12)
+    assert (found.peak_memory_bytes == report.peak_memory_bytes).all()
+
+
+def test_stages_and_micro_batches_are_those_of_reports(program: llmir.Program) -> None:
+    staged = llmir.run(program, "stages{pp=2, micro_batches=4}")
+    step = llmir.compile(staged, "h100-sxm")
+    for context in (100, 101):
+        report = llmir.analyze(staged, "h100-sxm", batch=8, context=context)
+        assert step(8, 1, context) == (report.time_s, report.peak_memory_bytes)
+    with pytest.raises(InputError, match="expected a multiple of the 4 micro-batches, got 6"):
+        step(6, 1, 100)
+
+
+def test_what_is_no_step_is_refused(program: llmir.Program) -> None:
+    step = llmir.compile(program, "h100-sxm")
+    step()
+    for bad in ({"batch": 0}, {"new": 0}, {"context": -1}, {"batch": 1.5}, {"batch": "8"}, {"batch": True}):
+        with pytest.raises(InputError, match=next(iter(bad))):
+            step(**bad)  # type: ignore[arg-type]
+
+    class Flat:
+        def price(self, row: Any) -> Any:
+            return lambda at: 1e-6
+
+    with pytest.raises(InputError, match="cost: Flat"):
+        llmir.compile(program, "h100-sxm", cost=Flat())
+    with pytest.raises(InputError, match="printer"):
+        step.text("cobol")
+
+
+def test_text_is_a_program_by_itself(program: llmir.Program) -> None:
+    """What is printed needs `math` alone, and gives the figures."""
+    import math
+
+    step = llmir.compile(program, "h100-sxm")
+    names: dict[str, Any] = {"cbrt": lambda x: x ** (1 / 3), **vars(math)}
+    exec(step.text(), names)
+    assert names["late"](1000, *names["early"](8, 1)) == pytest.approx(step(8, 1, 1000), rel=1e-15)
+
+
+def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pairs of B and T are computed once, wherever they lie; many as they are."""
+    code = Code(lambda at: (at.xp.sqrt(at.symbols["B"] * 3 + at.symbols["T"] * 1.0) * at.symbols["C"],))
+    asked: list[tuple[str, int]] = []
+    compiled = code.run
+
+    def counted(part: str, printer: str) -> Any:
+        run = compiled(part, printer)
+
+        def over(*inputs: Any) -> Any:
+            found = run(*inputs)
+            asked.append((part, max((x.size for x in found), default=0)))
+            return found
+
+        return over
+
+    monkeypatch.setattr(code, "run", counted)
+    random = np.random.default_rng(1)
+    batch, new, context = random.integers(1, 9, 500), random.integers(1, 4, 500), random.integers(0, 99, 500)
+    for given in (
+        (batch, 2.0, context),
+        (batch, new, context),
+        (batch[:, None], 2, context[None]),
+        (7, new, context),
+        (7, 2, context),
+        (np.arange(1.0, 501), new, context),
+    ):
+        b, t, c = (np.asarray(x, dtype=float) for x in given)
+        (found,) = code.grid(*given)
+        assert found == pytest.approx(np.sqrt(b * 3 + t) * c, rel=1e-14)
+    assert asked == [
+        *(("early", 8), ("late", 500)),
+        *(("early", 24), ("late", 500)),
+        *(("of_new", 1), ("of_batch", 500), ("of_context", 500), ("last", 250_000)),
+        *(("early", 3), ("late", 500)),
+        *(("early", 1), ("late", 500)),
+        ("whole", 500),
+    ]
+
+
+def test_figures_become_code_after_many_points_and_stay_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def figures(at: Binding) -> tuple[Any, ...]:
+        calls.append(1)
+        return (at.xp.cbrt(at.symbols["B"] / 3) + at.symbols["C"],)
+
+    often = Often(figures)
+    monkeypatch.setattr(module, "OFTEN", 3)
+    monkeypatch.setattr(module, "MANY", 100)
+    found = [often(Binding(B=5, T=1, C=7)) for _ in range(9)]
+    assert len(set(found)) == 1
+    assert len(calls) == 4  # three points, and once on symbols
+    columns = {"B": np.arange(1.0, 201), "T": 1, "C": 7}
+    assert often(Binding(**columns))[0] == pytest.approx(np.cbrt(columns["B"] / 3) + 7, rel=1e-14)
+    assert len(calls) == 4
