@@ -52,7 +52,7 @@ def test_twice_the_layers_are_twice_the_work(what: str) -> None:
     work(flat(2, before))  # what is read once
     programs = [flat(layers, before) for layers in (20, 40, 80)]
     first, second, third = (calls(lambda p=p: work(p)) for p in programs)  # type: ignore[misc]
-    assert third - second < 2.3 * (second - first)  # what is cached is not quite even
+    assert third - second <= 2.3 * (second - first)  # what is cached is not quite even
 
 
 @pytest.mark.parametrize("model", ["llama3.2-1b", "qwen3-30b-a3b"])
