@@ -151,7 +151,7 @@ def test_whose_kernels_and_whose_host(run: Run) -> None:
         in run("analyze", "llama3.1-8b", "--engine", "hf-transformers").out
     )
     shown = run("analyze", "llama3.1-8b", "--engine", "trtllm").out
-    assert "calibrated, trtllm kernels, host of trtllm 1.0" in shown
+    assert "calibrated, trtllm kernels, host of trtllm 1.1" in shown
 
 
 def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowed() -> None:

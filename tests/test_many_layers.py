@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import llmir
+from llmir import pipeline
 from llmir.errors import PassError
 from llmir.graph import Program
 from llmir.passes import unroll
@@ -52,7 +53,7 @@ def test_twice_the_layers_are_twice_the_work(what: str) -> None:
     work(flat(2, before))  # what is read once
     programs = [flat(layers, before) for layers in (20, 40, 80)]
     first, second, third = (calls(lambda p=p: work(p)) for p in programs)  # type: ignore[misc]
-    assert third - second < 2.3 * (second - first)  # what is cached is not quite even
+    assert third - second <= 2.3 * (second - first)  # what is cached is not quite even
 
 
 @pytest.mark.parametrize("model", ["llama3.2-1b", "qwen3-30b-a3b"])
@@ -105,6 +106,7 @@ def test_a_command_notes_it_in_one_line(
     run = runner(capsys, tmp_path, monkeypatch)
     quiet = run("opt", "tiny.json", "-p", "unroll")
     monkeypatch.setattr(unroll, "LONG", 10)
+    pipeline._known_after.cache_clear()  # else the pass has no work to speak of
     loud = run("opt", "tiny.json", "-p", "unroll")
     ops = sum(line.startswith("  %") for line in quiet.out.splitlines())
     assert (quiet.err, loud.err) == ("", f"note: unroll writes out {ops} ops\n")
