@@ -168,7 +168,7 @@ def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -
 
 
 def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
-    # By hand: 4·16384² bytes at eight tenths of the bandwidth, and 2·8192³ FLOPs at nine tenths of the lanes'.
+    # By hand: 4·16384² bytes at eight tenths of the bandwidth, 2·8192³ FLOPs at nine tenths of the peak.
     device = hw.load("a100")
     kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     row = GemmShape(1, 16384, 16384, x_bits=32, w_bits=32, y_bits=32, dtype="fp32")
