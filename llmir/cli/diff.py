@@ -51,7 +51,7 @@ def diff(**given: Any) -> None:
     llmir diff llama3.1-8b qwen3-8b
     llmir diff llama3.1-8b --hw a100 --hw-after h100-sxm
     llmir diff llama3.1-70b --tp 8 --weights fp8 --kv fp8
-    llmir diff qwen3-32b --tp 2 --engine vllm@0.12 --engine-after sglang --concurrency 32
+    llmir diff qwen3-8b --engine vllm@0.12 --engine-after sglang --concurrency 32
     """
     from llmir.backends.analysis.diff import WorkloadDiff
 

@@ -78,7 +78,7 @@ class Chance(Law):
         >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
         [8.0, 51.6, 111.8, 128.0, 128.0]
         >>> [round(Chance().distinct(16, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
-        [2.6, 9.3, 15.7, 16.0, 16.0]
+        [2.6, 9.3, 15.7, 16, 16]
         """
         if chosen >= experts:
             return held * (tokens > 0)
