@@ -230,7 +230,7 @@ def test_what_is_in_no_graph_hides_no_launch(engine: str, batch: int, new: int, 
 
 
 def test_a_decode_step_runs_at_the_size_that_was_captured() -> None:
-    """Products of 33 sequences take the time of 40; attention reads the caches of 33, which alone have logits."""
+    """Products of 33 sequences take the time of 40; caches are read of 33, which alone have logits."""
     assert [graphs_of("vllm").padded(n, SCALARS) for n in (3, 9, 33, 257, 513)] == [4, 16, 40, 272, 513]
     assert [graphs_of("sglang").padded(n, SCALARS) for n in (3, 9, 33, 257)] == [4, 12, 40, 272]
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)

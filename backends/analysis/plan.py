@@ -163,8 +163,8 @@ class Plan:
     def pads(self) -> tuple[bool, ...]:
         """Of each row, whether it runs for sequences that fill a graph too.
 
-        These have no caches, and are alike, so that they go to one token's experts. Of last tokens are those of
-        own sequences alone: vLLM picks them behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
+        These have no caches, and are alike, so that they go to one token's experts. Nor have they logits:
+        vLLM picks last tokens behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
         """
         if self._graphs is None or not self._graphs.sizes:
             return (False,) * len(self.rows)

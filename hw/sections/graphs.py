@@ -28,7 +28,7 @@ class Captured(ByDevice):
     prompts: float = 0
 
     def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
-        """Whether a step of so many tokens on a rank is in one, which may be a decode step, read prompts or both.
+        """Whether a step of so many tokens on a rank is in one, if it may be of decodes, of prompts or both.
 
         A few new tokens of each sequence are either: drafts to verify, or the rest of a prompt.
         """
