@@ -38,8 +38,8 @@ LAST = 0.25  # of a tile more in the mean; half would be the mean of any load, n
 FP32 = 4  # bytes of a token's weight for one expert
 
 # A rank's experts and their width, by device, for which SGLang 0.5.10 ships tuned tiles in 16 bits: the names
-# E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs/triton_3_1_0. They are
-# vLLM's, of fused_moe/configs. Elsewhere they matter less: no kernel of vLLM's there is `coarse`.
+# as of E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs. Those for A100 are
+# vLLM's, of fused_moe/configs. Devices on which no library's kernel is `coarse` are left out.
 TUNED = {
     "A100-40-SXM": ((8, 1792), (8, 3584), (16, 1344)),
     "A100-80-SXM": (
@@ -47,6 +47,7 @@ TUNED = {
         *((16, 1344), (16, 1792), (16, 2688), (16, 3584), (16, 7168), (16, 14336)),
         *((64, 640), (64, 1280)),
     ),
+    "L40S": ((8, 3584), (128, 928), (128, 1856)),
 }
 
 
