@@ -125,7 +125,7 @@ def measured() -> list[str]:
 
 def engines() -> list[str]:
     """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
-    return versions.names()
+    return list(versions.names())
 
 
 def engine(name: str, kernels: Iterable[str] = ()) -> Engine:

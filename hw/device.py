@@ -73,11 +73,19 @@ class Device(Record):
         >>> hw.load("v100").matrix_peak("bf16"), hw.load("h100-sxm").matrix_peak("fp32")
         ((125000000000000.0, 'fp16'), (66900000000000.0, 'fp32'))
         """
+        unit = self.matrix_unit(dtype)
+        return (self.matrix_flops[unit], unit) if unit else self.vector_peak(dtype)
+
+    def matrix_unit(self, dtype: str) -> str | None:
+        """The dtype whose matrix unit does products in `dtype`; None where the vector lanes do them.
+
+        >>> from llmir import hw
+        >>> hw.load("h100-sxm").matrix_unit("fp32"), hw.load("mi300x").matrix_unit("fp32")
+        (None, 'fp32')
+        """
         unit = _unit(dtype)
-        for candidate in (unit, self.runs_as.get(unit, unit), *WIDER[unit]):
-            if candidate in self.matrix_flops:
-                return self.matrix_flops[candidate], candidate
-        return self.vector_peak(dtype)
+        candidates = (unit, self.runs_as.get(unit, unit), *WIDER[unit])
+        return next((c for c in candidates if c in self.matrix_flops), None)
 
     def vector_peak(self, dtype: str) -> tuple[float, str]:
         """Peak FLOP/s of elementwise work in `dtype`, and the dtype whose lanes do it; fp32's unless stated.

@@ -79,9 +79,10 @@ class Engine(Record):
         return f"{self.name} {self.range}".strip() + instead
 
 
-def names() -> list[str]:
+@functools.cache
+def names() -> tuple[str, ...]:
     """The names of the bundled engines, sorted."""
-    return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())
+    return tuple(sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir()))
 
 
 def known(name: str, more: tuple[str, ...] = ()) -> str:

@@ -223,10 +223,10 @@ def diff(
     from .backends.serving.compared import requested, stepped
     from .hw import load
 
-    engine, efficiency = _options(engine, efficiency)
-    after_engine, _ = _options(engine_after, None)
+    (engine, efficiency), (after_engine, _) = _options(engine, efficiency), _options(engine_after, None)
+    asked = cost, engine, efficiency, hw_after, engine_after, chunk, cached or None, concurrency
     if hw is None:
-        if any(x is not None for x in (cost, engine, efficiency, hw_after, engine_after)):
+        if any(x is not None for x in asked):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
     requests = prompt is not None or generate is not None

@@ -71,8 +71,8 @@ def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(sizes, int):
         return even(layers, sizes)
     if sum(sizes) != layers:
-        each = " + ".join(map(str, sizes))
-        raise PassError(f"stages: {each} is {sum(sizes)}, but {program.name} has {layers} layers")
+        each = f"{' + '.join(map(str, sizes))} is {sum(sizes)}" if stages > 1 else f"{sum(sizes)}"
+        raise PassError(f"stages: {each}, but {program.name} has {layers} layers")
     return tuple(sizes)
 
 

@@ -615,6 +615,13 @@ class OpMethods:
         """
         return self._op("index_scores", (q, k, weights), name, block, scale=scale)
 
+    def inverse_root(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """1 / √x; 2 FLOPs an element.
+
+        `* -> *`
+        """
+        return self._op("inverse_root", (x,), name, block)
+
     def join_streams(
         self,
         streams: Value,
@@ -1096,6 +1103,13 @@ class OpMethods:
             stride=stride,
         )
 
+    def row_mean(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """The mean of each row; 1 FLOP an element of x.
+
+        `* h! -> *`
+        """
+        return self._op("row_mean", (x,), name, block)
+
     def scale(self, x: Value, /, *, factor: float, name: str = "", block: str | None = None) -> Value:
         """x · factor.
 
@@ -1106,6 +1120,13 @@ class OpMethods:
     def scale_by(self, x: Value, weight: Value, /, *, name: str = "", block: str | None = None) -> Any:
         """x · w, of a number for each element of a row, or of one for all."""
         return self._op("scale_by", (x, weight), name, block)
+
+    def scale_rows(self, x: Value, factor: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x · factor, of a number for each row; 1 FLOP an element of x.
+
+        `* h, * -> * h`
+        """
+        return self._op("scale_rows", (x, factor), name, block)
 
     def scaled_dispatch(
         self,
@@ -1236,6 +1257,13 @@ class OpMethods:
         `b t h, b h -> b t h`
         """
         return self._op("sequence_mul", (x, factor), name, block)
+
+    def shift(self, x: Value, /, *, amount: float, name: str = "", block: str | None = None) -> Value:
+        """x + amount.
+
+        `* -> *`
+        """
+        return self._op("shift", (x,), name, block, amount=amount)
 
     def sigmoid(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """1 / (1 + e^−x).
@@ -1440,6 +1468,13 @@ class OpMethods:
             best=best,
             scale=scale,
         )
+
+    def square(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """x².
+
+        `* -> *`
+        """
+        return self._op("square", (x,), name, block)
 
     def square_sum(self, x: Value, /, *, name: str = "", block: str | None = None) -> Value:
         """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element.
@@ -1686,6 +1721,7 @@ MODULES = {
     "grouped_linear": "llmir.ops.moe",
     "hash_top_k": "llmir.ops.top_k",
     "index_scores": "llmir.ops.indexer",
+    "inverse_root": "llmir.ops.eager",
     "join_streams": "llmir.ops.streams",
     "key_decay_gate": "llmir.ops.delta",
     "l2_norm": "llmir.ops.delta",
@@ -1719,8 +1755,10 @@ MODULES = {
     "rms_norm_quantize": "llmir.ops.narrow_norm",
     "rope": "llmir.ops.rope",
     "rope_append": "llmir.ops.rope",
+    "row_mean": "llmir.ops.eager",
     "scale": "llmir.ops.elementwise",
     "scale_by": "llmir.ops.altup",
+    "scale_rows": "llmir.ops.eager",
     "scaled_dispatch": "llmir.ops.moe",
     "select_blocks": "llmir.ops.blocks",
     "select_keys": "llmir.ops.indexer",
@@ -1728,6 +1766,7 @@ MODULES = {
     "send": "llmir.ops.stage",
     "send_tokens": "llmir.ops.exchange",
     "sequence_mul": "llmir.ops.adaptive",
+    "shift": "llmir.ops.eager",
     "sigmoid": "llmir.ops.elementwise",
     "sigmoid_mul": "llmir.ops.elementwise",
     "sigmoid_top_k": "llmir.ops.top_k",
@@ -1743,6 +1782,7 @@ MODULES = {
     "split_streams": "llmir.ops.streams",
     "sqrt_softplus": "llmir.ops.elementwise",
     "sqrt_softplus_top_k": "llmir.ops.top_k",
+    "square": "llmir.ops.eager",
     "square_sum": "llmir.ops.group_norm",
     "ssd_scan": "llmir.ops.scan",
     "stack": "llmir.ops.gather",

@@ -48,10 +48,11 @@ def stages(
     from .backends.analysis.staged import in_stages, staged
 
     program, model = checked_program(program), _model(hw, cost, engine, efficiency)
+    either = "layers, or a number of stages"
     cuts = [
         convert.integer("stages", each, 1)
         if isinstance(each, int)
-        else [convert.integer("stages: layers", n, 1) for n in convert.items("stages", each, "layers")]
+        else [convert.integer("stages: layers", n, 1) for n in convert.items("stages", each, either)]
         for each in convert.items("stages", stages, "numbers of stages, or layers of each")
     ]
     named = "" if phase is None else convert.choice("phase", phase, PHASES)

@@ -19,8 +19,10 @@ def pipeline_of(engine: str | None = None) -> str:
 
     HardwareError for an unknown engine.
 
-    >>> pipeline_of("hf-transformers"), pipeline_of("vllm@0.6")
-    ('concat-caches,fuse-attention,dce', 'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce,pad-vocab')
+    >>> pipeline_of("hf-transformers")
+    'concat-caches,fuse-attention,split-norms,dce'
+    >>> pipeline_of("vllm@0.6")
+    'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce,pad-vocab'
     """
     from . import hw
 

@@ -24,5 +24,14 @@ NORMS = {
         2 * TOKENS * 8 + TOKENS * 8 + 4,
     ),
     "concat": ({}, ("bf16[B, 4, 8]", "bf16[B, T, 8]"), 0, 0, 2 * 3 * (4 + 5) * 8, 2 * 3 * (4 + 5) * 8),
+    "square": ({}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS * 8),
+    "row_mean": ({}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS),
+    "shift": ({"amount": 1e-6}, ("fp32[B, T]",), 0, TOKENS, 4 * TOKENS, 4 * TOKENS),
+    "inverse_root": ({}, ("fp32[B, T]",), 0, 2 * TOKENS, 4 * TOKENS, 4 * TOKENS),
+    "scale_rows": (
+        {},
+        ("fp32[B, T, 8]", "fp32[B, T]"),
+        *(0, TOKENS * 8, 4 * (TOKENS * 8 + TOKENS), 4 * TOKENS * 8),
+    ),
     "zeros": ({}, ("bf16[B, T, 8]",), 0, 0, 0, 0),
 }

@@ -159,8 +159,10 @@ def test_reports_of_two_kinds_do_not_compare(program: llmir.Program) -> None:
         llmir.diff(*(llmir.workload(program, name, prompt=8, generate=2) for name in ("h100", "tpu-v6e")))
     bound = llmir.analyze(program, "h100", cost="ideal")
     assert kinds(llmir.diff(bound, unknown)) == {"roofline"}
-    with pytest.raises(InputError, match="are priced already; give two programs and hw"):
-        llmir.diff(known, unknown, cost="ideal")
+    asked: list[dict[str, Any]] = [{"cost": "ideal"}, {"chunk": 4}, {"cached": 4}, {"concurrency": 4}]
+    for one in asked:
+        with pytest.raises(InputError, match="are priced already; give two programs and hw"):
+            llmir.diff(bound, unknown, **one)
     with pytest.raises(HardwareError, match="CPU was not measured, nor was a GPU like it"):
         llmir.diff(program, program, "h100", hw_after="cpu", cost="calibrated")
 

@@ -139,6 +139,18 @@ def test_the_command_line_has_both(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("batch", "more", "said"),
+    [(8, (), False), (9, (), True), (9, ("--chunk", "8192"), False), (16, ("--dp", "2"), False)],
+)
+def test_one_step_that_an_engine_would_cut_is_said(
+    batch: int, more: tuple[str, ...], said: bool, run: Run
+) -> None:
+    asked = ["analyze", "qwen3-0.6b", "--hw", "h100-sxm", "--prompt", "1024", "--batch", str(batch)]
+    shown = " ".join(run(*asked, *more).out.split())
+    assert ("all prompts in one step, where vllm 0.21 reads 8,192 tokens" in shown) == said
+
+
+@pytest.mark.parametrize(
     ("model", "passes", "sizes", "why"),
     [
         ("DiT-XL/2", "", {}, "are images"),

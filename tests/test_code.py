@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ def test_what_is_no_step_is_refused(program: llmir.Program) -> None:
     for bad in ({"batch": 0}, {"new": 0}, {"context": -1}, {"batch": 1.5}, {"batch": "8"}, {"batch": True}):
         with pytest.raises(InputError, match=next(iter(bad))):
             step(**bad)  # type: ignore[arg-type]
+    for new, context in (([1, 2, 3], 0), (1, [1, 2, 3])):
+        with pytest.raises(InputError, match="do not broadcast together"):
+            step([1, 2], new, context)
 
     class Flat:
         def price(self, row: Any) -> Any:
@@ -78,6 +82,13 @@ def test_what_is_no_step_is_refused(program: llmir.Program) -> None:
         llmir.compile(program, "h100-sxm", cost=Flat())
     with pytest.raises(InputError, match="printer"):
         step.text("cobol")
+
+
+def test_code_is_made_anew_in_another_process(program: llmir.Program) -> None:
+    step = llmir.compile(program, "h100-sxm", engine="sglang")
+    again = pickle.loads(pickle.dumps(step))
+    assert again(4, 1, 100) == step(4, 1, 100)
+    assert repr(again) == repr(step) == f"<StepCode {program.name} on H100-SXM>"
 
 
 def test_text_is_a_program_by_itself(program: llmir.Program) -> None:

@@ -124,12 +124,12 @@ def test_older_versions_say_only_what_differs(monkeypatch: pytest.MonkeyPatch, t
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(yaml.safe_dump(doc))
     monkeypatch.setattr(versions, "FOLDER", tmp_path)
-    for cached in (versions.ranges, versions.at, versions._documents):
+    for cached in (versions.names, versions.ranges, versions.at, versions._documents):
         cached.cache_clear()
     found = [hw.engine(e) for e in ("e", "e@1.4", "e@0.9", "f")]
     assert [e.host.parameters["step_us"] for e in found] == [5000, 9000, 9000, 9000]
     assert [e.section(Pages) for e in found] == [Pages(16), Pages(16), Pages(32), None]
-    for cached in (versions.ranges, versions.at, versions._documents):
+    for cached in (versions.names, versions.ranges, versions.at, versions._documents):
         cached.cache_clear()
 
 

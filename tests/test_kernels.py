@@ -53,7 +53,9 @@ def kernels(draw: st.DrawFn, kind: type[Kernel]) -> Kernel:
 @st.composite
 def products(draw: st.DrawFn) -> GemmShape:
     x, w, dtype = draw(
-        st.sampled_from([(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.125, "bf16"), (4.5, 4.5, "fp4")])
+        st.sampled_from(
+            [(16, 16, "bf16"), (8, 8, "fp8"), (16, 4.125, "bf16"), (4.5, 4.5, "fp4"), (32, 32, "fp32")]
+        )
     )
     turns = draw(st.sampled_from([1, 5, np.inf]))
     sizes = {axis: draw(SIZES) for axis in "mnk"}
@@ -139,7 +141,8 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
         for (rows, columns), split in itertools.product(kernel.tiles, kernel.splits):
             feed = device.vector_flops["fp32"] * share * kernel.feed
             high, wide = min(rows, m), min(columns, n)
-            multiply = 2 * rows * columns / (device.matrix_peak(shape.dtype)[0] * share * kernel.rate)
+            sums = rows * columns if device.matrix_unit(shape.dtype) else high * wide
+            multiply = 2 * sums / (device.matrix_peak(shape.dtype)[0] * share * kernel.rate)
             fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
             step = (multiply**3 + fetch**3) ** (1 / 3) + kernel.step_ns * 1e-9 / K_STEP
             depth = math.ceil(k / K_STEP / split) * K_STEP
@@ -162,6 +165,17 @@ def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -
     assert full == pytest.approx(2 * 16384**3 / (0.9 * 989.4e12), rel=0.05)
     thin = kernel.seconds(device, GemmShape(1, 16384, 16384))
     assert thin == pytest.approx(2 * 16384**2 / (0.8 * 3350e9), rel=0.1)
+
+
+def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
+    # By hand: 4·16384² bytes at eight tenths of the bandwidth, 2·8192³ FLOPs at nine tenths of the peak.
+    device = hw.load("a100")
+    kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
+    row = GemmShape(1, 16384, 16384, x_bits=32, w_bits=32, y_bits=32, dtype="fp32")
+    for vector in (row, replace(row, m=16384, n=1)):  # of rows, or of columns
+        assert kernel.seconds(device, vector) == pytest.approx(4 * 16384**2 / (0.8 * 2039e9), rel=0.1)
+    full = kernel.seconds(device, replace(row, m=8192, n=8192, k=8192))
+    assert full == pytest.approx(2 * 8192**3 / (0.9 * 19.5e12), rel=0.05)
 
 
 def test_a_half_empty_wave_costs_what_a_full_one_does() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.errors import PassError
+from llmir.errors import PassError, VerifyError
 from llmir.text import parse_program, print_program
+from llmir.verify import verify
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "num_attention_heads": 4}
 
@@ -71,3 +72,19 @@ def test_what_is_a_multiple_stays() -> None:
     assert llmir.run(program, "pad-vocab") is program
     with pytest.raises(PassError, match="pad-vocab: to=32 pads no vocabulary of"):
         llmir.run(program, "pad-vocab{to=32}")
+
+
+@pytest.mark.parametrize(
+    ("axes", "spare", "expected"),
+    [
+        ("vocab, embed", -14, "fewer than its 1,024 places, got -14"),
+        ("vocab, embed", 1024, "fewer than its 1,024 places, got 1,024"),
+        ("width, embed", 14, "none, without an axis vocab or expert, got 14"),
+    ],
+)
+def test_only_places_that_there_are_can_be_spare(axes: str, spare: int, expected: str) -> None:
+    text = print_program(llmir.run(model(1010, tie_word_embeddings=True), "pad-vocab"))
+    stated = next(line for line in text.splitlines() if "spare=14" in line)
+    other = stated.replace("vocab, embed", axes).replace("spare=14", f"spare={spare}")
+    with pytest.raises(VerifyError, match=f"spare: expected {expected}"):
+        verify(parse_program(text.replace(stated, other)))

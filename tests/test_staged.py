@@ -132,3 +132,8 @@ def test_one_stage_is_the_program_and_many_are_refused_as_by_the_pass() -> None:
         with pytest.raises(PassError) as found:
             llmir.stages(refused, "h200", [cut])
         assert str(found.value).partition(":")[2] in str(due.value)
+    with pytest.raises(PassError, match=r"stages: 0, but Qwen3-0\.6B has 28 layers"):
+        llmir.stages(program, "h200", [()])
+    for bad in (1.5, "2", None):
+        with pytest.raises(InputError, match="expected a list of layers, or a number of stages, got"):
+            llmir.stages(program, "h200", [bad])  # type: ignore[list-item]

@@ -97,6 +97,12 @@ def running(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
+    shapes = [np.shape(value) for step in steps for value in step]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        said = ", ".join(map(str, shapes))
+        raise InputError(f"batch, new and context do not broadcast together: shapes {said}") from None
     if program.patches:
         phase = _encodes(program, steps, phase)
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):

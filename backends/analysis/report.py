@@ -100,11 +100,7 @@ class Report(Immutable, Result):
         )
         vars(self)["_stated"], cache_policy = phase, policy(cache_policy).name
         program, phase, at = running(program, steps, phase)
-        try:
-            shape = at.shape
-        except ValueError:
-            shapes = ", ".join(str(np.shape(v)) for step in steps for v in step)
-            raise InputError(f"batch, new and context do not broadcast together: shapes {shapes}") from None
+        shape = at.shape
         if math.prod(shape) > POINTS:
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         if math.prod(shape) > LONG:

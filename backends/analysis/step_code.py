@@ -40,6 +40,12 @@ class StepCode:
         self._plain = not (program.patches or program.splits or "prompt" in program.facts)
         self._quick: dict[bool, Code] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepCode, (self.program, self.model, self.phase, self.cache_policy)
+
+    def __repr__(self) -> str:
+        return f"<StepCode {self.program.name} on {self.model.device.name}>"
+
     def __call__(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepFigures:
         """One step: numbers, or arrays that broadcast together. InputError as `analyze` has it."""
         if type(batch) is type(new) is type(context) is int:

@@ -245,7 +245,11 @@ def too_many(w: Workload) -> str:
 
 
 def _chunked(w: Workload) -> str:
-    """In how many steps prompts are read, if in more than one."""
+    """In how many steps prompts are read, if in more than one, or if their engine would take more."""
+    if w.chunk is None and w.pool:
+        most, lanes = w.pool.tokens, w.program.parallelism.dp * w.program.micro_batches
+        if w.batch * (w.length - w.cached) > most * lanes:
+            return f", all prompts in one step, where {w.memory.engine} reads {most:,} tokens (--chunk)"
     steps = sum(chunk.steps for chunk in w.chunks)
     tokens = "1 token" if w.chunk == 1 else f"{w.chunk or 0:,} tokens"
     return f", in {steps:,} steps of {tokens} at most" if w.chunk and steps > 1 else ""

@@ -60,7 +60,8 @@ def steps(service: Service) -> str:
     most = "without a limit of tokens (--chunk)"
     if loop.chunk:
         most = f"of {loop.chunk:,} tokens at most on each rank"
-    return f"steps {most}: {how}"
+    alone = "" if service.chunk else "; the one batch reads all prompts in one step"
+    return f"steps {most}: {how}{alone}"
 
 
 def why(service: Service) -> list[tuple[str, str, float]]:

@@ -11,6 +11,7 @@ from ..dataclass import dataclass
 from ..dim import Binding, Size
 from ..dtype import DType
 from ..equation import Equation, equation
+from ..errors import VerifyError
 from ..names import numbered
 from ..op import Array, Op
 from ..tensor import Tensor
@@ -94,6 +95,15 @@ class Weight(Source):
         """Under the name of that layer's tensor."""
         name = numbered(self.param, layer)
         return self if name == self.param else replace(self, param=name)
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The stated type; VerifyError if it has not so many places to spare."""
+        pairs = zip(self.axes, self.type.shape, strict=False)
+        places = next((size for axis, size in pairs if axis in SPARED), 0)
+        if self.spare and isinstance(places, int) and not 0 < self.spare < places:
+            known = f"fewer than its {places:,} places" if places else "none, without an axis vocab or expert"
+            raise VerifyError(f"spare: expected {known}, got {self.spare:,}")
+        return (self.type,)
 
     def widened(self, axis: str, by: int) -> Weight:
         """With so many spare places more along that axis; itself if it has no such axis."""

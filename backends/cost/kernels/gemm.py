@@ -7,7 +7,8 @@ of tile and split is taken, as libraries choose well, if not always; being the l
 m, n and k, so does it.
 
 Tiles that m does not fill count by their rows, beyond the first: a library has lower tiles for the rest, and
-one more row may cost a wave of tiles at most. Silicon is rougher.
+one more row may cost a wave of tiles at most. Silicon is rougher. A matrix unit multiplies the first whole.
+Vector lanes, as of fp32, take single rows and columns: cuBLAS has kernels for a vector, and for few rows.
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ class Gemm(Kernel):
         high, wide = xp.minimum(rows, shape.m), xp.minimum(columns, shape.n)
         fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
         store = STORE * high * wide * shape.y_bits / 8 / feed
-        step = longer(xp, 2 * self.multiplied(rows, xp) * columns / rate, fetch)
+        unit = device.matrix_unit(shape.dtype)
+        multiplied = self.multiplied(rows, xp) * columns if unit else high * wide
+        step = longer(xp, 2 * multiplied / rate, fetch)
         across = xp.ceil(shape.n / columns) * (shape.batch * share)
         return Tile(
             even=xp.maximum(shape.m / rows, 1) * across,
@@ -165,7 +168,7 @@ class Gemm(Kernel):
         )
 
     def multiplied(self, rows: int, xp: Namespace) -> Number:
-        """Rows in whose time a tile of so many is multiplied."""
+        """Rows in whose time a matrix unit multiplies a tile of so many."""
         return rows
 
     def waves(self, tile: Tile, split: int, xp: Namespace) -> Number:
@@ -214,7 +217,7 @@ class LowGemm(LentGemm):
     tiles: ClassVar[tuple[tuple[int, int], ...]] = ((16, 64), (32, 64), *TILES)
 
     def multiplied(self, rows: int, xp: Namespace) -> Number:
-        """Rows in whose time a tile of so many is multiplied, the least at least."""
+        """Rows in whose time a matrix unit multiplies a tile of so many, the least at least."""
         return xp.maximum(rows, self.least)
 
     def limited(self) -> LowGemm:

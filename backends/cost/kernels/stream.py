@@ -117,6 +117,12 @@ def concat(row: Row) -> Call:
     return Call(FAMILIES, streamed(row, rows_of(row.shape)), doubt=OTHERS)
 
 
+@prices("row_mean")
+def row_mean(row: Row) -> Call:
+    """All rows that it reads: of each it writes one number."""
+    return Call(FAMILIES, streamed(row, rows_of(row.operands[0])), doubt=OTHERS)
+
+
 @prices("append")
 def append(row: Row) -> Call:
     """Of the new rows alone; the result is the whole cache."""

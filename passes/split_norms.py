@@ -1,0 +1,58 @@
+"""split-norms: RMSNorm is a kernel for each step of it, as eager transformers runs it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.dataclass import dataclass
+from llmir.graph import Program, Value
+from llmir.pipeline import Pass
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _norm(p: Any, x: Value) -> Any:
+    return p.rms_norm(x, ..., label="norm")
+
+
+def _steps(b: Builder, match: Match, x: Value) -> Any:
+    norm: Any = match["norm"]
+    weights = norm.operands[1:]
+    if norm.op.over > 1 or any(len(b.type(w).shape) > 1 for w in weights):
+        return None  # those of Mamba-2 and the like, which transformers writes in other ways
+    own, to = {"block": norm.op.block}, norm.results[0].dtype.name
+    wide = _cast(b, x, "fp32", own)
+    mean = b.row_mean(b.square(wide, **own), **own)
+    y = b.scale_rows(wide, b.inverse_root(b.shift(mean, amount=norm.op.eps, **own), **own), **own)
+    if norm.op.offset:  # Gemma multiplies before it narrows, by a weight that is stored less the offset
+        for w in weights:
+            y = b.scale_by(y, b.shift(_cast(b, w, "fp32", own), amount=norm.op.offset, **own), **own)
+        return _cast(b, y, to, own)
+    y = _cast(b, y, to, own)
+    for w in weights:
+        y = b.scale_by(y, w, name=norm.name, **own)
+    return y
+
+
+def _cast(b: Builder, x: Value, to: str, own: dict[str, Any]) -> Value:
+    if b.type(x).dtype.name == to:
+        return x
+    result: Value = b.cast(x, to=to, **own)
+    return result
+
+
+@dataclass(frozen=True)
+class SplitNorms(Pass):
+    """Each RMSNorm over one axis is widened, squared, averaged, scaled, narrowed, and times its weight.
+
+    So is LlamaRMSNorm (transformers/models/llama/modeling_llama.py), in fp32 from end to end; a norm of
+    torch's own, LayerNorm, stays one kernel.
+    """
+
+    name: ClassVar[str] = "split-norms"
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite each graph once."""
+        return rewrite_graphs(program, (Rule("split-norms", _norm, _steps),))
