@@ -35,6 +35,15 @@ def test_rows_of_others_pass_where_ranks_slice_and_not_where_they_exchange(law: 
             assert shape.away == max(tokens * 8 - shape.rows, 0)
 
 
+@pytest.mark.parametrize(("over", "layer"), [("tp=4", (8, 3584)), ("tp=2, ep=2", (4, 14336))])
+def test_products_know_how_many_experts_a_rank_holds_and_how_wide(over: str, layer: tuple[int, int]) -> None:
+    """Up and down alike: Mixtral's 8 experts are 14,336 wide, its hidden size of 4,096 is not asked."""
+    program = llmir.run(llmir.load("mixtral-8x7b"), ["fuse-attention,fuse", f"shard{{{over}}}"])
+    products = [call.shape for call in of_experts(program) if isinstance(call.shape, GroupedShape)]
+    assert {shape.k for shape in products} == {4096, layer[1]}
+    assert {(shape.held, shape.width) for shape in products} == {layer}
+
+
 @pytest.mark.parametrize(
     ("narrow", "family"),
     [

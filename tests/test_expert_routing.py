@@ -12,7 +12,7 @@ import llmir
 from llmir import hw
 from llmir.backends.cost import rows
 from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
-from llmir.backends.cost.kernels.moe import WideMoe
+from llmir.backends.cost.kernels.moe import TUNED, WideMoe
 from llmir.namespace import ARRAYS
 from llmir.routing import Even, Groups
 
@@ -97,6 +97,21 @@ def test_where_tokens_outnumber_experts_weights_take_longer_by_the_token_and_nev
     assert 1.3 < ours[300] / least[300] <= 1.5
     assert (np.diff(ours) >= 0).all()
     assert (ours[1:] <= ours[:-1] * (1 + 1 / tokens[:-1])).all()
+
+
+def test_layers_with_tuned_tiles_read_weights_as_fast_however_many_tokens() -> None:
+    """On the device that they are tuned for, and for their width in their number alone."""
+    fast, slow = (WideMoe(coarse=coarse) for coarse in (1, 1.5))
+    a100, small, tokens = hw.load("a100"), hw.load("a100-40"), np.array([4.0, 64, 256])
+
+    def ratio(device: hw.Device, held: int, width: int) -> list[float]:
+        shape = GroupedShape(2 * tokens, held, 2 * width, 4096, top_k=2, held=held, width=width)
+        return list(slow.seconds(device, shape) / fast.seconds(device, shape))
+
+    assert ratio(a100, 8, 3584) == ratio(small, 8, 3584) == ratio(a100, 8, 7168) == [1, 1, 1]
+    for others in (ratio(small, 8, 7168), ratio(a100, 8, 3072), ratio(a100, 7, 3584), ratio(H100, 8, 3584)):
+        assert others[0] == 1 and min(others[1:]) > 1.1
+    assert all(name == hw.load(name).name for name in TUNED)
 
 
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:

@@ -38,6 +38,21 @@ def test_each_model_and_engine_of_the_grid_is_among_some() -> None:
     assert {engine for _, engine, _ in SOME} == set(ENGINES)
 
 
+@pytest.mark.parametrize(("device", "engine", "model", "tp"), [
+    ("v100-32", "sglang", "gemma-3-27b", 1), ("v100-32", "sglang", "qwen3-30b-a3b", 8),
+    ("h100-sxm", "sglang", "qwen3-30b-a3b", 1), ("t4", "vllm", "qwen3-0.6b", 8),
+])  # fmt: skip
+def test_no_more_tokens_take_less_whichever_graph_holds_them(
+    device: str, engine: str, model: str, tp: int
+) -> None:
+    """Few new tokens are in a graph of prompts where none of decodes holds them; logits fill no graph."""
+    at: dict[str, Any] = {"batch": np.array([1, 5, 8, 9, 25, 64])[:, None], "new": np.arange(1, 13)}
+    program = llmir.run(llmir.load(model), [llmir.pipeline_of(engine), f"shard{{tp={tp}}}"])
+    times = llmir.analyze(program, device, **at, context=512, engine=engine, phase="decode").time_s
+    for axis in (0, 1):
+        assert np.all(np.diff(times, axis=axis) >= -1e-9 * np.min(times))
+
+
 def test_a_cliff_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of few tokens that takes one alone: the second costs what a prompt's kernel takes."""
     alone = staticmethod(lambda shape: (shape.new == 1) & (shape.cached > 0))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
 from itertools import chain
-from operator import and_
+from operator import and_, or_
 from typing import Any, cast
 
 import numpy as np
@@ -132,7 +132,8 @@ class Plan:
             return True
         parallelism = self.program.parallelism
         tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
-        return self._graphs.on(self.model.device, parallelism.tp).hold(tokens, self._decodes(at))
+        of = self._graphs.on(self.model.device, parallelism.tp)
+        return of.hold(tokens, self._decodes(at), self._reads(at))
 
     @cached_property
     def _graphs(self) -> Graphs | None:
@@ -162,16 +163,27 @@ class Plan:
     def pads(self) -> tuple[bool, ...]:
         """Of each row, whether it runs for sequences that fill a graph too.
 
-        These have no caches, and are alike, so that they go to one token's experts.
+        These have no caches, and are alike, so that they go to one token's experts. Nor have they logits:
+        vLLM picks last tokens behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
         """
         if self._graphs is None or not self._graphs.sizes:
             return (False,) * len(self.rows)
-        return tuple(row.experts is None and put(row.read, {"C": 0}) == row.read for row in self.rows)
+        return tuple(
+            row.experts is None
+            and put(row.read, {"C": 0}) == row.read
+            and put(row.read, {"T": 0}) != row.read
+            for row in self.rows
+        )
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
             return reduce(and_, (self._decodes(part) for part in at.parts))
         return at(_NEW) <= DRAFTS
+
+    def _reads(self, at: Binding) -> Any:
+        if isinstance(at, Mixed):
+            return reduce(or_, (self._reads(part) for part in at.parts))
+        return at(_NEW) > 1
 
     def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
         """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""

@@ -106,6 +106,10 @@ class Together(Plan):
         """It reads prompts too."""
         return False
 
+    def _reads(self, at: Binding) -> bool:
+        """However short their rest is."""
+        return True
+
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
         """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""

@@ -27,9 +27,12 @@ class Captured(ByDevice):
     decodes: float = 0
     prompts: float = 0
 
-    def hold(self, tokens: Number, decodes: Any) -> Any:
-        """Whether a step of so many tokens on a rank is in one, which decodes alone or does not."""
-        return (decodes & (tokens <= self.decodes)) | ((decodes ^ True) & (tokens <= self.prompts))
+    def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
+        """Whether a step of so many tokens on a rank is in one, if it may be of decodes, of prompts or both.
+
+        A few new tokens of each sequence are either: drafts to verify, or the rest of a prompt.
+        """
+        return (decodes & (tokens <= self.decodes)) | (reads & (tokens <= self.prompts))
 
 
 @dataclass(frozen=True, eq=False)

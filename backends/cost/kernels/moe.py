@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from operator import or_
 from typing import ClassVar
 
 from llmir.backends.cost.routed import Experts
@@ -36,13 +37,27 @@ HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, of which 1
 LAST = 0.25  # of a tile more in the mean; half would be the mean of any load, none of loads that fill tiles
 FP32 = 4  # bytes of a token's weight for one expert
 
+# A rank's experts and their width, by device, for which SGLang 0.5.10 ships tuned tiles in 16 bits: the names
+# as of E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs. Those for A100 are
+# vLLM's, of fused_moe/configs. Devices on which no library's kernel is `coarse` are left out.
+TUNED = {
+    "A100-40-SXM": ((8, 1792), (8, 3584), (16, 1344)),
+    "A100-80-SXM": (
+        *((8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168)),
+        *((16, 1344), (16, 1792), (16, 2688), (16, 3584), (16, 7168), (16, 14336)),
+        *((64, 640), (64, 1280)),
+    ),
+    "L40S": ((8, 3584), (128, 928), (128, 1856)),
+}
+
 
 @dataclass(frozen=True)
 class GroupedShape(Shape):
     """`rows` rows in all, each times the n×k weight of one of `experts` that are touched.
 
-    `away` rows belong to experts of other ranks, and a token has `top_k` rows of both. Bits an element of
-    rows, weights and results.
+    `away` rows belong to experts of other ranks, and a token has `top_k` rows of both. The rank has `held`
+    experts, touched or not, each of `width` between its products; 0 where that is not said. Bits an element
+    of rows, weights and results.
     """
 
     rows: Number
@@ -51,6 +66,8 @@ class GroupedShape(Shape):
     k: Number
     away: Number = 0
     top_k: Number = 1
+    held: Number = 0
+    width: Number = 0
     x_bits: float = 16
     w_bits: float = 16
     y_bits: float = 16
@@ -119,7 +136,7 @@ class Moe(Kernel):
         tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
         multiply = rows * wide * deep / rate + tile
         bandwidth = device.memory_Bps * self.bandwidth
-        read = (shape.moved + shape.weights * self.slowness(shape, xp)) / bandwidth
+        read = (shape.moved + shape.weights * self.slowness(device, shape, xp)) / bandwidth
         walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
         busy = xp.maximum(multiply, read) + self.exposed * xp.minimum(multiply, read) + walk
         return busy + self.launch_us * 1e-6
@@ -135,7 +152,7 @@ class Moe(Kernel):
         each = (shape.rows + self.counted * shape.away) / shape.experts
         return longer(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 
-    def slowness(self, shape: GroupedShape, xp: Namespace) -> Number:
+    def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
         """How much longer than at best its tiles take to read a weight."""
         return 1
 
@@ -173,15 +190,19 @@ class WideMoe(Moe):
 
     SGLang's `get_default_config` (fused_moe_triton_config.py) takes 16×32 results and 64 elements of k a step
     as long as tokens of all ranks are no more than a rank's experts, and 64×64 and 32 beyond, which read
-    weights at two thirds of the bandwidth. There it is a switch; here the time grows by the token.
+    weights at two thirds of the bandwidth. There it is a switch; here the time grows by the token. Layers in
+    `TUNED` have tiles of their own, which stay deep.
     """
 
     coarse: float = choice(1, (1, 1.5), "", "time to read a weight where tokens are many", usual=True)
 
-    def slowness(self, shape: GroupedShape, xp: Namespace) -> Number:
-        """More where there are more tokens than experts."""
+    def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
+        """More where there are more tokens than experts, of a layer without tiles of its own."""
         tokens = (shape.rows + shape.away) / shape.top_k
-        return xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
+        slower = xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
+        layers = TUNED.get(device.name, ())
+        tuned = reduce(or_, ((shape.held == held) & (shape.width == width) for held, width in layers), False)
+        return xp.where(tuned, 1, slower)
 
 
 @prices("grouped_linear")
@@ -199,6 +220,8 @@ def grouped(row: Row) -> Call | None:
         k=first.k,
         away=row.experts.away if row.experts else 0,
         top_k=op.top_k,
+        held=w.shape[0],
+        width=first.n if others else first.k,  # gate and up are one product of two results
         x_bits=bits(x.dtype),
         w_bits=bits(w.dtype),
         y_bits=row.shape.dtype.bits,
