@@ -208,7 +208,7 @@ def diff(
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
     chunk: int | None = None,
-    cached: int = 0,
+    cached: int | None = None,
     concurrency: int | None = None,
 ) -> StepDiff | WorkloadDiff:
     """What two programs differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
@@ -224,7 +224,7 @@ def diff(
     from .hw import load
 
     (engine, efficiency), (after_engine, _) = _options(engine, efficiency), _options(engine_after, None)
-    asked = cost, engine, efficiency, hw_after, engine_after, chunk, cached or None, concurrency
+    asked = cost, engine, efficiency, hw_after, engine_after, chunk, cached, concurrency
     if hw is None:
         if any(x is not None for x in asked):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
@@ -239,7 +239,7 @@ def diff(
         tokens = [_tokens(program, prompt, generate) for program in programs]
         return requested(programs, basis, tokens, concurrency, batch=batch, chunk=chunk, cached=cached)
     at = {"batch": batch, "new": _given(new, 1), "context": _given(context, 0)}
-    return stepped(programs, basis, at, chunk=chunk, cached=cached or None, concurrency=concurrency)
+    return stepped(programs, basis, at, chunk=chunk, cached=cached, concurrency=concurrency)
 
 
 def _given(value: Any, default: int) -> Any:

@@ -82,6 +82,7 @@ def requested(
 ) -> WorkloadDiff:
     """The difference of two programs over requests of so many tokens each, or over those of users."""
     sides = zip(programs, basis.models, tokens, strict=True)
+    asked = {name: value for name, value in asked.items() if value is not None}
     jobs = [Workload(p, m.device, prompt=t[0], generate=t[1], model=m, **asked) for p, m, t in sides]
     if concurrency is None:
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
