@@ -172,7 +172,7 @@ def test_options_round_trip() -> None:
     [
         (
             "fuse-atention",
-            "prune-tokens, quantize, rotate, route, shard, slice-sends, split-norms, stages, unroll; did you mean",
+            "quantize, rotate, route, shard, slice-sends, split-norms, stages, unroll; did you mean",
         ),
         ("fuse{", "the brace does not close"),
         ("shard{tp=2, tp=4}", "pass shard: option 'tp' is given twice"),
