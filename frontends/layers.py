@@ -69,8 +69,8 @@ class Layer:
     it has none of its own. What is added is scaled by `residual` first. With `kept`, what it is added to is
     not what a norm is given but what it gives, times the number for the mixer or for the mlp. With `streams`
     there are several residuals, and both sublayers. What a `shared` block gives of the layer's input is added
-    to what the norm of the mixer sees. A `laurel` (a learned residual of low rank) is beside
-    the mixer, and a `tail` behind all.
+    to what the norm of the mixer sees. A `laurel` (a learned residual of low rank) runs in
+    parallel with the mixer, and a `tail` after all.
     """
 
     mixer: Sublayer | None

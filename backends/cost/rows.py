@@ -42,7 +42,7 @@ class Row:
 
     @property
     def op(self) -> tuple[int, int]:
-        """What rows of one op in one graph share, wherever that runs."""
+        """What rows of one op in one graph share, wherever that runs: equal while any of them is held."""
         return id(self.work), id(self.writes)
 
     @property
