@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .simulated import simulate
     from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
@@ -53,6 +54,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "api",
+    "simulate": "simulated",
     "stages": "staged",
     "validate": "measured",
     "workload": "api",
@@ -97,6 +99,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "simulate",
     "stages",
     "validate",
     "workload",
