@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.tape import PRINTERS, Function, Tape, blocks
+from llmir.backends.cost.tape import PRINTERS, Function, Outline, blocks, whole, within
 from llmir.dim import Binding, Number
 from llmir.dim.binding import once
 from llmir.namespace import SCALARS
 
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
+COUNTS = ("B", "T")  # those of at least one
+MOST = 1 << 16  # tokens up to which prices are without what decides none of theirs
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
@@ -27,28 +29,53 @@ Figures = Callable[[Binding], tuple[Number, ...]]
 class Code:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
-    `new` is T where that is always so. TypeError for figures that symbols do not go through.
+    `new` is T where that is always so. Up to `MOST` tokens nothing is computed that decides nothing there.
+    TypeError for figures that symbols do not go through.
     """
 
     def __init__(self, figures: Figures, new: int | None = None) -> None:
-        tape = Tape(SCALARS)
+        tape = Outline(SCALARS)
         at = Binding(**{name: tape.symbol(name) for name in SIZES})
         if new is not None:
             at = Binding(B=at.symbols["B"], T=new, C=at.symbols["C"])
-        self.whole = Function.of(tape, SIZES, figures(at))
-        self.early, self.late = self.whole.parted(LATE)
+        self.outline = Function.of(tape, SIZES, figures(at))
+        found = within(self.outline, COUNTS, MOST)
+        self._keep(found.function, found.counts)
+
+    def _keep(self, function: Function, counts: Function) -> None:
+        """The code is of a function that holds up to so many of each count."""
+        self.whole, self._counts = function, counts
+        self.early, self.late = function.parted(LATE)
         self._kept: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._compiled: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
 
     @cached_property
+    def beyond(self) -> Code:
+        """The code for any number of tokens."""
+        found = object.__new__(Code)
+        function = whole(self.outline)
+        found._keep(function, Function(function.tape, function.inputs, ()))
+        return found
+
+    def _holds(self, batch: Number, new: Number) -> bool:
+        """Whether it is the code for so many tokens."""
+        printer = "numpy" if np.ndim(batch) or np.ndim(new) else "python"
+        counts = self.run("counts", printer)(batch, new, 0)
+        return all(np.min(count) >= 1 and np.max(count) <= MOST for count in counts)
+
+    @cached_property
     def _parts(self) -> dict[str, Function]:
-        """The whole in pieces: two by what does not change between steps, four by what each depends on."""
+        """What there is code of: two pieces by what does not change between steps, and the counts."""
+        return {"early": self.early, "late": self.late, "counts": self._counts, **self._four}
+
+    @cached_property
+    def _four(self) -> dict[str, Function]:
+        """The whole, and in pieces by what each depends on."""
         of_new, others = self.whole.parted(["B", "C"], "t")
         of_batch, rest = others.parted(["C"])
         depends = self.whole.depending(["B"])
         of_context, last = rest.parted([name for n, name in rest.inputs.items() if n in depends], "m")
-        two = {"whole": self.whole, "early": self.early, "late": self.late}
-        return {**two, "of_new": of_new, "of_batch": of_batch, "of_context": of_context, "last": last}
+        return {"whole": self.whole, "of_new": of_new, "of_batch": of_batch, "of_context": of_context, "last": last}
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
@@ -59,6 +86,8 @@ class Code:
         """The figures at one point, as exact as Python is."""
         kept = self._kept.get((batch, new))
         if kept is None:
+            if not self._holds(batch, new):
+                return self.beyond.point(batch, new, context)
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             kept = self._kept[batch, new] = self.run("early", "python")(batch, new)
@@ -68,6 +97,12 @@ class Code:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
         batch, new, places = _pairs(batch, new, prod(shape))
+        code = self if self._holds(batch, new) else self.beyond
+        return code._grid(shape, batch, new, context, places)
+
+    def _grid(
+        self, shape: tuple[int, ...], batch: Number, new: Number, context: Number, places: Any
+    ) -> tuple[Number, ...]:
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
         def run(part: str, places: Any = None) -> None:
@@ -90,8 +125,8 @@ class Code:
         return tuple(np.broadcast_to(values[n], shape) for n in self.whole.outputs)
 
     def text(self, printer: str) -> str:
-        """Both parts as source, `early` and `late`."""
-        parts = (self.early, "early"), (self.late, "late")
+        """Both parts as source, `early` and `late`, for any number of tokens."""
+        parts = (self.beyond.early, "early"), (self.beyond.late, "late")
         return "\n".join(PRINTERS[printer].text(*part) for part in parts)
 
     def run(self, part: str, printer: str) -> Callable[..., tuple[Any, ...]]:

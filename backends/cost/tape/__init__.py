@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from . import blocks, scalar
 from .record import Function, Symbol, Tape, tape_of
-from .within import Outline, Within, whole, within
+from .outline import Outline, Within, whole, within
 
 
 class Printer(Protocol):

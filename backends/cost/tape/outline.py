@@ -17,7 +17,8 @@ from .bounds import Range
 from .choices import Choices
 from .record import Function, Kept, Operand, Symbol, Tape
 
-FINE = 32  # blocks of numbers between a power of two and the next, and numbers below which each is one
+FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
+COARSE = 4  # of groups of them
 KNOWN = 1 << 12  # calls of a function of which what was found is kept
 # Functions that are whole numbers of whole numbers.
 WHOLE = {
@@ -62,11 +63,11 @@ def within(outline: Function, counts: Iterable[str], most: int) -> Within:
 
 
 @lru_cache(maxsize=8)
-def blocks(most: int) -> Range:
+def blocks(most: int, fine: int = FINE) -> Range:
     """All whole numbers from 1 to the most: each by itself, then in ever wider blocks that end at round ones."""
-    ends = [*range(FINE)]
+    ends = [*range(fine)]
     while ends[-1] < most:
-        ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // FINE // 2))
+        ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // fine // 2))
     ends[-1] = most
     return Range(np.array(ends[:-1], dtype=float) + 1, np.array(ends[1:], dtype=float), True)
 
@@ -84,6 +85,7 @@ class _Bounded:
         self.outline, self.nodes = outline, outline.tape.nodes
         self.choices = choices(outline)
         self.counts, self.blocks = counts, blocks(most)
+        self._groups = np.searchsorted(self.blocks.low, blocks(most, COARSE).low)
         self.calls: dict[int, Kept] = {}  # of each call, what its choices keep
         self._ranges: dict[int, dict[int, Range]] = {}  # by a whole number, of what depends on it alone
         self._bound_calls()
@@ -179,7 +181,7 @@ class _Bounded:
                 known.clear()
             columns = zip(*fresh.values(), strict=True)
             inputs = dict(zip(function.inputs, map(_stacked, columns), strict=True))
-            range_, kept = choices(function).deciding(inputs, len(fresh))
+            range_, kept = choices(function).deciding(inputs, len(fresh), self._groups)
             size = len(fresh), *self.blocks.low.shape
             lows, highs = np.broadcast_to(range_.low, size), np.broadcast_to(range_.high, size)
             for key, low, high, keeps in zip(fresh, lows, highs, kept, strict=True):
