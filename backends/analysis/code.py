@@ -2,80 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from llmir.backends.cost.tape import PRINTERS, Function, Outline, blocks, whole, within
+from llmir.backends.cost.tape import PRINTERS, Function, Outline, Tape, Within, blocks, whole, within
 from llmir.dim import Binding, Number
 from llmir.dim.binding import once
 from llmir.namespace import SCALARS
 
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
-COUNTS = ("B", "T")  # those of at least one
-MOST = 1 << 16  # tokens up to which prices are without what decides none of theirs
+COUNTS = ("B", "T")  # those of which there is one at least
+MOST = 1 << 16  # tokens up to which code leaves out what decides no price
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
-OFTEN = 256  # single points after which it does
+OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
 
 Figures = Callable[[Binding], tuple[Number, ...]]
+C = TypeVar("C", bound="Code")
+
+
+def recorded(new: int | None = None) -> tuple[Tape, Binding]:
+    """A tape, and a binding to its symbols; `new` is T where that is always so."""
+    tape = Outline(SCALARS)
+    symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
+    return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
 
 
 class Code:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
-    `new` is T where that is always so. Up to `MOST` tokens nothing is computed that decides nothing there.
+    `new` is T where that is always so. Up to `MOST` tokens it is code without what decides nothing there.
     TypeError for figures that symbols do not go through.
     """
 
     def __init__(self, figures: Figures, new: int | None = None) -> None:
-        tape = Outline(SCALARS)
-        at = Binding(**{name: tape.symbol(name) for name in SIZES})
-        if new is not None:
-            at = Binding(B=at.symbols["B"], T=new, C=at.symbols["C"])
-        self.outline = Function.of(tape, SIZES, figures(at))
-        found = within(self.outline, COUNTS, MOST)
-        self._keep(found.function, found.counts)
+        tape, at = recorded(new)
+        self._record(Function.of(tape, SIZES, figures(at)))
 
-    def _keep(self, function: Function, counts: Function) -> None:
-        """The code is of a function that holds up to so many of each count."""
-        self.whole, self._counts = function, counts
-        self.early, self.late = function.parted(LATE)
+    def _record(self, outline: Function) -> None:
+        self.outline = outline
+        self._keep(within(outline, COUNTS, MOST))
+
+    def _keep(self, code: Within) -> None:
+        vars(self).pop("_parts", None)
+        self.whole, self._counts = code.function, code.counts
+        self.early, self.late = self.whole.parted(LATE)
         self._kept: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._compiled: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
 
     @cached_property
-    def beyond(self) -> Code:
-        """The code for any number of tokens."""
-        found = object.__new__(Code)
-        function = whole(self.outline)
-        found._keep(function, Function(function.tape, function.inputs, ()))
-        return found
-
-    def _holds(self, batch: Number, new: Number) -> bool:
-        """Whether it is the code for so many tokens."""
-        printer = "numpy" if np.ndim(batch) or np.ndim(new) else "python"
-        counts = self.run("counts", printer)(batch, new, 0)
-        return all(np.min(count) >= 1 and np.max(count) <= MOST for count in counts)
-
-    @cached_property
     def _parts(self) -> dict[str, Function]:
-        """What there is code of: two pieces by what does not change between steps, and the counts."""
-        return {"early": self.early, "late": self.late, "counts": self._counts, **self._four}
-
-    @cached_property
-    def _four(self) -> dict[str, Function]:
-        """The whole, and in pieces by what each depends on."""
+        """The whole in pieces: two by what does not change between steps, four by what each depends on."""
         of_new, others = self.whole.parted(["B", "C"], "t")
         of_batch, rest = others.parted(["C"])
         depends = self.whole.depending(["B"])
         of_context, last = rest.parted([name for n, name in rest.inputs.items() if n in depends], "m")
-        return {"whole": self.whole, "of_new": of_new, "of_batch": of_batch, "of_context": of_context, "last": last}
+        two = {"whole": self.whole, "early": self.early, "late": self.late, "counts": self._counts}
+        return {**two, "of_new": of_new, "of_batch": of_batch, "of_context": of_context, "last": last}
+
+    @cached_property
+    def beyond(self: C) -> C:
+        """The code for any number of tokens."""
+        function, code = whole(self.outline), copy(self)
+        code._keep(Within(function, Function(function.tape, function.inputs, ()), MOST))
+        return code
+
+    def holding(self: C, batch: Number, new: Number) -> C:
+        """The code for so many tokens."""
+        many = np.ndim(batch) or np.ndim(new)
+        counts = self.run("counts", "numpy" if many else "python")(batch, new, 0)
+        ends = [end(n) for n in counts for end in (np.min, np.max)] if many else counts
+        return self if all(1 <= n <= MOST for n in ends) else self.beyond
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
@@ -86,8 +90,8 @@ class Code:
         """The figures at one point, as exact as Python is."""
         kept = self._kept.get((batch, new))
         if kept is None:
-            if not self._holds(batch, new):
-                return self.beyond.point(batch, new, context)
+            if (code := self.holding(batch, new)) is not self:
+                return code.point(batch, new, context)
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             kept = self._kept[batch, new] = self.run("early", "python")(batch, new)
@@ -97,12 +101,10 @@ class Code:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
         batch, new, places = _pairs(batch, new, prod(shape))
-        code = self if self._holds(batch, new) else self.beyond
-        return code._grid(shape, batch, new, context, places)
+        return self.holding(batch, new)._grid(shape, (batch, new, context), places)
 
-    def _grid(
-        self, shape: tuple[int, ...], batch: Number, new: Number, context: Number, places: Any
-    ) -> tuple[Number, ...]:
+    def _grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
+        batch, new, context = at
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
         def run(part: str, places: Any = None) -> None:
@@ -153,25 +155,58 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
     return np.floor(values / base), values % base, places
 
 
-class Often:
-    """Figures as they are said, and as code from where that pays: at many points, or after many."""
+class TwoCode(Code):
+    """Figures of single points, and `more` of the same, which read what the first have come by."""
 
-    def __init__(self, figures: Figures) -> None:
-        self.figures = figures
+    def __init__(self, figures: Figures, more: Figures, new: int | None = None) -> None:
+        tape, at = recorded(new)
+        first = figures(at)
+        self._count = len(first)
+        self._record(Function.of(tape, SIZES, (*first, *more(at))))
+
+    def _keep(self, code: Within) -> None:
+        tape, inputs, outputs = code.function.tape, code.function.inputs, code.function.outputs
+        first, more = (Function(tape, inputs, of) for of in (outputs[: self._count], outputs[self._count :]))
+        first, self._more = first.before(more)
+        super()._keep(code._replace(function=first))
+
+    @cached_property
+    def _parts(self) -> dict[str, Function]:
+        return {"early": self.early, "late": self.late, "more": self._more, "counts": self._counts}
+
+    def more(self, at: Binding, found: Sequence[Number]) -> tuple[Number, ...]:
+        """The others at a point, of which the first were `found`."""
+        batch, new, _ = sizes = tuple(at.symbols.values())
+        code = self if (batch, new) in self._kept else self.beyond
+        return code.run("more", "python")(*sizes, *found[self._count :])
+
+
+class Often(Generic[C]):
+    """Figures as they are said, and as code from where that pays: at many points, or after many.
+
+    `make` makes code of them for so many new tokens, None for any.
+    """
+
+    def __init__(self, figures: Figures, make: Callable[[Figures, int | None], C]) -> None:
+        self.figures, self.make = figures, make
         self._points = 0
-        self._codes: dict[int | None, Code] = {}
+        self._codes: dict[int | None, C] = {}
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding."""
+        return (self.code(at) or self.figures)(at)
+
+    def code(self, at: Binding) -> C | None:
+        """The code for a binding, where that pays."""
         if type(at) is not Binding or tuple(at.symbols) != SIZES or (at.xp is not SCALARS and not at.shape):
-            return self.figures(at)
+            return None
         self._points += 1
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
         # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
         pays = always and prod(at.shape) >= MANY if at.shape else self._points > OFTEN
         if not pays:
-            return self.figures(at)
+            return None
         if always not in self._codes:
-            self._codes[always] = Code(self.figures, always)
-        return self._codes[always](at)
+            self._codes[always] = self.make(self.figures, always)
+        return self._codes[always]
