@@ -1,15 +1,15 @@
 """Which arguments of a function's choices ever decide them: the others are dropped, and it stays equal.
 
-A choice is a minimum or a maximum of several, or a `where`. Arguments are bounded on blocks of the inputs. One
-that is above another's upper bound is no minimum there, and what no choice takes on a block needs none of its
-own arguments there.
+A choice is a minimum or a maximum of several, or a `where`. Arguments are bounded on blocks of the inputs.
+One that is above another's upper bound is no minimum there, and what no choice takes on a block needs none of
+its own arguments there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The choices of a function, of which some are `kept` in part, and what decides them in ranges of inputs."""
+    """The choices of a function, of which some are `kept` in part, and what decides them in ranges."""
 
     def __init__(self, function: Function, kept: Kept = NOTHING) -> None:
         self.function, self.nodes = function, function.tape.nodes
@@ -133,13 +133,13 @@ class Choices:
     def ranges(self, inputs: Mapping[int, Range], masks: Masks = NOTHING) -> dict[int, Range]:
         """Those of all nodes; of choices those of the arguments that are kept."""
         ranges, nodes = dict(inputs), self.nodes
+        read = {n for number in self.order for n in self.operands(number)}
+        for n in read.union(self.function.outputs):
+            if nodes[n].function == "constant":
+                ranges[n] = Range.at(nodes[n].of[0])
         with np.errstate(all="ignore"):
-            for number in (*self.order, *self.function.outputs):
-                for n in (number, *self.operands(number)):
-                    if nodes[n].function == "constant" and n not in ranges:
-                        ranges[n] = Range.at(nodes[n].of[0])
-                if number not in ranges:
-                    ranges[number] = self.range(number, ranges, masks)
+            for number in self.order:
+                ranges[number] = self.range(number, ranges, masks)
         return ranges
 
     def range(self, number: int, ranges: Mapping[int, Range], masks: Masks = NOTHING) -> Range:
@@ -156,7 +156,7 @@ class Choices:
                 given[0] = Range(low, high, True)
             else:
                 none = np.inf if choice.kind == "minimum" else -np.inf
-                given = [x if mask.all() else _only(x, mask, none) for x, mask in zip(given, keep, strict=True)]
+                given = [_only(x, mask, none) for x, mask in zip(given, keep, strict=True)]
         return BOUNDS["where"](*given) if choice.condition else reduce(BOUNDS[choice.kind], given)
 
     def _relevant(
@@ -236,6 +236,8 @@ def _where(places: Places, high: Any) -> Any:
 
 def _only(x: Range, mask: Array, none: float) -> Range:
     """The range in the calls that keep it, of others one that decides nothing."""
+    if mask.all():
+        return x
     return Range(np.where(mask, x.low, none), np.where(mask, x.high, none), x.positive)
 
 

@@ -64,7 +64,7 @@ def within(outline: Function, counts: Iterable[str], most: int) -> Within:
 
 @lru_cache(maxsize=8)
 def blocks(most: int, fine: int = FINE) -> Range:
-    """All whole numbers from 1 to the most: each by itself, then in ever wider blocks that end at round ones."""
+    """All whole numbers from 1 to the most: single ones, then ever wider blocks that end at round ones."""
     ends = [*range(fine)]
     while ends[-1] < most:
         ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // fine // 2))
@@ -192,7 +192,7 @@ class _Bounded:
     def _bound_choices(self) -> Kept:
         """Of the choices outside of calls."""
         found: dict[int, Any] = {}
-        for number, choice in self.choices.all.items():
+        for number in self.choices.all:
             root = self._root(self.choices.operands(number))
             if root != NONE and self._bounded(root, self.choices.operands(number)):
                 with np.errstate(all="ignore"):
@@ -227,6 +227,7 @@ def _key(x: Range) -> Any:
 
 def _stacked(ranges: Iterable[Range]) -> Range:
     """Those of an input in each call, as arrays of calls × blocks."""
-    lows, highs = ([np.atleast_1d(end) for end in ends] for ends in zip(*(x[:2] for x in ranges), strict=True))
-    low, high = (np.stack(np.broadcast_arrays(*ends)) for ends in (lows, highs))
-    return Range.of(low[:1], high[:1]) if (low == low[0]).all() and low.shape[1] == 1 else Range.of(low, high)
+    ends = zip(*((np.atleast_1d(x.low), np.atleast_1d(x.high)) for x in ranges), strict=True)
+    low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
+    alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
+    return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
