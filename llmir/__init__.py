@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from .backends.cost import CostModel
     from .build import Builder
-    from .code import compile
+    from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
     from .measured import calibrate, measure, validate
@@ -54,6 +54,7 @@ _LAZY = {
     "run": "api",
     "save": "api",
     "stages": "staged",
+    "surface": "code",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -98,6 +99,7 @@ __all__ = [
     "run",
     "save",
     "stages",
+    "surface",
     "validate",
     "workload",
 ]

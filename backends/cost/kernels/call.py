@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Number, product
+from llmir.dim import Binding, Dim, Number, Uneven, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import Namespace, always
@@ -93,7 +93,10 @@ def calls(row: Row) -> tuple[Call, ...]:
 def bound(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
-    return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+    if not sizes:
+        return shape
+    numbers = {name: at(size) for name, size in sizes.items()}
+    return replace(shape, **numbers | (shape.uneven(at) if isinstance(at, Uneven) else {}))
 
 
 def _number(size: Number, at: Binding) -> Number:
