@@ -136,8 +136,11 @@ def test_uneven_sequences_are_sums(contexts: list[int], ranks: int) -> None:
 def test_what_is_wrong_is_said() -> None:
     of = surface("windowed")
     for given_, message in (
-        ((2, (1, 2, 3)), "kept: 2 sequences decode, expected the sums of C, min(C, 127), got (1, 2, 3)"),
-        ((0, (1, 2)), "kept: 0 sequences decode, expected none, got (1, 2)"),
+        (
+            (2, (1, 2, 3)),
+            "kept: 2 sequences decode, expected the sums of C, min(C, 127), got (1.0, 2.0, 3.0)",
+        ),
+        ((0, (1, 2)), "kept: 0 sequences decode, expected none, got (1.0, 2.0)"),
         ((0, ()), "surface: a step of no sequences; give decodes or chunks"),
         ((0, (), [5]), "chunks: expected pairs of new and cached tokens, got 5"),
         ((0, (), [(0, 5)]), "chunks: new"),

@@ -17,7 +17,7 @@ from llmir.backends.analysis.timing import Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import Model
 from llmir.backends.cost.kernels.base import DRAFTS
-from llmir.convert import integer, items, shown
+from llmir.convert import integer, items, number, shown
 from llmir.dim import Binding, C, Dim
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -86,13 +86,14 @@ class Surface:
         cached before them. InputError for an empty step, or other sums than of `keeps`.
         """
         count = integer("decodes", decodes)
+        sums = [number("kept", total) for total in items("kept", kept, "sums")]
         found = items("chunks", chunks, "pairs of new and cached tokens")
-        return float(self._timing(count, kept, [_chunk(one) for one in found]).step)
+        return float(self._timing(count, sums, [_chunk(one) for one in found]).step)
 
     def _timing(self, count: int, kept: Sequence[float], chunks: Sequence[Chunk]) -> Timing:
         if len(kept) != len(self.keeps) * bool(count):
             wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if count else "none"
-            raise InputError(f"kept: {count:,} sequences decode, expected {wanted}, got {shown(kept)}")
+            raise InputError(f"kept: {count:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
         if single := [cached for new, cached in chunks if new == 1]:  # they go on by a token as well
             count, kept = count + len(single), tuple(map(sum, zip(kept or (0,) * len(self.keeps), self._keeps.sums(single), strict=True)))
         parts = self._parts(count, kept, Counter(one for one in chunks if one[0] > 1))
