@@ -13,14 +13,12 @@ if TYPE_CHECKING:
         check,
         devices,
         diff,
-        draw,
         equivalent,
         explain,
         interpret,
         load,
         models,
         run,
-        save,
         workload,
     )
     from .backends.cost import CostModel
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
+    from .written import draw, save, trace
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
@@ -44,7 +43,7 @@ _LAZY = {
     "compile": "code",
     "devices": "api",
     "diff": "api",
-    "draw": "api",
+    "draw": "written",
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
@@ -52,9 +51,10 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
-    "save": "api",
+    "save": "written",
     "stages": "staged",
     "surface": "code",
+    "trace": "written",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -100,6 +100,7 @@ __all__ = [
     "save",
     "stages",
     "surface",
+    "trace",
     "validate",
     "workload",
 ]
@@ -108,7 +109,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'llmir' has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    found = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return found
 
 
 def __dir__() -> list[str]:
