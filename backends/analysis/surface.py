@@ -23,6 +23,7 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
+Phased = tuple[str, Binding]
 
 
 class Surface:
@@ -77,9 +78,7 @@ class Surface:
         each = items("contexts", contexts, "numbers of cached tokens")
         return self._keeps.sums(integer("contexts", c) for c in each)
 
-    def step(
-        self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()
-    ) -> float:
+    def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
         """Seconds of a step in which so many sequences decode, which keep such sums, beside these chunks.
 
         Sequences are of all data-parallel ranks, which share them evenly. A chunk is its new tokens and those
@@ -95,7 +94,9 @@ class Surface:
             wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if count else "none"
             raise InputError(f"kept: {count:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
         if single := [cached for new, cached in chunks if new == 1]:  # they go on by a token as well
-            count, kept = count + len(single), tuple(map(sum, zip(kept or (0,) * len(self.keeps), self._keeps.sums(single), strict=True)))
+            before = kept or (0,) * len(self.keeps)
+            kept = [a + b for a, b in zip(before, self._keeps.sums(single), strict=True)]
+            count += len(single)
         parts = self._parts(count, kept, Counter(one for one in chunks if one[0] > 1))
         if not parts:
             raise InputError("surface: a step of no sequences; give decodes or chunks")
@@ -104,10 +105,10 @@ class Surface:
         at = parts[0][1] if len(parts) == 1 else Step([part for _, part in parts], phases if splits else ())
         return self._plan("decode" in phases, "prefill" in phases).timing(at)
 
-    def _parts(self, count: int, kept: Sequence[float], chunks: Mapping[Chunk, int]) -> list[tuple[str, Binding]]:
+    def _parts(self, count: int, kept: Sequence[float], chunks: Mapping[Chunk, int]) -> list[Phased]:
         """The kinds of sequences of one micro-batch, with their phases."""
         parallel = self.program.micro_batches
-        found: list[tuple[str, Binding]] = []
+        found: list[Phased] = []
         if count:
             sequences = binding(parallel, count, 1, 0).symbols["B"]
             found.append(("decode", Kept(self._keeps, sequences, [total / parallel for total in kept])))
