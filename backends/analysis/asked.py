@@ -13,7 +13,6 @@ from llmir.dim import Binding, Dim, Mixed, Number, Uneven
 from llmir.errors import InputError
 from llmir.graph import APART, Program
 
-
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
 

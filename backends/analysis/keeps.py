@@ -27,7 +27,7 @@ _FAR = 1 << 22  # beyond, no cache goes
 _DENOMINATORS = 48
 
 
-class Joint(Exception):
+class JointError(Exception):
     """A size is a function of sequences and their contexts together, not a sum of products of the two."""
 
 
@@ -51,7 +51,7 @@ def _apart(monomial: Monomial) -> tuple[Size, Size]:
     for factor in monomial:
         reads = set(_symbols(factor))
         if len(reads) > 1 and "C" in reads:
-            raise Joint(str(factor))
+            raise JointError(str(factor))
         sizes["C" in reads].append(Dim((((factor,), 1),)))
     return product(sizes[0]), product(sizes[1])
 
@@ -119,7 +119,7 @@ def _primitive(function: Dim) -> Dim:
     by = gcd(*(c for _, c in function.terms))
     rest = {m: c for m, c in function.terms if m}
     common = gcd(*rest.values())
-    if common == 1 or by == common:
+    if common in (1, by):
         return Dim(tuple((m, c // by) for m, c in function.terms))
     return Dim(tuple((m, c // common) for m, c in rest.items()))
 
@@ -193,7 +193,7 @@ class Kept(Uneven):
         if size not in asked:
             try:
                 asked[size] = self._sum(size)
-            except Joint:
+            except JointError:
                 asked[size] = self._each(size)
         return asked[size]
 
@@ -243,7 +243,7 @@ class Asked(Kept):
     def _sum(self, size: Dim) -> Number:
         try:
             return super()._sum(size)
-        except Joint:
+        except JointError:
             self.joint.append(size)
             raise
 

@@ -27,7 +27,7 @@ Phased = tuple[str, Binding]
 
 
 class Surface:
-    """Seconds of a step, by what it is made of; `keeps` says of which functions of a context it is given sums.
+    """Seconds of a step by what it is made of; sums of functions of contexts, `keeps`, are what it is told.
 
     `step` is the sum over sequences of what each does after its own context, in one call of each kernel for
     all that decode: what `analyze` says of them, given one by one as `beside`.
