@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from llmir.dataclass import dataclass
-from llmir.dim import Number
+from llmir.dim import Number, Uneven
 from llmir.errors import HardwareError
 from llmir.hw import Device
 from llmir.names import suggest
@@ -89,6 +89,10 @@ class Shape:
         some = {n: v[index] for n, v in held.items() if isinstance(v, np.ndarray)}
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
+
+    def uneven(self, at: Uneven) -> dict[str, Number]:
+        """What is not the mean over sequences of what the shape has, in a call of sequences that differ."""
+        return {}
 
     def spread(self: S, count: int) -> S:
         """The same with each number as an array of so many."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 from llmir.backends.cost.rows import Row
 from llmir.backends.cost.tape import Function, Tape, tape_of
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Number, product
+from llmir.dim import Binding, Dim, Number, Uneven, product
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, SCALARS, Namespace, always
@@ -108,7 +108,10 @@ def calls(row: Row) -> tuple[Call, ...]:
 def bound(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
-    return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+    if not sizes:
+        return shape
+    numbers = {name: at(size) for name, size in sizes.items()}
+    return replace(shape, **numbers | (shape.uneven(at) if isinstance(at, Uneven) else {}))
 
 
 def _number(size: Number, at: Binding) -> Number:
