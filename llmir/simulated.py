@@ -50,7 +50,7 @@ def simulate(
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> served = llmir.simulate(model, "h100-sxm", rate=2, prompt=512, generate="uniform:10,50", requests=20)
-    >>> len(served.ttft_s), served.latencies["tpot"].p99 < 0.02, served.preemptions.sum()
+    >>> len(served.ttft_s), served.latencies["tpot"].p99 < 0.02, int(served.preemptions.sum())
     (20, True, 0)
     """
     from .backends.analysis.workload import Workload
@@ -61,7 +61,7 @@ def simulate(
     if (rate is None) == (closed is None):
         raise InputError("simulate: say how requests come, by rate or closed, and by one of them")
     if rate is not None:
-        rate = convert.number("rate", rate, above=True)
+        rate = convert.number("rate", rate, 1e-6)
     count = convert.integer("requests", requests, 1, REQUESTS)
     load = drawn(
         count,

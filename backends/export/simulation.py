@@ -32,7 +32,8 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     """What served which requests."""
     kept = ("model", "precision", "device", "links", "cost model")
     load, room = found.load, found.capacity
-    comes = f"{load.users:,} users in a closed loop" if load.users else f"{units.digits(load.rate)} a second"
+    comes = f"{load.users:,} users in a closed loop" if load.users else "at once"
+    comes = f"{units.digits(load.rate)} a second" if load.rate else comes
     lengths = (
         f"{what} {units.digits(float(n.mean()))}"
         for what, n in (("prompt", load.prompt), ("generate", load.generate))

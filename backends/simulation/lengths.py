@@ -50,22 +50,23 @@ def lengths(name: str, said: object) -> Draw:
 
     InputError for a law that nobody knows, or numbers that it does not take.
     """
-    word, _, numbers = str(said).strip().partition(":")
-    if not numbers and (not isinstance(said, str) or not word.isidentifier()):
+    word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
+    if not word.isidentifier():
         tokens = integer(name, read(said) if isinstance(said, str) else said, 1, LONGEST)
         word, values = "constant", [float(tokens)]
     else:
         law = LAWS[choice(name, word, tuple(LAWS))]
         values = [read(value.strip()) for value in numbers.split(",")] if numbers else []
         if len(values) != len(law.takes):
-            raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {str(said)!r}")
+            raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {said!r}")
         pairs = zip(law.takes, values, law.least, strict=True)
-        values = [number(f"{name}: {what} of {word}", value, least) for what, value, least in pairs]
+        values = [number(f"{name}: {what} of {word}", value, least, LONGEST) for what, value, least in pairs]
         if word == "uniform" and values[1] < values[0]:
             raise InputError(f"{name}: uniform from {values[0]:g} to {values[1]:g}, the least goes first")
 
     def draw(rng: np.random.Generator, count: int) -> Array:
-        found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
+        with np.errstate(over="ignore"):
+            found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
         if found.max(initial=0) > LONGEST:
             raise InputError(f"{name}: {said!r} gave {found.max():,.0f} tokens, {LONGEST:,} are the most")
         return np.asarray(found.astype(np.int64))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from llmir.dataclass import dataclass
-from llmir.frozen import Figures
+from llmir.frozen import Figures, figure
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,16 +28,16 @@ class Load(Figures):
     def __len__(self) -> int:
         return len(self.prompt)
 
-    @cached_property
+    @figure
     def written(self) -> Array:
         """Tokens in the cache when a request ends: the last one that it generates is never read."""
         return np.asarray(self.prompt + self.generate - 1)
 
-    @cached_property
-    def rate(self) -> float:
-        """Requests a second, as they come."""
-        span = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
-        return (len(self) - 1) / span if span else float("inf")
+    @property
+    def rate(self) -> float | None:
+        """Requests a second, as they come; None of users, and of those that come together."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (len(self) - 1) / span if span else None
 
     def only(self, kept: Array) -> Load:
         """The requests of a mask."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llmir.backends.analysis.workload import Workload
 from llmir.dataclass import dataclass
-from llmir.frozen import Figures
+from llmir.frozen import Figures, figure
 from llmir.views import Result
 
 from .gaps import gaps
@@ -73,7 +72,7 @@ class Simulation(Figures, Result):
             refused=refused,
         )
 
-    @cached_property
+    @figure
     def events(self) -> Mapping[str, Array]:
         """The columns of the log by name."""
         return dict(zip(LOG, self.log.T, strict=True))
@@ -83,33 +82,33 @@ class Simulation(Figures, Result):
         """From the first arrival to the last token."""
         return float(self.end_s.max() - self.arrival_s.min()) if len(self.load) else 0.0
 
-    @property
+    @figure
     def ttft_s(self) -> Array:
         """From arrival to first token."""
         return np.asarray(self.first_s - self.arrival_s)
 
-    @property
+    @figure
     def queue_s(self) -> Array:
         """From arrival until the prompt is first read."""
         return np.asarray(self.start_s - self.arrival_s)
 
-    @property
+    @figure
     def prefill_s(self) -> Array:
         """From then to the first token."""
         return np.asarray(self.first_s - self.start_s)
 
-    @property
+    @figure
     def e2e_s(self) -> Array:
         """From arrival to last token."""
         return np.asarray(self.end_s - self.arrival_s)
 
-    @property
+    @figure
     def tpot_s(self) -> Array:
         """Of each request with several tokens, the mean time of one after the first."""
         many = self.load.generate > 1
         return np.asarray((self.end_s - self.first_s)[many] / (self.load.generate[many] - 1))
 
-    @cached_property
+    @figure
     def latencies(self) -> Mapping[str, Spread | None]:
         """The spread of each figure over requests, of `itl` over tokens; None where there are none."""
         found = {name: _spread(getattr(self, f"{name}_s")) for name in ("ttft", "queue", "prefill", "tpot")}
@@ -169,7 +168,7 @@ class Simulation(Figures, Result):
             "requests": len(self.load),
             "refused": self.refused,
             "users": self.load.users,
-            "rate": None if self.load.users else self.load.rate,
+            "rate": self.load.rate,
             "duration_s": self.duration_s,
             "requests_per_s": self.requests_per_s,
             "output_tokens_per_s": self.output_tokens_per_s,
