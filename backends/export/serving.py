@@ -59,9 +59,9 @@ def steps(service: Service) -> str:
     how = f"{whole or 'chunks of '}prompts and decodes together" if mixes else first
     most = "without a limit of tokens (--chunk)"
     if loop.chunk:
-        most = f"of {loop.chunk:,} tokens at most on each rank"
-    alone = "" if service.chunk else "; the one batch reads all prompts in one step"
-    return f"steps {most}: {how}{alone}"
+        by = f", by {loop.job.budget_by}" if loop.job.budget_by else ""
+        most = f"of {loop.chunk:,} tokens at most on each rank{by}"
+    return f"steps {most}: {how}"
 
 
 def why(service: Service) -> list[tuple[str, str, float]]:

@@ -18,7 +18,8 @@ FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
     **dict.fromkeys(
-        ("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored", "version"), ""
+        ("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored", "version", "chunk"),
+        "",
     ),
     "turns": nan,
     "lengths": 1.0,
