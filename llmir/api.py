@@ -161,8 +161,7 @@ def workload(
     many as the engine's, without one "all". `concurrency` in place of `batch` adds a `loop`, what a server
     makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory
     is that of the engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and
-    `max_batched_tokens` are its step, `max_model_len` the longest request; else its own. All else is as in
-    `analyze`.
+    `max_batched_tokens` are its step, `max_model_len` the longest request. All else is as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 

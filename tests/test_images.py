@@ -116,7 +116,7 @@ def test_the_time_to_the_first_token_has_encode_in_it() -> None:
     program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), llmir.DEFAULT_PIPELINE)
     with_images = llmir.run(program, "place-images{tokens=1485}")  # of a square: whole, and as one tile
     asked: dict[str, Any] = {"batch": 4, "generate": 16}
-    text = llmir.workload(program, "a100", prompt=64 + 1485, **asked)
+    text = llmir.workload(program, "a100", prompt=64 + 1485, chunk="all", **asked)
     both = llmir.workload(with_images, "a100", prompt=64, **asked)
     assert both.encode is not None and (both.images, both.encode.batch) == (2, 8)
     assert both.ttft_s == float(both.encode.time_s) + float(both.prefill.time_s)

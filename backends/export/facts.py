@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis import precision
+from llmir.backends.analysis.chunks import ALL
 from llmir.backends.analysis.memory_sum import MemorySum
 from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.report import Report
@@ -247,7 +248,8 @@ def too_many(w: Workload) -> str:
 def _cut(w: Workload) -> str:
     """In how many steps prompts are read, if in more than one, and when they have their tokens then."""
     if not (budget := chunked(w)):
-        return ""
+        more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
+        return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
     mean = f" of all (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
     return f"{mean}, in {reads(w):,} {budget}"
 
