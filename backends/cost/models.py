@@ -15,7 +15,7 @@ from .calibrated import Calibrated
 from .calibration import engines, first, host, known, owner
 from .derated import Efficiency
 from .ideal import Ideal
-from .kernels import Host
+from .kernels import KERNELS, Host
 from .names import COSTS, cost_model
 from .own import CostModel, own
 from .price import Model
@@ -94,7 +94,13 @@ def calibrated(device: Device) -> Calibrated:
 
 
 def _calibrated(device: Device, engine: str | None) -> Calibrated:
-    return _run(device, engine, *run_by(device, engine or first(device) or ""))
+    return _run(device, engine, *run_by(device, engine)) if engine else _usual(device)
+
+
+@lru_cache(maxsize=256)
+def _usual(device: Device) -> Calibrated:
+    """By the engine that the device's calibration names, which is no file."""
+    return _run(device, None, *run_by(device, first(device) or ""))
 
 
 @lru_cache(maxsize=256)
@@ -104,5 +110,6 @@ def _run(device: Device, engine: str | None, name: str, profile: hw.Engine | Non
     own = host(device, engine)
     if own or profile is None:
         return Calibrated(device, engine and name, *(own or (None, None)))
-    fitted = Host.of(profile.host.parameters, f"engine {profile.name}"), profile.error
-    return Calibrated(device, engine and name, *fitted, profile)
+    of = KERNELS[profile.family].of(profile.host.parameters, f"engine {profile.name}")
+    assert isinstance(of, Host)
+    return Calibrated(device, engine and name, of, profile.error, profile)
