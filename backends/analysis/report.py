@@ -273,7 +273,7 @@ class Report(Immutable, Result):
             for bound, share in shares.items():
                 shares[bound] = share + row.share * (row.bound == bound) * (row.share > 0)
         whole = sum(shares.values())
-        return {bound: share / np.where(whole, whole, 1.0)[()] for bound, share in shares.items()}
+        return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
