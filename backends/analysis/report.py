@@ -267,10 +267,7 @@ class Report(Immutable, Result):
 
     @figure
     def bound(self) -> Mapping[str, Number]:
-        """The share of the step that each bound accounts for, and `bubble`; they add up to 1.
-
-        Launches that a graph hides, the overhead below 0, are taken off all alike.
-        """
+        """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
             for bound, share in shares.items():
