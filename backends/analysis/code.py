@@ -20,6 +20,7 @@ KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
 OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
+SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
 
 Figures = Callable[[Binding], tuple[Number, ...]]
 C = TypeVar("C", bound="Code")
@@ -121,7 +122,11 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
     if prod(shape) < max(points, 2):
         return batch, new, None
     base = float(np.max(new)) + 1
-    values, places = once(np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape))
+    both = np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape)
+    some = both.reshape(-1)[:: max(1, both.size // SAMPLE)]
+    if len(np.unique(some)) > MOSTLY * len(some):
+        return batch, new, None
+    values, places = once(both)
     if len(values) > FEW * points:
         return batch, new, None
     return np.floor(values / base), values % base, places
