@@ -13,19 +13,17 @@ if TYPE_CHECKING:
         check,
         devices,
         diff,
-        draw,
         equivalent,
         explain,
         interpret,
         load,
         models,
         run,
-        save,
         workload,
     )
     from .backends.cost import CostModel
     from .build import Builder
-    from .code import compile
+    from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
     from .measured import calibrate, measure, validate
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
+    from .written import draw, save, trace
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
@@ -44,7 +43,7 @@ _LAZY = {
     "compile": "code",
     "devices": "api",
     "diff": "api",
-    "draw": "api",
+    "draw": "written",
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
@@ -52,8 +51,10 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
-    "save": "api",
+    "save": "written",
     "stages": "staged",
+    "surface": "code",
+    "trace": "written",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -98,6 +99,8 @@ __all__ = [
     "run",
     "save",
     "stages",
+    "surface",
+    "trace",
     "validate",
     "workload",
 ]

@@ -164,7 +164,8 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
 
         def over(*inputs: Any) -> Any:
             found = run(*inputs)
-            asked.append((part, max((x.size for x in found), default=0)))
+            if part != "counts":
+                asked.append((part, max((x.size for x in found), default=0)))
             return found
 
         return over

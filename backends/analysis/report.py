@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from llmir.frozen import Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.views import Result
+
+if TYPE_CHECKING:
+    from llmir.backends.analysis.timeline import Slice
 
 PHASE_KEYS = (
     "time_s",
@@ -364,6 +367,12 @@ class Report(Immutable, Result):
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
         return costs.stages(self._timing, self._overheads, self.plan.memories, self.at)
+
+    def timeline(self) -> tuple[Slice, ...]:
+        """The step as it goes by, stage by stage: `analysis.timeline`."""
+        from llmir.backends.analysis.timeline import timeline
+
+        return timeline(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""

@@ -30,6 +30,11 @@ class Binding(Immutable):
     _monomials: dict[Monomial, Number]  # those that were asked for
     _places: dict[Dim, tuple[Binding, Places | None]]
 
+    @property
+    def uneven(self) -> bool:
+        """Whether some sequences go on by a token after contexts that differ."""
+        return False
+
     def __init__(self, **symbols: Number) -> None:
         self._keep({name: _figures(value) for name, value in symbols.items()}, {})
 
@@ -176,6 +181,11 @@ class Mixed(Binding):
             pairs = zip(self.parts, self.phases, strict=True)
             self._within[phase] = Mixed(part for part, its in pairs if its == phase)
         return self._within[phase]
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether one of the parts is."""
+        return any(part.uneven for part in self.parts)
 
     @cached_property
     def _within(self) -> dict[str, Mixed]:
