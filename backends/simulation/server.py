@@ -82,7 +82,7 @@ class Server:
         policy = self.policy
         while self.now < until:
             before = self.preempted
-            if policy.mixes and self.short:
+            if policy.mixes and self.demand > self.blocks.total and self.short:
                 policy.relieve(self)
             if self.waiting or self.reading:
                 chunks = policy.chunks(self, self.preempted > before)
@@ -101,7 +101,7 @@ class Server:
     @property
     def short(self) -> bool:
         """Whether the next step of those that decode takes more blocks than are free."""
-        return self.demand > self.blocks.total and self.blocks.due(self.step) > self.free
+        return self.tight and self.blocks.due(self.step) > self.free
 
     @property
     def free(self) -> int:
@@ -174,9 +174,12 @@ class Server:
         """A step that reads so many tokens of each, beside what decodes if the policy mixes both."""
         decodes = self.decoding if self.policy.mixes else 0
         kept = self.kept if decodes else 0
-        sizes = [(new, reading.done) for reading, new in chunks]
+        sizes, tokens = [], 0
+        for reading, new in chunks:
+            sizes.append((new, reading.done))
+            tokens += new
+            reading.done += new
         seconds = float(self.prices.step(decodes, kept, sizes))
-        tokens = sum(new for new, _ in sizes)
         self.log.extend((self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting)))
         self.now += seconds
         if decodes:
@@ -185,11 +188,10 @@ class Server:
             self.kept += decodes
             if self.ends[0][0] == self.step:
                 self._end()
-        for reading, new in chunks:
-            reading.done += new
+        for reading, _ in chunks:
             if reading.done == reading.tokens:
+                self.reading.remove(reading)
                 self._join(reading.request)
-        self.reading = [one for one in self.reading if one.done < one.tokens]
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""

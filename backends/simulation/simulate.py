@@ -49,7 +49,7 @@ def simulate(job: Workload, load: Load, chunked: bool | None = None) -> Simulati
     if not len(load):
         raise InputError(f"max_model_len: {limit:,} tokens, all {total:,} requests have more")
     job = replace(job, max_model_len=max(int(load.written.max()) + 1, 2))
-    step = PricedStep(job.program, job.prefill.plan.model)
     room, fills = capacity(job), policy(job, chunked)
+    step = PricedStep(job.program, job.prefill.plan.model, room.tokens)
     check(load, room, fills)
     return Simulation.of(job, serve(Prices(step), fills, room, load), load, total - len(load))
