@@ -260,14 +260,14 @@ class Plan:
         """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
         count, runs = self.depth, self.runs(at)
         found: list[Number] = []
-        for pads, group in self.groups:
+        for pads, group in self._groups:
             each = group(kind, runs if pads else at)
             found = [a + b for a, b in zip(found, each, strict=True)] if found else list(each)
         found = found or [0.0] * (count * (1 + (kind == "both")))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     @cached_property
-    def groups(self) -> list[tuple[bool, Group]]:
+    def _groups(self) -> list[tuple[bool, Group]]:
         """Prices by what they depend on, and whether those pad."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
         return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]

@@ -7,6 +7,7 @@ sequences of several kinds apart. So each composition of a step is a few entries
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .load import Array
 from .prices import Chunks
 from .rows import Rows
 
+SIZES = tuple(size for size in (B * T, B) if isinstance(size, Dim))
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 MOST = 1 << 16  # tokens or sequences of a step that a table has
 
@@ -25,8 +27,8 @@ MOST = 1 << 16  # tokens or sequences of a step that a table has
 def tabled(plan: Plan) -> bool:
     """Whether its prices are such functions."""
     return len(plan.program.entries) == 1 and all(
-        group.size in (B, B * T) or (group.size is None and all(price.apart for price in group.prices))
-        for _, group in plan.groups
+        group.size in SIZES or (group.size is None and all(price.apart for price in group.prices))
+        for _, group in plan._groups
     )
 
 
@@ -36,8 +38,8 @@ class Tables:
     def __init__(self, plan: Plan, tokens: int) -> None:
         self.plan, self.most = plan, min(tokens, MOST)
         counts = np.arange(1, self.most + 1)
-        self._apart = [group for _, group in plan.groups if group.size is None]
-        self._by_tokens, self._by_sequences = ([self._table(k, s, counts) for k in KINDS] for s in (B * T, B))
+        self._apart = [group for _, group in plan._groups if group.size is None]
+        self._by_tokens, self._by_sequences = ([self._table(k, s, counts) for k in KINDS] for s in SIZES)
         captured = plan.captured(Binding(B=1, T=counts, C=0)) if plan.host else False
         self._kind: list[int] = [0, *np.broadcast_to(captured, counts.shape).astype(int).tolist()]
         # Busy for no time, a step takes what the host needs to launch it, and what is beside that.
@@ -45,20 +47,26 @@ class Tables:
         idle, full = (plan.timing(at, (np.full(counts.shape, busy),)).period for busy in (0.0, 1.0))
         self._beside: list[float] = [0.0, *(full - 1.0).tolist()]
         self._least = float(idle[0] - self._beside[1])
-        self._decodes = [Rows(lambda n, c, kind=kind: self._attention(kind, n, 1, c)) for kind in KINDS]
-        self._reads = [
-            Rows(lambda key, new, kind=kind: self._attention(kind, key[0], new, key[1])) for kind in KINDS
-        ]
+        self._decodes = [Rows(partial(self._decoding, kind)) for kind in KINDS]
+        self._reads = [Rows(partial(self._reading, kind)) for kind in KINDS]
 
     def _table(self, kind: str, size: Dim, counts: Array) -> list[float]:
         """Seconds of all prices of a size, by its value."""
-        groups = [group for _, group in self.plan.groups if group.size == size]
+        groups = [group for _, group in self.plan._groups if group.size == size]
         found = sum((group(kind, Binding.only(size, counts))[0] for group in groups), np.zeros(counts.shape))
         return [0.0, *found.tolist()]
 
-    def _attention(self, kind: str, sequences: int, new: object, context: object) -> Array:
-        at = Binding(B=sequences, T=new, C=context)
-        return sum((group(kind, at)[0] for group in self._apart), np.zeros(at.shape))
+    def _decoding(self, kind: str, decodes: int, contexts: Array) -> Array:
+        """Seconds of attention of so many new tokens, by the context of each."""
+        return self._attention(kind, Binding(B=decodes, T=1, C=contexts))
+
+    def _reading(self, kind: str, alike: tuple[int, int], news: Array) -> Array:
+        """Seconds of attention of so many prompts with so much cached, by the new tokens of each."""
+        prompts, cached = alike
+        return self._attention(kind, Binding(B=prompts, T=news, C=cached))
+
+    def _attention(self, kind: str, at: Binding) -> Array:
+        return sum((np.asarray(group(kind, at)[0]) for group in self._apart), np.zeros(at.shape))
 
     def __call__(self, decodes: int, kept: int, chunks: Chunks) -> float | None:
         """Seconds of a step; None of one beyond the tables.
@@ -68,8 +76,7 @@ class Tables:
         tokens, longest, sequences = decodes, 0, decodes + len(chunks)
         for new, _ in chunks:
             tokens += new
-            if new > longest:
-                longest = new
+            longest = max(longest, new)
         if longest <= DRAFTS or tokens > self.most:
             return None
         kind = self._kind[tokens]
