@@ -21,7 +21,7 @@ from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, put, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, sole, symbols
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
@@ -74,12 +74,13 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self._made(), dict[Price, Price]()
+        made, known = self.made, dict[Price, Price]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
 
-    def _made(self) -> tuple[Price, ...]:
-        """What the model makes of each row."""
+    @cached_property
+    def made(self) -> tuple[Price, ...]:
+        """What the model makes of each row: equal prices, of which `prices` keeps one, may be several."""
         return self.model.prices(self.rows)
 
     @cached_property
@@ -170,8 +171,8 @@ class Plan:
             return (False,) * len(self.rows)
         return tuple(
             row.experts is None
-            and put(row.read, {"C": 0}) == row.read
-            and put(row.read, {"T": 0}) != row.read
+            and "C" not in symbols(row.read)
+            and "T" in symbols(row.read)
             for row in self.rows
         )
 

@@ -156,7 +156,8 @@ class Staged(Plan):
                     found.append(_sent(row, number + 1, mesh) if sent else row)
         return tuple(found)
 
-    def _made(self) -> tuple[Price, ...]:
+    @cached_property
+    def made(self) -> tuple[Price, ...]:
         """What the model makes of each row: of an op of a body, what it has made of it in one stage."""
         known = _priced(self.program, self.model)
         prices = self.model.prices(self.rows, {op: price for op, (_, price) in known.items()})

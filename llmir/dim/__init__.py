@@ -31,7 +31,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole
+from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole, symbols
 from .text import parse
 
 __all__ = [
@@ -67,4 +67,5 @@ __all__ = [
     "product",
     "put",
     "sole",
+    "symbols",
 ]

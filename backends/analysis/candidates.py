@@ -1,0 +1,147 @@
+"""Programs that compete, priced at the same points: steps, and requests from prompt to last token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.analysis.asked import binding, checked, running
+from llmir.backends.analysis.caches import policy
+from llmir.backends.analysis.many import Array, Points, Room, Stages
+from llmir.backends.analysis.plan import Plan
+from llmir.backends.analysis.staged import staged
+from llmir.backends.cost import Model
+from llmir.convert import counts, integer
+from llmir.dataclass import dataclass
+from llmir.errors import HardwareError, InputError
+from llmir.frozen import Figures
+from llmir.graph import Program
+
+_CONTEXTS = 1024  # whose steps of decode are held at once, of all candidates
+
+
+@dataclass(frozen=True)
+class Steps(Figures):
+    """A step of each candidate, as `Report` has it: arrays with a row for each, NaN of what is refused."""
+
+    time_s: Array
+    period_s: Array
+    interval_s: Array
+    peak_memory_bytes: Array
+
+
+@dataclass(frozen=True)
+class Requests(Figures):
+    """Batches of requests, as `Workload` has them: arrays with a row for each candidate.
+
+    `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    e2e_s: Array
+    peak_memory_bytes: Array
+
+
+class Candidates:
+    """Programs, each in stages of so many layers, on one device.
+
+    `refused` says why those have no figures that do not fit the device's nodes, by their numbers.
+    """
+
+    def __init__(
+        self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
+    ) -> None:
+        self.programs, self.model, self.cache_policy = tuple(programs), model, policy(cache_policy).name
+        self.refused: dict[int, str] = {}
+        self._plans: dict[tuple[Program, tuple[int, ...]], Plan] = {}
+        self._known: dict[tuple[int, ...], tuple[Stages, Room]] = {}
+        for i, (program, sizes) in enumerate(self.programs):
+            try:
+                self._plan(program, sizes)
+            except HardwareError as error:
+                self.refused[i] = str(error)
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def __repr__(self) -> str:
+        return f"<Candidates: {len(self)} programs on {self.model.device.name}>"
+
+    def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> Steps:
+        """One step at these points, numbers or arrays that broadcast together.
+
+        InputError as `analyze` has it.
+        """
+        stages, room, points = self._at(batch, new, context)
+        whole, slowest = points.timing()
+        interval = points.parts * slowest
+        figures = whole + interval - slowest, np.maximum(whole, interval), interval, room.peaks(points)
+        return Steps(*map(self._all, figures))
+
+    def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
+        """Batches of requests of so many tokens, each prompt read in one step.
+
+        InputError for models of images, whose requests are of more steps.
+        """
+        prompt, generate = integer("prompt", prompt, 1), integer("generate", generate, 1)
+        batch = np.atleast_1d(np.asarray(counts("batch", batch, 1)))
+        if batch.ndim > 1:
+            raise InputError(f"batch: expected numbers in a row, got an array of {batch.ndim} dimensions")
+        for program, _ in self.programs:
+            if program.patches or program.image_tokens:
+                raise InputError(f"requests: those of {program.name} have images; price them by workload")
+        read = self.step(batch, prompt)
+        peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
+        if generate > 1:
+            last = prompt + generate - 2
+            peak = np.maximum(peak, self.step(batch, 1, last).peak_memory_bytes)
+            decoding = self._decoding(batch, range(prompt, last + 1))
+        tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
+        return Requests(read.time_s, tpot, read.time_s + decoding, peak)
+
+    def _decoding(self, batch: Array, contexts: range) -> Array:
+        """Seconds of the steps of decode at these contexts."""
+        total: Any = 0.0
+        for i in range(0, len(contexts), _CONTEXTS):
+            some = np.array(contexts[i : i + _CONTEXTS])
+            _, _, points = self._at(batch[:, None], 1, some[None])
+            if np.all(points.parts == 1):  # the next step begins when the last stage is done
+                total = total + points.whole()
+                continue
+            whole, slowest = points.timing()
+            total = total + np.maximum(whole, points.parts * slowest).sum(axis=-1)
+        return self._all(total)
+
+    def _plan(self, program: Program, sizes: tuple[int, ...]) -> Plan:
+        key = program, sizes
+        if key not in self._plans:
+            self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
+        return self._plans[key]
+
+    def _at(self, *asked: Any) -> tuple[Stages, Room, Points]:
+        """What runs, what holds it, and the points."""
+        step = checked(*asked)
+        plans = tuple(self._running(step))
+        key = tuple(map(id, plans))
+        if key not in self._known:
+            self._known[key] = Stages(plans), Room(plans)
+        parts = {of.program.micro_batches: None for of in plans}
+        return *self._known[key], Points(self._known[key][0], {m: binding(m, *step) for m in parts})
+
+    def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
+        for i, (program, sizes) in enumerate(self.programs):
+            if i not in self.refused:
+                plain = not (program.patches or program.splits or "prompt" in program.facts)
+                runs = program if plain else running(program, [step], "")[0]
+                yield self._plan(runs, sizes)
+
+    def _all(self, figures: Array) -> Array:
+        """With rows of NaN for those that are refused."""
+        if not self.refused:
+            return figures
+        found = np.full((len(self), *figures.shape[1:]), np.nan)
+        found[[i for i in range(len(self)) if i not in self.refused]] = figures
+        return found
