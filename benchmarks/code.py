@@ -59,7 +59,7 @@ def making(figures: Any, new: int | None, what: str) -> None:
 
 def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Time and peak memory by a plan's prices."""
-    from llmir.backends.analysis.plan import sweeps
+    from llmir.backends.analysis.sweeps import sweeps
 
     def peak(at: Any) -> tuple[Any, ...]:
         return (plan.fullest(lambda memory: memory.peak(at), at),)

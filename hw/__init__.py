@@ -165,6 +165,7 @@ def _spellings() -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def _stem(name: str) -> str:
     spelling = normalize(name).removesuffix("gpu")
     while brand := next((b for b in _BRANDS if spelling.startswith(b)), None):
@@ -179,12 +180,14 @@ def _stem(name: str) -> str:
 def _as_path(name: str, folder: Path = Path()) -> Path | None:
     """The file that `name` means, or None where it is the name of a device."""
     is_file_name = name.lower().endswith((".yaml", ".yml"))
+    if not is_file_name and os.sep not in name:
+        return None
     try:
         path = folder / Path(name).expanduser()
         exists = path.exists()
     except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
         exists = False
-    if exists and (is_file_name or os.sep in name):
+    if exists:
         return path
     if is_file_name:
         near = suggest(Path(name).stem, (*names(), *clusters()))

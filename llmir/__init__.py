@@ -109,7 +109,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'llmir' has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    found = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.analysis.code import Code
+from llmir.backends.analysis.code import Code, TwoCode
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost.tape import Function, Tape, blocks
 from llmir.dim import Binding, Number
@@ -79,7 +79,7 @@ def plans(case: dict[str, Any]) -> dict[int, Plan]:
 
 
 def differences(plan: Plan, new: int) -> tuple[float, float, float]:
-    """Of code to prices at all steps: the largest relative ones of an op and of the step, and bytes."""
+    """Of code to prices at all steps: the largest relative ones of a row and of the step, and bytes."""
     code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None)
     tape = Tape(SCALARS)
     symbols = Binding(**{name: tape.symbol(name) for name in "BTC"})
@@ -90,8 +90,10 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     off = [_off(many, price.time(at)) for many, price in zip(ops(*columns), prices, strict=True)]
     time, bytes = code.grid(*columns)
     whole, memory = _off(time, _step(plan, at)), float(np.abs(bytes - peak(plan, at)).max())
+    rows = TwoCode(lambda at: plan.timing(at).stages, plan.figures, 1 if new == 1 else None)
     for step in NEW[new]:
         at = Binding(**dict(zip("BTC", step, strict=True)))
+        off += map(_off, rows.more(at, rows(at)), plan.figures(at))
         time, bytes = code.point(*step)
         whole, memory = max(whole, _off(time, _step(plan, at))), max(memory, abs(bytes - peak(plan, at)))
     return max(off), whole, memory

@@ -54,6 +54,21 @@ def test_compiled_steps_are_those_of_reports(program: llmir.Program) -> None:
     assert (found.peak_memory_bytes == report.peak_memory_bytes).all()
 
 
+@pytest.mark.parametrize("new", [1, 40])
+def test_rows_are_the_same_before_and_after_they_are_code(
+    program: llmir.Program, monkeypatch: pytest.MonkeyPatch, new: int
+) -> None:
+    at: dict[str, Any] = {"batch": 3, "new": new, "context": 1000}
+    step = llmir.analyze(program, "h20", **at)
+    rows, error = repr(step.ops), step.error
+    monkeypatch.setattr(module, "OFTEN", 0)
+    asked: list[int] = []
+    monkeypatch.setattr(type(step.plan), "figures", lambda *_: asked.append(1))
+    again = llmir.analyze(program, "h20", **at)
+    monkeypatch.undo()
+    assert (repr(again.ops), again.error, asked) == (rows, error, [])
+
+
 def test_stages_and_micro_batches_are_those_of_reports(program: llmir.Program) -> None:
     staged = llmir.run(program, "stages{pp=2, micro_batches=4}")
     step = llmir.compile(staged, "h100-sxm")
@@ -150,7 +165,7 @@ def test_figures_become_code_after_many_points_and_stay_alike(
         calls.append(1)
         return (at.xp.cbrt(at.symbols["B"] / 3) + at.symbols["C"],)
 
-    often = Often(figures)
+    often = Often(figures, Code)
     monkeypatch.setattr(module, "OFTEN", 3)
     monkeypatch.setattr(module, "MANY", 100)
     found = [often(Binding(B=5, T=1, C=7)) for _ in range(9)]

@@ -47,6 +47,8 @@ def idle(program: Program, at: Binding | Mixed) -> tuple[str, ...]:
 
 def phase_of(new: Number) -> str:
     """The phase of sequences with so many new tokens, or `mixed` of a grid of one and more."""
+    if isinstance(new, int):
+        return "decode" if new == 1 else "prefill"
     ones = np.asarray(new) == 1
     return "decode" if ones.all() else "mixed" if ones.any() else "prefill"
 
@@ -67,8 +69,10 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
 
 def _verified(program: Program, new: Number, context: Number) -> Number:
     """`new`, and 1 where so few come after others that what decodes verifies them, if that is apart."""
+    if not program.splits:
+        return new
     few = (np.asarray(new) <= DRAFTS) & (np.asarray(context) > 0)
-    return np.where(few, 1, new) if program.splits else new
+    return np.where(few, 1, new)
 
 
 def _encodes(program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str) -> str:
@@ -97,11 +101,11 @@ def running(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
-    shapes = [np.shape(value) for step in steps for value in step]
+    shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:
-        said = ", ".join(map(str, shapes))
+        said = ", ".join(str(np.shape(value)) for step in steps for value in step)
         raise InputError(f"batch, new and context do not broadcast together: shapes {said}") from None
     if program.patches:
         phase = _encodes(program, steps, phase)

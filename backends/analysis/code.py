@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -18,10 +18,18 @@ SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
-OFTEN = 256  # single points after which it does
+OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
 
 Figures = Callable[[Binding], tuple[Number, ...]]
+C = TypeVar("C", bound="Code")
+
+
+def recorded(new: int | None = None) -> tuple[Tape, Binding]:
+    """A tape, and a binding to its symbols; `new` is T where that is always so."""
+    tape = Tape(SCALARS)
+    symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
+    return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
 
 
 class Code:
@@ -31,12 +39,12 @@ class Code:
     """
 
     def __init__(self, figures: Figures, new: int | None = None) -> None:
-        tape = Tape(SCALARS)
-        at = Binding(**{name: tape.symbol(name) for name in SIZES})
-        if new is not None:
-            at = Binding(B=at.symbols["B"], T=new, C=at.symbols["C"])
-        self.whole = Function.of(tape, SIZES, figures(at))
-        self.early, self.late = self.whole.parted(LATE)
+        tape, at = recorded(new)
+        self._keep(Function.of(tape, SIZES, figures(at)))
+
+    def _keep(self, whole: Function) -> None:
+        self.whole = whole
+        self.early, self.late = whole.parted(LATE)
         self._kept: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._compiled: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
 
@@ -118,25 +126,51 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
     return np.floor(values / base), values % base, places
 
 
-class Often:
-    """Figures as they are said, and as code from where that pays: at many points, or after many."""
+class TwoCode(Code):
+    """Figures of single points, and `more` of the same, which read what the first have come by."""
 
-    def __init__(self, figures: Figures) -> None:
-        self.figures = figures
+    def __init__(self, figures: Figures, more: Figures, new: int | None = None) -> None:
+        tape, at = recorded(new)
+        first, others = (Function.of(tape, SIZES, each(at)) for each in (figures, more))
+        self._count = len(first.outputs)
+        first, self._more = first.before(others)
+        self._keep(first)
+
+    @cached_property
+    def _parts(self) -> dict[str, Function]:
+        return {"early": self.early, "late": self.late, "more": self._more}
+
+    def more(self, at: Binding, found: Sequence[Number]) -> tuple[Number, ...]:
+        """The others at a point, of which the first were `found`."""
+        return self.run("more", "python")(*at.symbols.values(), *found[self._count :])
+
+
+class Often(Generic[C]):
+    """Figures as they are said, and as code from where that pays: at many points, or after many.
+
+    `make` makes code of them for so many new tokens, None for any.
+    """
+
+    def __init__(self, figures: Figures, make: Callable[[Figures, int | None], C]) -> None:
+        self.figures, self.make = figures, make
         self._points = 0
-        self._codes: dict[int | None, Code] = {}
+        self._codes: dict[int | None, C] = {}
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding."""
+        return (self.code(at) or self.figures)(at)
+
+    def code(self, at: Binding) -> C | None:
+        """The code for a binding, where that pays."""
         if type(at) is not Binding or tuple(at.symbols) != SIZES or (at.xp is not SCALARS and not at.shape):
-            return self.figures(at)
+            return None
         self._points += 1
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
         # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
         pays = always and prod(at.shape) >= MANY if at.shape else self._points > OFTEN
         if not pays:
-            return self.figures(at)
+            return None
         if always not in self._codes:
-            self._codes[always] = Code(self.figures, always)
-        return self._codes[always](at)
+            self._codes[always] = self.make(self.figures, always)
+        return self._codes[always]

@@ -10,11 +10,11 @@ import numpy as np
 
 from llmir.backends.analysis.liveness import Memory
 from llmir.backends.analysis.timing import Overhead, Timing
-from llmir.backends.cost import Basis, Price, Row
+from llmir.backends.cost import BOUNDS, Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number, Size
-from llmir.frozen import Figures, sealed
+from llmir.dim import Binding, Number
+from llmir.frozen import Figures, read_only, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
@@ -56,11 +56,17 @@ class OpCost(Figures):
         """Seconds of all repeats together."""
         return sealed(self.repeat * self.time_s)
 
+    @classmethod
+    def made(cls, fields: dict[str, Any]) -> OpCost:
+        """Of fields in order, which cannot be written: quick, as each of a report's rows has two dozen."""
+        row = object.__new__(cls)
+        object.__setattr__(row, "__dict__", fields)
+        return row
+
     def of(self, row: Row) -> OpCost:
         """The same of another op whose figures are the same."""
-        other = object.__new__(OpCost)
-        vars(other).update(vars(self), name=row.name, stage=row.stage, kind=row.kind, block=row.block)
-        return other
+        where = {"name": row.name, "stage": row.stage, "kind": row.kind, "block": row.block}
+        return self.made({**vars(self), **where})
 
 
 @dataclass(frozen=True)
@@ -112,63 +118,136 @@ def over(part: Number, whole: Number) -> Number:
 
 
 class Priced(NamedTuple):
-    """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds."""
+    """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds.
+
+    `bound` and `which` are places, in `BOUNDS` and of one of several prices, so that symbols go through.
+    """
 
     time: Number
-    bound: Any
+    bound: Number
     least: Number
-    holding: Price
+    which: Number
 
     @classmethod
     def of(cls, price: Price, runs: Binding, at: Binding) -> Priced:
         """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
-        return cls(*price.due(runs), price.least(at), price.of(runs))
+        return cls(*price.due(runs), price.least(at), price.which(runs))
 
 
-def op(row: Row, priced: Priced, at: Binding, micro_batches: int, step_s: Number) -> OpCost:
-    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages."""
+class Kind(NamedTuple):
+    """Rows that are alike: one of them, its number and the others', and where `Plan.figures` has theirs.
 
-    def whole(size: Size) -> Number:
-        return np.broadcast_to(at(size), at.shape).astype(np.float64)
+    These are what it is `priced`, the `amounts` that it does, and the `shape` of its result.
+    """
 
-    of = whole if at.shape else at
-    time, bound, least, holding = priced
-    repeat = row.repeat * micro_batches
-    amounts = {name: of(size) for name, size in row.amounts.items()}
-    return OpCost(
-        name=row.name,
-        stage=row.stage,
-        kind=row.kind,
-        block=row.block,
-        repeat=repeat,
-        time_s=time,
-        **amounts,
-        intensity=over(amounts["flops"], amounts["read_bytes"] + amounts["write_bytes"]),
-        bound=bound,
-        share=over(repeat * time, step_s),
-        ideal_time_s=least,
-        basis=holding.basis,
-        error=holding.error,
-        shape=tuple(of(n) for n in row.shape.shape),
+    row: Row
+    price: Price
+    pads: bool
+    first: int
+    others: tuple[int, ...]
+    priced: slice
+    amounts: slice
+    shape: slice
+
+
+def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int, bool]]) -> tuple[Kind, ...]:
+    """Rows whose figures are the same at every point, as one; `keys` are of their prices, and if they pad."""
+    alike: dict[Any, list[int]] = {}
+    for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
+        alike.setdefault(figures, []).append(i)
+    distinct, each = dict.fromkeys(key for key, *_ in alike), len(Priced._fields)
+    places = {key: slice(each * i, each * (i + 1)) for i, key in enumerate(distinct)}
+    found, end = [], each * len(distinct)
+    for (key, *_), (first, *others) in alike.items():
+        row = rows[first]
+        start, middle = end, end + len(row.amounts)
+        end = middle + len(row.shape.shape)
+        where = places[key], slice(start, middle), slice(middle, end)
+        found.append(Kind(row, prices[first], key[1], first, tuple(others), *where))
+    return tuple(found)
+
+
+def op(
+    row: Row,
+    price: Price,
+    values: Sequence[Number],
+    amounts: Sequence[Number],
+    shape: Sequence[Number],
+    at: Binding,
+    step_s: Number,
+    parts: int,
+) -> OpCost:
+    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages.
+
+    `values` are what is `Priced`, `amounts` those of the row, `parts` the step's micro-batches.
+    """
+    time, bound, least, which = values
+    word: Any
+    repeat, holding = row.repeat * parts, price.held(which)
+    if at.shape:
+        time, least, *amounts = (_whole(n, at) for n in (time, least, *amounts))
+        shape, word = tuple(_whole(n, at) for n in shape), read_only(_WORDS[_whole(bound, at).astype(int)])
+    else:
+        word = BOUNDS[int(bound)]
+    flops, matmul, read, write, weights, activations, cached, made, kept, sent = amounts
+    intensity, share = over(flops, read + write), over(repeat * time, step_s)
+    if at.shape:
+        intensity, share = read_only(intensity), read_only(share)
+    return OpCost.made(
+        {
+            "name": row.name,
+            "stage": row.stage,
+            "kind": row.kind,
+            "block": row.block,
+            "repeat": repeat,
+            "time_s": time,
+            "flops": flops,
+            "matmul_flops": matmul,
+            "read_bytes": read,
+            "write_bytes": write,
+            "weight_read_bytes": weights,
+            "activation_read_bytes": activations,
+            "kv_cache_read_bytes": cached,
+            "activation_write_bytes": made,
+            "kv_cache_write_bytes": kept,
+            "comm_bytes": sent,
+            "intensity": intensity,
+            "bound": word,
+            "share": share,
+            "ideal_time_s": least,
+            "basis": holding.basis,
+            "error": holding.error,
+            "shape": shape,
+        }
     )
 
 
-def error(ops: Sequence[OpCost], prices: Sequence[Price], host_error: float) -> Number | None:
+_WORDS = np.array(BOUNDS)
+
+
+def _whole(number: Number, at: Binding) -> Number:
+    return read_only(np.broadcast_to(number, at.shape).astype(np.float64))
+
+
+def error(ops: Sequence[OpCost], lent: Sequence[float], host_error: float) -> Number | None:
     """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
+
+    So much of each op's is of what its kernel is `lent`.
 
     Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
     an engine are as far off at least as they were found to be. What borrowing adds knows nothing of that.
     """
-    pairs = [(op, price) for op, price in zip(ops, prices, strict=True) if op.error is not None]
+    pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
     if not pairs:
         return None
-    own, lent, whole = 0.0, 0.0, 0.0
-    for op, price in pairs:
+    own, others, whole = 0.0, 0.0, 0.0
+    for op, part in pairs:
         known = op.error or 0.0
-        of_others = min(getattr(price, "lent", 0.0), known)
+        of_others = min(part, known)
         own = own + op.share * (known**2 - of_others**2) ** 0.5
-        lent, whole = lent + op.share * of_others, whole + op.share
-    return np.hypot(np.maximum(over(own, whole), host_error), over(lent, whole))
+        others, whole = others + op.share * of_others, whole + op.share
+    return np.hypot(np.maximum(over(own, whole), host_error), over(others, whole))
 
 
 def engine(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial, reduce
@@ -10,10 +9,10 @@ from itertools import chain
 from operator import and_, or_
 from typing import Any, cast
 
-import numpy as np
-
-from llmir.backends.analysis.code import Figures, Often
+from llmir.backends.analysis.code import Code, Figures, Often, TwoCode
+from llmir.backends.analysis.costs import Kind, Priced, kinds
 from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.sweeps import sweeps
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
@@ -30,10 +29,6 @@ from llmir.hw.sections.graphs import Graphs
 from llmir.namespace import always, namespace, never
 from llmir.op import Work
 
-# Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
-BLOCK = 1 << 16
-# Points of which the times of the stages are held at once, 8 bytes each.
-WHOLE = 1 << 22
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 Seconds = tuple[Number, ...]  # of each stage
 
@@ -82,15 +77,6 @@ class Plan:
     def made(self) -> tuple[Price, ...]:
         """What the model makes of each row: equal prices, of which `prices` keeps one, may be several."""
         return self.model.prices(self.rows)
-
-    @cached_property
-    def alike(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the rows, those together whose figures are the same at every point."""
-        found: dict[Any, list[int]] = {}
-        for i, (row, key) in enumerate(zip(self.rows, self.keys, strict=True)):
-            figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
-            found.setdefault(figures, []).append(i)
-        return tuple(map(tuple, found.values()))
 
     @cached_property
     def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
@@ -191,6 +177,37 @@ class Plan:
         both, count = self._codes[0](at), self.depth
         return both[:count], both[count:]
 
+    def evaluated(self, at: Binding) -> tuple[tuple[Seconds, Seconds], Callable[[], Sequence[Number]]]:
+        """Those, and what gives the `figures`, which asks for little more where code does it."""
+        code = self._pointed.code(at) if self._pointed and not at.shape else None
+        if code is None:
+            return self.seconds(at), lambda: self.figures(at)
+        found, count = code(at), self.depth
+        return (found[:count], found[count : 2 * count]), lambda: code.more(at, found)
+
+    @cached_property
+    def _pointed(self) -> Often[TwoCode] | None:
+        """Code of single points for the two of `evaluated`; None of prices that symbols do not go through."""
+        if not self.model.symbolic:
+            return None
+        return Often(
+            lambda at: tuple(chain(*self.priced(at))),
+            lambda seconds, new: TwoCode(seconds, self.figures, new),
+        )
+
+    def figures(self, at: Binding) -> tuple[Number, ...]:
+        """What rows are made of, in the places that `kinds` say; of symbols too."""
+        runs = self.runs(at)
+        prices = {kind.priced.start: (kind.price, kind.pads) for kind in self.kinds}
+        priced = (Priced.of(price, runs if pads else at, at) for price, pads in prices.values())
+        sizes = (map(at, (*kind.row.amounts.values(), *kind.row.shape.shape)) for kind in self.kinds)
+        return tuple(chain(*priced, *sizes))
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Rows that are alike, as one."""
+        return kinds(self.rows, self.prices, self.keys)
+
     def _busy(self, at: Binding) -> Seconds:
         """The latter alone."""
         return self._codes[1](at)
@@ -199,7 +216,7 @@ class Plan:
     def _codes(self) -> tuple[Figures, Figures]:
         """Both, and the latter: as code where that pays, of prices that symbols go through."""
         figures: tuple[Figures, Figures] = (lambda at: tuple(chain(*self.priced(at))), self.busy)
-        return (Often(figures[0]), Often(figures[1])) if self.model.symbolic else figures
+        return (Often(figures[0], Code), Often(figures[1], Code)) if self.model.symbolic else figures
 
     def busy(self, at: Binding) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
@@ -366,30 +383,3 @@ def _sums(
                 for place, time in zip(range(stage, len(found), len(repeats)), times, strict=True):
                     found[place] = found[place] + repeat * time
     return found
-
-
-def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:
-    """`figure(at)`, evaluated in blocks when `at` holds large arrays."""
-    (found,) = sweeps(lambda at: (figure(at),), at, block)
-    return found
-
-
-def sweeps(
-    figures: Callable[[Binding], Sequence[Number]], at: Binding, block: int = BLOCK
-) -> Sequence[Number]:
-    """The same of several figures."""
-    shape = at.shape
-    if not shape:
-        return figures(at)
-    points = math.prod(shape)
-    if points <= 2 * block:
-        return [np.broadcast_to(figure, shape).astype(np.float64) for figure in figures(at)]
-    step = max(1, block * shape[0] // points)
-    results: list[Any] = []
-    for start in range(0, shape[0], step):
-        part = slice(start, start + step)
-        found = figures(at.block(part))
-        results = results or [np.empty(shape) for _ in found]
-        for result, figure in zip(results, found, strict=True):
-            result[part] = figure
-    return results

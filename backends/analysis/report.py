@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,11 @@ from llmir.backends import cost
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, idle, other, running
 from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.costs import BUBBLE, OpCost, Priced, StageCost
+from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.document import plain
 from llmir.backends.analysis.liveness import Memory, Peak
-from llmir.backends.analysis.plan import WHOLE, Plan, Seconds, plan, sweep
+from llmir.backends.analysis.plan import Plan, Seconds, plan
+from llmir.backends.analysis.sweeps import WHOLE, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
@@ -146,8 +147,13 @@ class Report(Immutable, Result):
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        prices = [self._priced[key].holding for key in self.plan.keys]
-        return costs.error(self.work, prices, self.plan.model.host_error or 0.0)
+        lent = [0.0] * len(self.work)
+        for kind in self.plan.kinds:
+            *_, which = self._figures[kind.priced]
+            of_others = getattr(kind.price.held(which), "lent", 0.0)
+            for i in (kind.first, *kind.others):
+                lent[i] = of_others
+        return costs.error(self.work, lent, self.plan.model.host_error or 0.0)
 
     @figure
     def period_s(self) -> Number:
@@ -277,7 +283,7 @@ class Report(Immutable, Result):
 
     @cached_property
     def _seconds(self) -> tuple[Seconds, Seconds]:
-        return self.plan.seconds(self.at)
+        return self._evaluated[0]
 
     @cached_property
     def _overheads(self) -> tuple[Overhead, ...]:
@@ -319,21 +325,23 @@ class Report(Immutable, Result):
     @figure
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
-        rows, parts = self.plan.rows, self.program.micro_batches
-        found: dict[int, OpCost] = {}
-        for first, *others in self.plan.alike:
-            priced = self._priced[self.plan.keys[first]]
-            found[first] = made = costs.op(rows[first], priced, self.at, parts, self.all_stages_s)
-            for i in others:
-                found[i] = made.of(rows[i])
-        return tuple(found[i] for i in range(len(rows)))
+        plan, parts, step_s, values = self.plan, self.program.micro_batches, self.all_stages_s, self._figures
+        found: list[Any] = [None] * len(plan.rows)
+        for kind in plan.kinds:
+            each = values[kind.priced], values[kind.amounts], values[kind.shape]
+            found[kind.first] = made = costs.op(kind.row, kind.price, *each, self.at, step_s, parts)
+            for i in kind.others:
+                found[i] = made.of(plan.rows[i])
+        return tuple(found)
 
     @cached_property
-    def _priced(self) -> dict[tuple[int, bool], Priced]:
-        """What each price is here, by its key in the plan."""
-        distinct = {self.plan.keys[i]: self.plan.prices[i] for i, *_ in self.plan.alike}
-        at, runs = self.at, self.plan.runs(self.at)
-        return {key: Priced.of(price, runs if key[1] else at, at) for key, price in distinct.items()}
+    def _figures(self) -> Sequence[Number]:
+        return self._evaluated[1]()
+
+    @cached_property
+    def _evaluated(self) -> tuple[tuple[Seconds, Seconds], Callable[[], Sequence[Number]]]:
+        """Seconds of the stages, and what gives the figures of the rows: more of the same evaluation."""
+        return self.plan.evaluated(self.at)
 
     @figure
     def engine(self) -> tuple[OpCost, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 from llmir.backends.analysis.liveness import Held, Memory, Moment, memories
 from llmir.backends.analysis.plan import Plan, placed
@@ -40,15 +39,19 @@ class PhasePrice(Price):
         """That of the price."""
         return self.price.error
 
-    def of(self, at: Binding) -> Price:
+    def which(self, at: Binding) -> Number:
+        """The place of the price that holds there."""
+        return self.price.which(self._within(at))
+
+    def held(self, which: Number) -> Price:
         """The price that holds there."""
-        return self.price.of(self._within(at))
+        return self.price.held(which)
 
     def time(self, at: Binding) -> Number:
         """Seconds of one execution."""
         return self.price.time(self._within(at))
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and what they are due to."""
         return self.price.due(self._within(at))
 

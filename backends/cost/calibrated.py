@@ -22,6 +22,7 @@ from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
 from .kernels import Call, Host, Kernel, Network, across, calls
 from .kernels.unfused import fused
+from .limit import BOUNDS
 from .nodes import boxed, split
 from .part import Part
 from .price import Model, Price, Roofline
@@ -119,14 +120,11 @@ class Measured(Price):
         """Seconds of the roofline."""
         return self.roofline.time(at)
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """What the roofline is bound by; overhead where the fixed cost is half of the time or more."""
         time, (_, bound) = self.time(at), self.roofline.due(at)
         launch = 2 * self.launch_s
-        if not at.shape:
-            return time, "overhead" if 0 < launch >= time else bound
-        time = np.broadcast_to(time, at.shape)
-        return time, np.where((time <= launch) & (launch > 0), "overhead", bound)
+        return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
 
 
 @dataclass(frozen=True)
@@ -186,18 +184,23 @@ class Fastest(Price):
         """The largest."""
         return max(price.lent for price in self.prices)
 
-    def of(self, at: Binding) -> Price:
+    def held(self, which: Number) -> Price:
         """The one that is fastest; all where it is now one and now another."""
-        if isinstance(at, Mixed):
-            return self
-        which = self._which(at)
-        first = int(np.min(which))
-        return self.prices[first] if np.all(which == first) else self
+        first = which if isinstance(which, int) else int(np.min(which))
+        return self.prices[first] if first >= 0 and np.all(which == first) else self
 
-    def _which(self, at: Binding) -> Any:
+    def which(self, at: Binding) -> Number:
         """The number of the fastest, the first of equals."""
-        times = [time for (time,) in self._each(at, lambda price: (price.time(at),))]
-        return np.argmin(np.broadcast_arrays(*times), axis=0)
+        if isinstance(at, Mixed):
+            return -1
+        (least, *others), found = self._alone(at), 0
+        for i, time in enumerate(others, 1):
+            found, least = at.xp.where(time < least, i, found), at.xp.minimum(least, time)
+        return found
+
+    def _alone(self, at: Binding) -> list[Number]:
+        """Seconds of each, of single sequences."""
+        return [time for (time,) in self._each(at, lambda price: (price.time(at),))]
 
     @cached_property
     def _floors(self) -> tuple[tuple[Measured, tuple[Measured, ...]], ...]:
@@ -245,16 +248,14 @@ class Fastest(Price):
         """Seconds of the roofline."""
         return self.prices[0].least(at)
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and what those of the fastest kernel are due to."""
         if isinstance(at, Mixed):
             return self.time(at), self.prices[-1].due(at)[1]
-        which = self._which(at)
-        bounds = [price.due(at)[1] for price in self.prices]
-        if not at.shape:
-            return self.time(at), bounds[int(which)]
-        every = np.stack(np.broadcast_arrays(np.empty(at.shape), *bounds)[1:])
-        return self.time(at), np.take_along_axis(every, np.broadcast_to(which, at.shape)[None], axis=0)[0]
+        which, (bound, *others) = self.which(at), (price.due(at)[1] for price in self.prices)
+        for i, other in enumerate(others, 1):
+            bound = at.xp.where(which == i, other, bound)
+        return self.time(at), bound
 
 
 def _fastest(prices: list[Measured]) -> Measured | Fastest:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
 
 from llmir.convert import number
 from llmir.dataclass import dataclass
@@ -19,7 +16,7 @@ from llmir.names import suggest
 
 from .basis import EFFICIENCY, Basis
 from .ideal import limits
-from .limit import Limit
+from .limit import BOUNDS, Limit
 from .price import Model, Roofline
 from .rows import Row
 
@@ -43,12 +40,11 @@ class Derated(Roofline):
         """The largest of the limits, after the launch."""
         return super().time(at) + self.launch_s
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and their bound: overhead where the launch is half of them or more."""
         busy, bound = super().due(at)
         time = busy + self.launch_s
-        bound = np.where(2 * self.launch_s >= time, "overhead", bound)
-        return time, bound if at.shape else str(bound)
+        return time, at.xp.where(2 * self.launch_s >= time, BOUNDS.index("overhead"), bound)
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,7 +94,13 @@ def calibrated(device: Device) -> Calibrated:
 
 
 def _calibrated(device: Device, engine: str | None) -> Calibrated:
-    return _run(device, engine, *run_by(device, engine or first(device) or ""))
+    return _run(device, engine, *run_by(device, engine)) if engine else _usual(device)
+
+
+@lru_cache(maxsize=256)
+def _usual(device: Device) -> Calibrated:
+    """By the engine that the device's calibration names, which is no file."""
+    return _run(device, None, *run_by(device, first(device) or ""))
 
 
 @lru_cache(maxsize=256)

@@ -80,7 +80,7 @@ class Seconds(Price):
             raise InputError(f"cost model {self.model}: {self.op} takes {shown(found)}, expected seconds")
         return cast("Number", time) if at.shape else float(time)
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and what the roofline is due to."""
         return self.time(at), self.roofline.due(at)[1]
 

@@ -58,6 +58,6 @@ class Part(Price):
         """Seconds of the product's roofline."""
         return self.own.least(at)
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
+    def due(self, at: Binding) -> tuple[Number, Number]:
         """The longer, and what the product is due to."""
         return self.time(at), self.own.due(at)[1]

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
+from typing import ClassVar, Protocol
 
 from llmir.dim import Binding, Number, Size, maximum
 from llmir.frozen import FrozenDict
@@ -16,7 +14,7 @@ from llmir.hw import Device, Engine
 
 from .basis import ROOFLINE, Basis
 from .kernels import Host
-from .limit import Limit
+from .limit import BOUNDS, Limit
 from .rows import Row
 
 
@@ -40,17 +38,25 @@ class Price(Protocol):
         """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
         return 0.0
 
-    def of(self, at: Binding) -> Price:
-        """The price that holds there, where several make up this one; else itself."""
+    def which(self, at: Binding) -> Number:
+        """The place of the price that holds there, where several make up this one; -1 of all together."""
+        return 0
+
+    def held(self, which: Number) -> Price:
+        """The price that holds where `which` says so; itself where that is now one and now another."""
         return self
+
+    def of(self, at: Binding) -> Price:
+        """The price that holds there."""
+        return self.held(self.which(at))
 
     @abstractmethod
     def time(self, at: Binding) -> Number:
         """Seconds of one execution."""
 
     @abstractmethod
-    def due(self, at: Binding) -> tuple[Number, Any]:
-        """Seconds, and what they are due to, one of `BOUNDS`; arrays on a grid."""
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """Seconds, and what they are due to, as its place in `BOUNDS`; arrays on a grid."""
 
     def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
         """Seconds alone, and in a graph of kernels, which hides this share of the launch if that is known."""
@@ -86,15 +92,13 @@ class Roofline(Price):
         """The largest of the limits."""
         return reduce(maximum, Roofline.times(self, at))
 
-    def due(self, at: Binding) -> tuple[Number, Any]:
-        """The largest, and what it is a limit of."""
-        times = self.times(at)
-        if not at.shape:
-            time = max(times)
-            return time, self.limits[times.index(time)].bound
-        times = [np.broadcast_to(time, at.shape) for time in times]
-        slowest = np.argmax(times, axis=0)
-        return np.max(times, axis=0), np.array([limit.bound for limit in self.limits])[slowest]
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """The largest, and what it is a limit of; the first of equals."""
+        time, *others = self.times(at)
+        bound, *bounds = (BOUNDS.index(limit.bound) for limit in self.limits)
+        for other, its in zip(others, bounds, strict=True):
+            bound, time = at.xp.where(other > time, its, bound), at.xp.maximum(time, other)
+        return time, bound
 
 
 Known = Mapping[tuple[int, int], Price]  # by `Row.op`

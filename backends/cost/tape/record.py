@@ -216,6 +216,22 @@ class Function:
         named = {n: before.get(n, f"{prefix}{i}") for i, n in enumerate(kept)}
         return Function(self.tape, before, kept), Function(self.tape, {**given, **named}, self.outputs)
 
+    def before(self, other: Function, prefix: str = "x") -> tuple[Function, Function]:
+        """This one, which gives what the other reads of it besides, and the other, given that."""
+        own, kept, open_, seen = set(self.live), set(), list(other.outputs), set(self.inputs)
+        while open_:
+            number = open_.pop()
+            if number not in seen:
+                seen.add(number)
+                function, of = self.tape.nodes[number]
+                if number in own:
+                    kept.add(number)
+                elif function != "constant":
+                    open_ += of
+        given = {number: f"{prefix}{i}" for i, number in enumerate(sorted(kept))}
+        more = Function(self.tape, self.inputs, (*self.outputs, *given))
+        return more, Function(self.tape, {**other.inputs, **given}, other.outputs)
+
     def depending(self, names: Iterable[str]) -> set[int]:
         """The nodes that depend on any of these inputs, and those themselves."""
         wanted = set(names)

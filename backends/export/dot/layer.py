@@ -44,6 +44,7 @@ def _panel(panel: Any, outline: Outline, inner: float) -> None:
                 _sections(around, outline, sections, inner, detours)
         else:
             _sections(panel, outline, sections, inner, detours)
+    _bends(panel, {b.id for b in outline.boxes}, detours)
     led = {d.link for d in detours}
     for link in (x for x in outline.links if x not in led):
         panel.edge(link.tail, link.head, **_EDGES[outline.role(link)])
@@ -105,10 +106,9 @@ class _Detour:
 def _detours(outline: Outline) -> list[_Detour]:
     found = []
     for link in (x for x in outline.links if outline.role(x) == "residual"):
-        if outline.section_of(link.tail) == outline.section_of(link.head):
-            ranks = outline.spine[link.head] - outline.spine[link.tail]
-            bends = tuple(f"{link.tail}_{link.head}_{i}" for i in range(1, ranks))
-            found.append(_Detour(link, bends))
+        ranks = outline.spine[link.head] - outline.spine[link.tail]
+        bends = tuple(f"{link.tail}_{link.head}_{i}" for i in range(1, ranks))
+        found.append(_Detour(link, bends))
     return found
 
 
