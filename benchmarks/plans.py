@@ -12,13 +12,14 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 for variable in ONE_CORE:  # read when numpy is first imported
     os.environ[variable] = "1"
 
-BATCHES = (*(64 * n for n in range(1, 9)), *(640 + 128 * n for n in range(8)), *(2048 * n for n in range(1, 7)))
+BATCHES = (*range(64, 513, 64), *range(640, 1537, 128), *range(2048, 12289, 2048))
 PRECISIONS = ("", "quantize{weights=fp8}")
 PROMPT = 4000
 SOME = 2  # plans that are also priced one by one
@@ -37,6 +38,10 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     start = time.process_time()
     found = run()
     return 1e3 * (time.process_time() - start), found
+
+
+def say(what: str, milliseconds: float) -> None:
+    print(f"{what:24}{milliseconds:10,.0f}", flush=True)
 
 
 def main() -> None:
@@ -66,12 +71,13 @@ def main() -> None:
     lowering, programs = timed(lowered)
     planning, candidates = timed(lambda: llmir.candidates(programs, asked.device))
     first, _ = timed(lambda: priced(candidates, PROMPT))
-    warm, jobs = timed(lambda: priced(candidates, PROMPT + 8))
-    again = min(timed(lambda: priced(candidates, PROMPT + 8 + i))[0] for i in range(1, 4))
+    warm = min(timed(partial(priced, candidates, PROMPT + 8 * i))[0] for i in range(1, 5))
     print(f"{len(programs)} plans × {len(BATCHES)} batches of {asked.model} on {asked.gpus} × {asked.device}")
-    print(f"{'lowered':24}{lowering:10,.0f}\n{'planned':24}{planning:10,.0f}\n{'first prices':24}{first:10,.0f}")
-    print(f"{'cold, together':24}{lowering + planning + first:10,.0f}")
-    print(f"{'warm, together':24}{min(warm, again):10,.0f}", flush=True)
+    say("lowered", lowering)
+    say("planned", planning)
+    say("first prices", first)
+    say("cold, together", lowering + planning + first)
+    say("warm, together", warm)
     alone = [i for i in range(0, len(programs), max(1, len(programs) // SOME)) if i not in candidates.refused]
 
     def one_by_one() -> None:
@@ -85,7 +91,7 @@ def main() -> None:
                 _ = job.ttft_s, job.tpot_s, job.prefill.peak_memory_bytes
 
     took, _ = timed(one_by_one)
-    print(f"{'one by one, of ' + str(len(alone)):24}{took * len(programs) / len(alone):10,.0f}")
+    say(f"one by one, of {len(alone)}", took * len(programs) / len(alone))
 
 
 if __name__ == "__main__":

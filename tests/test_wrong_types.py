@@ -159,6 +159,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
+    "candidates": (llmir.candidates, {"programs": [PROGRAM], "hw": "h100", **PRICING, **CACHES}),
     "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "models": (llmir.models, {"name": "qwen3"}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.asked import binding, checked, running
+from llmir.backends.analysis.asked import binding, checked, running, shape
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.many import Array, Points, Room, Stages
 from llmir.backends.analysis.plan import Plan
@@ -48,7 +48,8 @@ class Requests(Figures):
 class Candidates:
     """Programs, each in stages of so many layers, on one device.
 
-    `refused` says why those have no figures that do not fit the device's nodes, by their numbers.
+    `refused` says why those have no figures that do not fit the device's nodes, by their numbers; InputError
+    if none does.
     """
 
     def __init__(
@@ -63,6 +64,10 @@ class Candidates:
                 self._plan(program, sizes)
             except HardwareError as error:
                 self.refused[i] = str(error)
+        if len(self.refused) == len(self.programs):
+            raise InputError(
+                f"candidates: {next(iter(self.refused.values()), 'expected programs, got none')}"
+            )
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -75,11 +80,12 @@ class Candidates:
 
         InputError as `analyze` has it.
         """
-        stages, room, points = self._at(batch, new, context)
+        asked = checked(batch, new, context)
+        points, room = self._at(asked)
         whole, slowest = points.timing()
         interval = points.parts * slowest
         figures = whole + interval - slowest, np.maximum(whole, interval), interval, room.peaks(points)
-        return Steps(*map(self._all, figures))
+        return Steps(*(self._all(each).reshape(len(self), *shape([asked])) for each in figures))
 
     def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
         """Batches of requests of so many tokens, each prompt read in one step.
@@ -107,7 +113,7 @@ class Candidates:
         total: Any = 0.0
         for i in range(0, len(contexts), _CONTEXTS):
             some = np.array(contexts[i : i + _CONTEXTS])
-            _, _, points = self._at(batch[:, None], 1, some[None])
+            points, _ = self._at((batch[:, None], 1, some[None]))
             if np.all(points.parts == 1):  # the next step begins when the last stage is done
                 total = total + points.whole()
                 continue
@@ -121,15 +127,18 @@ class Candidates:
             self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
         return self._plans[key]
 
-    def _at(self, *asked: Any) -> tuple[Stages, Room, Points]:
-        """What runs, what holds it, and the points."""
-        step = checked(*asked)
+    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, Room]:
+        """The points, of one axis at least, and what holds what runs there."""
+        shape([step])
+        batch, new, context = step
+        step = np.atleast_1d(batch), new, context
         plans = tuple(self._running(step))
         key = tuple(map(id, plans))
         if key not in self._known:
             self._known[key] = Stages(plans), Room(plans)
+        stages, room = self._known[key]
         parts = {of.program.micro_batches: None for of in plans}
-        return *self._known[key], Points(self._known[key][0], {m: binding(m, *step) for m in parts})
+        return Points(stages, {m: binding(m, *step) for m in parts}), room
 
     def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
         for i, (program, sizes) in enumerate(self.programs):

@@ -6,8 +6,8 @@ matrix, and the seconds of all stages are its product with what the prices are a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from llmir.backends.cost.stacked import Several, Stack
 from llmir.dim import Binding, Dim, Size, monomials
 from llmir.namespace import ARRAYS
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = Any  # of float64
 
 
 class Sizes(NamedTuple):
@@ -50,48 +50,53 @@ class Stages:
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.plans = plans
         self.sizes: dict[Sizes, tuple[int, Plan]] = {}  # with their numbers, and a plan that has them
-        self.prices: dict[float, dict[tuple[int, Price], int]] = {}  # by what a graph hides, with their numbers
-        found: dict[tuple[Stage, frozenset[tuple[int, int]]], int] = {}
-        for number, of in enumerate(plans):
-            for key, times in self._alike(number, of).items():
-                found[key] = times
-        self.each = [stage for stage, _ in found]
+        self.distinct: dict[Price, int] = {}
+        self._known: dict[int, tuple[Price, int]] = {}  # by identity, held so that it stays theirs
+        # What stages run: sizes and prices by their numbers, each with its own, by what a graph hides.
+        self.prices: dict[float, dict[tuple[int, int], int]] = {}
+        found = [kind for number, of in enumerate(plans) for kind in self._alike(number, of)]
+        self.each = [stage for stage, _, _ in found]
         self.of = np.array([stage.plan for stage in self.each])
         self.starts = np.flatnonzero(np.diff(self.of, prepend=-1))
-        columns = [*found.values()], [s.kernels for s in self.each], [s.late for s in self.each]
+        columns = [times for *_, times in found], [s.kernels for s in self.each], [s.late for s in self.each]
         self.times, self.kernels, self.late = (np.array(column, dtype=np.float64) for column in columns)
         self.runs = {hidden: np.zeros((len(found), len(known))) for hidden, known in self.prices.items()}
-        for i, (stage, counts) in enumerate(found):
-            runs = self.runs[_hidden(plans[stage.plan])]
-            for place, count in counts:
-                runs[i, place] = count
+        for i, (stage, counts, _) in enumerate(found):
+            self.runs[_hidden(plans[stage.plan])][i, [*counts]] = [*counts.values()]
         self._stacks: dict[int, dict[float, Stack]] = {}
 
-    def _alike(self, number: int, of: Plan) -> dict[tuple[Stage, frozenset[tuple[int, int]]], int]:
-        """The stages of a plan, with how often it has each."""
+    def _alike(self, number: int, of: Plan) -> Iterator[tuple[Stage, dict[int, int], int]]:
+        """The stages of a plan, those alike once: how often they run each price, and how many there are."""
         known = self.prices.setdefault(_hidden(of), {})
         parts = of.program.micro_batches
         usual, padded = (
             self.sizes.setdefault(Sizes(parts, key), (len(self.sizes), of))[0] for key in ((), launching(of))
         )
-        runs: list[dict[int, int]] = [{} for _ in range(of.depth)]
-        kernels, lateness = [0] * of.depth, [0.0] * of.depth
-        for row, price, pads in zip(of.rows, of.prices, of.pads, strict=True):
-            place = known.setdefault((padded if pads else usual, price), len(known))
-            stage = row.stage
-            runs[stage][place] = runs[stage].get(place, 0) + row.repeat
-            kernels[stage] += row.repeat
-            lateness[stage] += row.repeat * late(row)
-        found: dict[tuple[Stage, frozenset[tuple[int, int]]], int] = {}
-        for i, counts in enumerate(runs):
-            key = Stage(number, kernels[i], lateness[i], not i), frozenset(counts.items())
-            found[key] = found.get(key, 0) + 1
-        return found
+        for kind in of.kinds_of_stages():
+            counts: dict[int, int] = {}
+            kernels, lateness = 0, 0.0
+            for row, price in kind.priced:
+                key = padded if of.padding(row) else usual, self._one(price)
+                place = known.setdefault(key, len(known))
+                counts[place] = counts.get(place, 0) + row.repeat
+                kernels += row.repeat
+                lateness += row.repeat * late(row)
+            yield Stage(number, kernels, lateness, kind.first), counts, kind.times
+
+    def _one(self, price: Price) -> int:
+        """The number of a price, which equal ones share."""
+        if id(price) not in self._known:
+            self._known[id(price)] = price, self.distinct.setdefault(price, len(self.distinct))
+        return self._known[id(price)][1]
 
     def stacks(self, axes: int) -> Mapping[float, Stack]:
         """The prices as columns, for points of so many axes, by what a graph hides."""
         if axes not in self._stacks:
-            self._stacks[axes] = {hidden: Stack([*known], axes) for hidden, known in self.prices.items()}
+            prices = [*self.distinct]
+            self._stacks[axes] = {
+                hidden: Stack([(sizes, prices[i]) for sizes, i in known], axes)
+                for hidden, known in self.prices.items()
+            }
         return self._stacks[axes]
 
     @cached_property
@@ -114,6 +119,10 @@ class Stages:
 def _hidden(of: Plan) -> float:
     """What a graph of kernels hides of their launches."""
     return of.host.hidden if of.host else 0.0
+
+
+def _in_graph(at: Binding, hidden: float, price: Price) -> tuple[Any, Any]:
+    return price.in_graph(at, hidden)
 
 
 class Points:
@@ -146,29 +155,34 @@ class Points:
             return self.timing()[0].sum(axis=-1)
         found = []
         for figure in (np.sum, np.min, np.max):
-            alone, together = self._sums(lambda values, f=figure: _along(values, f, count))
+            alone, together = self._sums(partial(_along, figure, count))
             found.append(np.where(self._captured, together, alone)[..., 0])
         seconds, least, most = found
         for host, some, _ in stages.hosts:
             if type(host).launched is not Host.launched:
                 return self.timing()[0].sum(axis=-1)
-            launches = np.broadcast_to(host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape)
+            launches = np.broadcast_to(
+                host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
+            )
             seconds[some] = np.where(most[some] <= launches, count * launches, seconds[some])
             now_and_then = (least[some] < launches) & (most[some] > launches)
             for place in np.argwhere(now_and_then):
-                i, *at = some[place[0]], *place[1:]
-                seconds[(i, *at)] = np.maximum(self._along(i, tuple(at)), launches[tuple(place)]).sum()
+                i, at = int(some[place[0]]), tuple(map(int, place[1:]))
+                whole = i, *at
+                seconds[whole] = np.maximum(self._along(i, at), launches[tuple(place)]).sum()
         seconds = (seconds + count * self._beside[..., 0]) * stages.times.reshape(self.column[:-1])
         return np.add.reduceat(seconds, stages.starts)
 
     def _along(self, stage: int, at: tuple[int, ...]) -> Array:
         """Seconds of a stage's kernels along the last axis, at a place on the others."""
         captured = np.broadcast_to(self._captured, (len(self.stages.each), *self.shape[:-1], 1))
-        which = int(captured[(stage, *at, 0)])
+        here = stage, *at, 0
+        which = int(captured[here])
         total = np.zeros(self.shape[-1])
         for runs, both in self._priced:
             values = np.broadcast_to(both[which], (len(both[which]), *self.shape[:-1], both[which].shape[-1]))
-            total += runs[stage] @ values[(slice(None), *at)]
+            place: Any = (slice(None), *at)
+            total += runs[stage] @ values[place]
         return total
 
     @cached_property
@@ -185,10 +199,9 @@ class Points:
             for those in first:
                 of = self.stages.plans[self.stages.of[those[0]]]
                 beside = np.asarray(host.beside(of.sequences(self.at[of.program.micro_batches])))
-                beside = beside.reshape((1,) * (len(self.shape) - beside.ndim) + beside.shape)
-                if found.shape[1:] != np.broadcast_shapes(found.shape[1:], beside.shape):
-                    found = np.broadcast_to(found, (len(found), *np.broadcast_shapes(found.shape[1:], beside.shape))).copy()
-                found[those] += beside
+                more = np.zeros((len(found), *beside.shape))
+                more[those] = beside
+                found = found + more
         return found
 
     @cached_property
@@ -212,13 +225,14 @@ class Points:
         return [
             (self.stages.runs[hidden][:, places], both)
             for hidden, stack in self.stages.stacks(len(self.shape)).items()
-            for places, both in stack.each(lambda price, hidden=hidden: price.in_graph(at, hidden))
+            for places, both in stack.each(partial(_in_graph, at, hidden))
         ]
 
     def _sums(self, figure: Callable[[Array], Array]) -> tuple[Any, Any]:
         """Seconds of the ops of each stage, alone and in a graph: where any stage runs so, else 0."""
         needed = not self._captured.all(), self._captured.any()
-        return tuple(self._sum(which, figure) if is_ else 0.0 for which, is_ in enumerate(needed))
+        alone, together = (self._sum(which, figure) if is_ else 0.0 for which, is_ in enumerate(needed))
+        return alone, together
 
     def _sum(self, which: int, figure: Callable[[Array], Array]) -> Array:
         """What each stage runs of each price, those of one shape together."""
@@ -233,7 +247,7 @@ class Points:
         return total
 
 
-def _along(values: Array, figure: Any, count: int) -> Array:
+def _along(figure: Any, count: int, values: Array) -> Array:
     """A figure of so many values along the last axis, of which there may be one for all."""
     scale = count if figure is np.sum and values.shape[-1] == 1 else 1
     return scale * figure(values, axis=-1, keepdims=True)
@@ -247,7 +261,7 @@ class Room:
         known: dict[tuple[int, ...], int] = {}
         held = []
         for of in plans:
-            own = {}
+            own: dict[int, None] = {}
             for memory in of.memories:
                 most = dict.fromkeys([0, *(moment.bytes for moment in memory.moments)])
                 each = memory.weights, memory.caches, *most

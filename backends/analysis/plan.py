@@ -13,7 +13,7 @@ from llmir.backends.analysis.code import Code, Figures, Often, TwoCode
 from llmir.backends.analysis.costs import Kind, Priced, kinds
 from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.sweeps import sweeps
-from llmir.backends.analysis.timing import Overhead, Timing
+from llmir.backends.analysis.timing import Overhead, StageKind, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
@@ -153,14 +153,20 @@ class Plan:
         These have no caches, and are alike, so that they go to one token's experts. Nor have they logits:
         vLLM picks last tokens behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
         """
-        if self._graphs is None or not self._graphs.sizes:
-            return (False,) * len(self.rows)
-        return tuple(
-            row.experts is None
-            and "C" not in symbols(row.read)
-            and "T" in symbols(row.read)
-            for row in self.rows
-        )
+        return tuple(map(self.padding, self.rows))
+
+    def padding(self, row: Row) -> bool:
+        """Whether a row does."""
+        if self._graphs is None or not self._graphs.sizes or row.experts is not None:
+            return False
+        return "T" in (read := symbols(row.read)) and "C" not in read
+
+    def kinds_of_stages(self) -> Iterator[StageKind]:
+        """The stages, those together that take equally long."""
+        pairs = list(zip(self.rows, self.made, strict=True))
+        for number in range(self.depth):
+            its = [pair for pair in pairs if pair[0].stage == number]
+            yield StageKind(its, 1, not number)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):

@@ -21,8 +21,9 @@ from .limit import Limit
 from .part import Part
 from .price import Price, Roofline
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = Any  # of float64
 _MADE_OF_NUMBERS = (Measured, Fastest, Part, Roofline, Limit, Call, Shape)
+_NUMBERS, _WORDS = (int, float, Dim), (str, bool, type(None))
 
 
 class Several(Binding):
@@ -46,8 +47,8 @@ class Column(Atom):
         """The value of each."""
         first = {pair: i for i, pair in enumerate(dict.fromkeys(self.sizes_of))}
         values = (value.each[which](size) for which, size in first)
-        _, *values = np.broadcast_arrays(np.empty((1,) * len(value.shape)), *values)
-        return np.stack(values).astype(np.float64, copy=False)[[first[pair] for pair in self.sizes_of]]
+        _, *each = np.broadcast_arrays(np.empty((1,) * len(value.shape)), *values)
+        return np.stack(each).astype(np.float64, copy=False)[[first[pair] for pair in self.sizes_of]]
 
 
 class Stack:
@@ -80,14 +81,16 @@ def _rows(value: Array, count: int, axes: int) -> Array:
 
 def _kind(value: Any, numbers: list[Size]) -> object:
     """What is the same in prices that stack; what may differ is added to `numbers`."""
-    if type(value) in (int, float) or isinstance(value, Dim):
+    kind: Any = type(value)
+    if kind in _NUMBERS:
         numbers.append(value)
         return None
-    if isinstance(value, _MADE_OF_NUMBERS):
-        return type(value), *(_kind(getattr(value, name), numbers) for name in _names(type(value)))
-    if type(value) is tuple:
-        return tuple(_kind(part, numbers) for part in value)
-    return value if isinstance(value, (str, bool)) or value is None else id(value)
+    if kind in _WORDS:
+        return value
+    if kind is tuple:
+        return tuple([_kind(part, numbers) for part in value])
+    names = _names(kind)
+    return (kind, *[_kind(getattr(value, name), numbers) for name in names]) if names else id(value)
 
 
 def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int) -> Iterator[Any]:
@@ -103,13 +106,16 @@ def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int)
 
 def _of(value: Any, numbers: Iterator[Any]) -> Any:
     """The first of the prices, with columns for numbers."""
-    if type(value) in (int, float) or isinstance(value, Dim):
+    kind: Any = type(value)
+    if kind in _NUMBERS:
         return next(numbers)
-    if isinstance(value, _MADE_OF_NUMBERS):
-        return type(value)(**{name: _of(getattr(value, name), numbers) for name in _names(type(value))})
-    return tuple(_of(part, numbers) for part in value) if type(value) is tuple else value
+    if kind is tuple:
+        return tuple(_of(part, numbers) for part in value)
+    names = () if kind in _WORDS else _names(kind)
+    return kind(**{name: _of(getattr(value, name), numbers) for name in names}) if names else value
 
 
 @lru_cache(maxsize=256)
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind))
+    """The fields of what is made of numbers, and none of anything else."""
+    return tuple(f.name for f in fields(kind)) if issubclass(kind, _MADE_OF_NUMBERS) else ()
