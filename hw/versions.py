@@ -30,6 +30,7 @@ S = TypeVar("S")
 # returns an immutable value of a class of its own. Each is defined in a module of `hw/sections` of that name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.sections")
 section = SECTIONS.register
+HOSTS = ("host", "eager_host")  # families of hosts of GPUs, of which a file has one
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
@@ -39,9 +40,9 @@ _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is
 class Engine(Record):
     """An engine in a range of versions: its host, which was fitted, and other sections of its file.
 
-    `versions` are the first and the last that were measured, none of a file of the user's own; `release` is
-    the one that was asked for, if any. `kernels` names whose kernels it runs, where that is known;
-    `elsewhere` is the mean error of the host on runs of other versions.
+    `family` is that of its host. `versions` are the first and the last that were measured, none of a file of
+    the user's own; `release` is the one that was asked for, if any. `kernels` names whose kernels it runs,
+    where that is known; `elsewhere` is the mean error of the host on runs of other versions.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Engine(Record):
     kernels: str = ""
     elsewhere: float = 0.0
     release: str = ""
+    family: str = "host"
 
     @property
     def asked(self) -> str:
@@ -142,20 +144,21 @@ def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, A
 def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engine:
     said = dict(doc)
     versions = _versions(said.pop("versions", []), f"{where}: versions")
-    if "host" not in said:
+    family = next((key for key in HOSTS if key in said), None)
+    if family is None:
         raise HardwareError(f"{where}: missing key host")
-    of_host = dict(schema.mapping(said.pop("host"), f"{where}: host"))
+    of_host = dict(schema.mapping(said.pop(family), f"{where}: {family}"))
     of_host.pop(_GONE, None)
     others = of_host.pop(_OTHERS, None)
-    elsewhere = 0.0 if others is None else schema.number(others, f"{where}: host.{_OTHERS}", 0.01)
-    host = schema.fitted(of_host, f"{where}: host")
+    elsewhere = 0.0 if others is None else schema.number(others, f"{where}: {family}.{_OTHERS}", 0.01)
+    host = schema.fitted(of_host, f"{where}: {family}")
     for key in said:
         if key not in SECTIONS:
-            may = ("versions", "extend", "host", *SECTIONS)
+            may = ("versions", "extend", *HOSTS, *SECTIONS)
             near = suggest(str(key), may) or f", known are {', '.join(may)}"
             raise HardwareError(f"{where}: unknown key {schema.show(key)}{near}")
     sections = {key: SECTIONS[key](value, f"{where}: {key}") for key, value in said.items()}
-    return Engine(name, versions, host, sections, kernels, elsewhere=elsewhere)
+    return Engine(name, versions, host, sections, kernels, elsewhere=elsewhere, family=family)
 
 
 def _versions(value: object, where: str) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import llmir
 from llmir import hw
-from llmir.backends.cost.kernels import Host, RunShape, StepShape, lateness
+from llmir.backends.cost.kernels import EagerHost, Host, RunShape, StepShape, lateness
 from llmir.backends.silicon.calibrate import hosts
 from llmir.backends.silicon.calibrate.runs import Run
 from llmir.hw import versions
@@ -60,6 +61,23 @@ def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts
     old, new = found
     assert np.isnan(new.by_tp).all()
     assert new.error >= old.error  # whose tp it takes
+
+
+def test_an_eager_host_is_hidden_behind_kernels_that_take_longer() -> None:
+    host = EagerHost(hidden=0, step_us=1000, sequence_us=0.1, kernel_us=20, skew_us=2)
+    short, long = (StepShape(busy, 0, 1000, 1) for busy in (5e-3, 50e-3))
+    launches, token = 1e-3 + 1000 * 20e-6, 1e-7
+    assert host.step(short, np) == pytest.approx(launches + token)
+    assert host.step(long, np) == pytest.approx(50e-3 + token)
+    assert host.step(long.times(10), np) == pytest.approx(10 * host.step(long, np))
+
+
+def test_eager_steps_take_the_longer_of_launches_and_kernels() -> None:
+    """One token waits for the launches, a prompt for its kernels."""
+    program = llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of("hf-transformers"))
+    for new, launching in ((1, True), (1024, False)):
+        step = llmir.analyze(program, "a100", batch=1, new=new, engine="hf-transformers")
+        assert (step.overhead["launching_s"] > 0) is launching, new
 
 
 def test_groups_add_up(found: list[hosts.Overheads]) -> None:

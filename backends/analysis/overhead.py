@@ -39,8 +39,7 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
     added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
     kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
     alone = float(whole - sum(added))
-    sequences = f"{report.plan.sequences(report.at):,} × {host.sequence_us:.3g} µs a sequence"
-    cpu = f"{host.step_us:,.0f} µs + {sequences}"
+    cpu = host.scheduling(report.plan.sequences(report.at))
     captured = bool(report.plan.captured(report.at))
     hidden = f"{100 * host.hidden:.3g}%" if captured and host.hidden > 0.0005 else "nothing"
     return (
@@ -48,7 +47,7 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
         Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
         Term(
             "as launched",
-            f"by the CPU, {host.kernel_us:g} µs a kernel",
+            f"by the CPU, {host.launching}",
             float(whole - added.host_s - added.skew_s),
         ),
         *_late(report, row, host.skew_us, float(whole - added.host_s)),

@@ -15,7 +15,7 @@ from .calibrated import Calibrated
 from .calibration import engines, first, host, known, owner
 from .derated import Efficiency
 from .ideal import Ideal
-from .kernels import Host
+from .kernels import KERNELS, Host
 from .names import COSTS, cost_model
 from .own import CostModel, own
 from .price import Model
@@ -110,5 +110,6 @@ def _run(device: Device, engine: str | None, name: str, profile: hw.Engine | Non
     own = host(device, engine)
     if own or profile is None:
         return Calibrated(device, engine and name, *(own or (None, None)))
-    fitted = Host.of(profile.host.parameters, f"engine {profile.name}"), profile.error
-    return Calibrated(device, engine and name, *fitted, profile)
+    of = KERNELS[profile.family].of(profile.host.parameters, f"engine {profile.name}")
+    assert isinstance(of, Host)
+    return Calibrated(device, engine and name, of, profile.error, profile)

@@ -11,7 +11,7 @@ from llmir import hw
 from llmir.errors import InputError
 from llmir.hw import Device
 
-from .sources import known
+from .sources import FILE, known
 
 
 def machine(gpu: str) -> str:
@@ -55,7 +55,7 @@ def named(framework: str, kernel: str = "") -> str:
 
 
 class Machines:
-    """Devices by name: those of a YAML file in `folder` first, each read once."""
+    """Devices by name: those of a YAML file in `folder` first, then of one here; each read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,10 +71,11 @@ class Machines:
 
     def file(self, name: str) -> Path | None:
         """The file of this name, if it is one."""
-        beside = self.folder / f"{name}.yaml"
-        with suppress(OSError):  # a name that is too long for one
-            if os.sep not in name and beside.is_file():
-                return beside
+        for folder in (self.folder, FILE.parent):
+            beside = folder / f"{name}.yaml"
+            with suppress(OSError):  # a name that is too long for one
+                if os.sep not in name and beside.is_file() and beside != FILE:
+                    return beside
         return Path(name) if name.endswith((".yaml", ".yml")) and "\0" not in name else None
 
     def base(self, device: Device, name: str, target: str) -> str:

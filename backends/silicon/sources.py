@@ -17,9 +17,8 @@ from .rows import Array, Table
 FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
-    **dict.fromkeys(
-        ("timed", "fills", "variant", "routing", "left_out", "unfit", "cache", "stored", "version"), ""
-    ),
+    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
+    **dict.fromkeys(("cache", "stored", "version", "machine", "chunk"), ""),
     "turns": nan,
     "lengths": 1.0,
     "harness_us": 0.0,
@@ -47,7 +46,10 @@ def facts(table: str, rows: Table) -> Table:
     for fact in FACTS.keys() & rows.columns.keys():
         own = rows[fact]
         said[fact] = np.where((own == "") | (own != own), said[fact], own)  # noqa: PLR0124 (not a number)
-    return Table({**rows.columns, **said}, rows.problems)
+    columns = {**rows.columns, **said}
+    if "gpu" in columns:
+        columns["gpu"] = np.where(said["machine"] == "", rows["gpu"], said["machine"])
+    return Table(columns, rows.problems)
 
 
 def _among(cells: Array, words: Any) -> Array:

@@ -10,7 +10,7 @@ from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .dispatch import DeepEp
 from .gemm import Gemm, GemmShape
-from .host import Host, RunShape, StepShape, lateness
+from .host import EagerHost, Host, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
@@ -29,6 +29,7 @@ __all__ = [
     "CpuHost",
     "Decode",
     "DeepEp",
+    "EagerHost",
     "Elementwise",
     "Exchange",
     "Gemm",

@@ -97,7 +97,7 @@ class CpuAttention(Kernel):
 class CpuHost(Host):
     """A host that runs its kernels itself: what it does between them adds to their time."""
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace) -> Number:
+    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         """Seconds of so many kernels and of what surrounds each."""
         return busy + kernels * self.kernel_us * 1e-6
 

@@ -75,7 +75,7 @@ class Host(Kernel):
     )
     skew_us: float = parameter(2, 0.05, 60, "µs", "by which a rank is late to a collective, on average")
 
-    def launched(self, busy: Number, kernels: Number, xp: Namespace) -> Number:
+    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
         """Seconds of so many kernels: as long as the host needs to launch them, at least."""
         return xp.maximum(busy, kernels * self.kernel_us * 1e-6)
 
@@ -87,11 +87,46 @@ class Host(Kernel):
         """Seconds in which the host does what is not launching."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
+    @property
+    def launching(self) -> str:
+        """What `launched` takes, in words."""
+        return f"{self.kernel_us:g} µs a kernel"
+
+    def scheduling(self, sequences: Number) -> str:
+        """What `beside` takes, in words."""
+        return f"{self.step_us:,.0f} µs + {sequences:,} × {self.sequence_us:.3g} µs a sequence"
+
     def step(self, shape: StepShape, xp: Namespace) -> Number:
         """Seconds of a step, or of some that are alike."""
-        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp)
+        busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
         return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
 
     def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
         """What is measured of a run."""
         return self.step(shape.decode, xp) + self.step(shape.reads, xp)
+
+
+@families("eager_host")
+@dataclass(frozen=True)
+class EagerHost(Host):
+    """A host that runs ahead of the GPU, as eager PyTorch's does: a step takes the longer of the two.
+
+    What it prepares delays a kernel only where the GPU has none left; each sequence's token is waited for.
+    """
+
+    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds of so many kernels: as long as the host needs for steps of them, at least."""
+        return xp.maximum(busy, (steps * self.step_us + kernels * self.kernel_us) * 1e-6)
+
+    def beside(self, sequences: Number, steps: Number = 1.0) -> Number:
+        """Seconds in which the host does what waits for the GPU."""
+        return self.sequence_us * sequences * 1e-6
+
+    @property
+    def launching(self) -> str:
+        """What `launched` takes, in words."""
+        return f"{self.step_us:,.0f} µs + {super().launching}"
+
+    def scheduling(self, sequences: Number) -> str:
+        """What `beside` takes, in words."""
+        return f"{sequences:,} × {self.sequence_us:.3g} µs a sequence"

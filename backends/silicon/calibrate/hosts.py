@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmir import hw
-from llmir.backends.cost.kernels import Host, stacked
+from llmir.backends.cost.kernels import KERNELS, Host, stacked
 from llmir.backends.silicon.folds import Errors, errors
 from llmir.backends.silicon.rows import Array
 from llmir.dataclass import dataclass
@@ -42,7 +42,15 @@ class Overheads:
     @cached_property
     def host(self) -> Host:
         """What was fitted to all runs."""
-        return _host(self.runs, self.near)
+        return self._fit(self.runs)
+
+    @property
+    def family(self) -> str:
+        """The family of hosts that the engine's file has."""
+        return hw.engine(self.engine).family if self.engine in hw.engines() else hw.versions.HOSTS[0]
+
+    def _fit(self, runs: Sequence[Run]) -> Host:
+        return _host(self.family, runs, self.near)
 
     @property
     def range(self) -> str:
@@ -75,9 +83,7 @@ class Overheads:
         for left in dict.fromkeys(groups) if len(set(groups)) > 1 else ():
             rest = [run for run, own in zip(self.runs, groups, strict=True) if own != left]
             at = np.array([own == left for own in groups])
-            found[at] = _seconds(
-                _host(rest, self.near), [r for r, own in zip(self.runs, at, strict=True) if own]
-            )
+            found[at] = _seconds(self._fit(rest), [r for r, own in zip(self.runs, at, strict=True) if own])
         return found
 
     @cached_property
@@ -137,7 +143,7 @@ class Overheads:
             values["other_versions_percent"] = digits(100 * self.elsewhere)
         values |= {name: digits(value) for name, value in vars(self.host).items()}
         lines = "".join(f"  {name}: {value}\n" for name, value in values.items())
-        return f'host:\n  origin: "{origin}"\n{lines}'
+        return f'{self.family}:\n  origin: "{origin}"\n{lines}'
 
     @property
     def file(self) -> tuple[str, str]:
@@ -145,7 +151,7 @@ class Overheads:
         first = self.versions[0] if self.versions else "0"
         name, path = f"{self.engine}/{first}.yaml", FOLDER / self.engine / f"{first}.yaml"
         text = path.read_text(encoding="utf-8") if path.exists() else f'versions: ["{first}"]\n'
-        rest = re.sub(r"^host:\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+        rest = re.sub(rf"^{self.family}:\n(?: .*\n)*", "", text, flags=re.MULTILINE)
         head, _, tail = rest.partition("\n")
         return f"engines/{name}", f"{head}\n{self.yaml}{tail}"
 
@@ -173,11 +179,11 @@ def _ranges(engine: str, ranges: Mapping[tuple[str, ...], list[Run]]) -> Iterato
         yield found
 
 
-def _host(runs: Sequence[Run], near: Overheads | None) -> Host:
+def _host(family: str, runs: Sequence[Run], near: Overheads | None) -> Host:
     shape, seconds = stacked([run.shape for run in runs]), np.array([run.seconds for run in runs])
     prior = _NEAR if near else Host.prior
     found = fit(
-        {"host": Host},
+        {"host": KERNELS[family]},
         lambda kernels: np.asarray(kernels["host"].seconds(_OF, shape)),
         seconds,
         starts=Host.starts,
