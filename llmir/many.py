@@ -46,7 +46,8 @@ def candidates(
     for each in convert.items("programs", programs, "programs, or pairs of one and its stages"):
         program, stages = each if isinstance(each, tuple) and len(each) == 2 else (each, 1)
         program = checked_program(program)
-        found.append((program, cut_sizes(program, cut(stages)) if stages != 1 else (1,)))
+        layers = cut(stages)
+        found.append((program, (1,) if layers == 1 else cut_sizes(program, layers)))
     return Candidates(found, model, cache_policy)
 
 

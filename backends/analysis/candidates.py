@@ -12,6 +12,7 @@ from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.many import Array, Points, Room, Stages
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.analysis.staged import staged
+from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.cost import Model
 from llmir.convert import counts, integer
 from llmir.dataclass import dataclass
@@ -19,7 +20,7 @@ from llmir.errors import HardwareError, InputError
 from llmir.frozen import Figures
 from llmir.graph import Program
 
-_CONTEXTS = 1024  # whose steps of decode are held at once, of all candidates
+_CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Candidates:
 
         InputError for models of images, whose requests are of more steps.
         """
-        prompt, generate = integer("prompt", prompt, 1), integer("generate", generate, 1)
+        prompt, generate = integer("prompt", prompt, 1, LONGEST), integer("generate", generate, 1, LONGEST)
         batch = np.atleast_1d(np.asarray(counts("batch", batch, 1)))
         if batch.ndim > 1:
             raise InputError(f"batch: expected numbers in a row, got an array of {batch.ndim} dimensions")
