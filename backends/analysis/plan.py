@@ -78,7 +78,7 @@ class Plan:
         return self.model.prices(self.rows)
 
     @cached_property
-    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+    def timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -219,11 +219,17 @@ class Plan:
 
     def busy(self, at: Binding) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
-        captured, hidden = self._captured(at)
-        if captured is not True:
-            return self.priced(at)[1]
-        (busy,) = self._stages(at, 1, lambda price, at: (price.in_graph(at, hidden)[1],))
+        captured, _ = self._captured(at)
+        return self.launched(at, True) if captured is True else self.priced(at)[1]
+
+    def launched(self, at: Binding, captured: bool) -> Seconds:
+        """The same, in a graph or one by one."""
+        (busy,) = self._stages(at, 1, lambda price, at: (self.launch(price, at, captured),))
         return busy
+
+    def launch(self, price: Price, at: Binding, captured: bool) -> Number:
+        """Seconds of an op, in a graph or by itself."""
+        return price.in_graph(at, self.host.hidden)[1] if captured and self.host else price.time(at)
 
     def priced(self, at: Binding) -> tuple[Seconds, Seconds]:
         """What `seconds` says, by the prices themselves."""
@@ -268,7 +274,7 @@ class Plan:
         """
         count, runs = self.depth, self.runs(at)
         found: list[Number] = [0.0] * (kinds * count)
-        for (size, pads), prices in self._timed.items():
+        for (size, pads), prices in self.timed.items():
             sizes = runs if pads else at
             points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
             for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
