@@ -13,6 +13,7 @@ from functools import cached_property
 from operator import add
 from typing import Any
 
+from llmir.backends.analysis.groups import KINDS
 from llmir.backends.analysis.keeps import Keeps, Kept, Step, atoms, symbols
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost import Price
@@ -136,7 +137,7 @@ class Table(dict[Any, tuple[float, ...]]):
         at = Sums(dict(zip(sizes, map(tape.symbol, names), strict=True)))
         totals: list[Number] = [0.0] * of.depth
         for price, repeats in prices.items():
-            time = of.launch(price, at, graph)
+            time = _launch(of, price, at, graph)
             totals = [total + times * time for total, times in zip(totals, repeats, strict=True)]
         self._run = scalar.compiled(Function.of(tape, names, totals))
 
@@ -160,7 +161,7 @@ class Beside:
         at = Traced(own, chunks, one, [])
         totals: list[Number] = [0.0] * of.depth
         for price, repeats in rest.items():
-            time = of.launch(price, at, graph)
+            time = _launch(of, price, at, graph)
             totals = [total + times * time for total, times in zip(totals, repeats, strict=True)]
         asked = list(chunks.asked.items())
         late = [*names, *(f"g{i}" for i in range(len(asked))), *(f"f{i}" for i in range(len(at.alone)))]
@@ -226,6 +227,12 @@ def _tables(of: Plan, graph: bool) -> tuple[list[Table], dict[Price, list[int]]]
     return [Table(sizes, prices, of, graph) for sizes, prices in groups.items()], rest
 
 
+def _launch(of: Plan, price: Price, at: Binding, graph: bool) -> Number:
+    """Seconds of an op, in a graph or one by one."""
+    (time,) = KINDS["graph"](price, at, of.host.hidden) if graph and of.host else KINDS["alone"](price, at, 0)
+    return time
+
+
 def _prices(of: Plan) -> Iterator[tuple[Price, list[int]]]:
     for prices in of.timed.values():
         yield from prices.items()
@@ -241,7 +248,7 @@ def _summed(price: Price, of: Plan, graph: bool) -> tuple[Dim, ...] | None:
         return None
     tape = Tape(SCALARS)
     try:
-        of.launch(price, Sums({size: tape.symbol(f"m{i}") for i, size in enumerate(sizes)}), graph)
+        _launch(of, price, Sums({size: tape.symbol(f"m{i}") for i, size in enumerate(sizes)}), graph)
     except ApartError:
         return None
     return sizes
@@ -277,9 +284,7 @@ class Steps:
             self._decoding[graph] = Decoding(self.of, self.keeps, graph)
         return self._decoding[graph](count, sums)
 
-    def mixed(
-        self, count: int, sums: Sequence[float], chunks: Sequence[Many]
-    ) -> tuple[float, ...]:
+    def mixed(self, count: int, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
         """The same of one that reads chunks: of each kind how many there are, new and cached tokens."""
         tokens, sequences, most = count, count, 0
         for times, new, _ in chunks:
