@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from .backends.cost import CostModel
     from .build import Builder
-    from .code import compile
+    from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
     from .measured import calibrate, measure, validate
@@ -53,6 +53,7 @@ _LAZY = {
     "run": "api",
     "save": "written",
     "stages": "staged",
+    "surface": "code",
     "trace": "written",
     "validate": "measured",
     "workload": "api",
@@ -98,6 +99,7 @@ __all__ = [
     "run",
     "save",
     "stages",
+    "surface",
     "trace",
     "validate",
     "workload",

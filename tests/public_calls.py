@@ -149,6 +149,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
     "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
+    "surface": (llmir.surface, {"program": PROGRAM, "hw": "h100", **PRICING}),
+    "surface kept": (llmir.surface(PROGRAM, "h100").kept, {"contexts": [5, 9]}),
+    "surface steps": (
+        llmir.surface(PROGRAM, "h100").step,
+        {"decodes": 2, "kept": (14,), "chunks": [(3, 0)]},
+    ),
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),
     "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),

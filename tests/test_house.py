@@ -37,7 +37,8 @@ ROOMS = {
 WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
-SEES_ALL = {"__init__", "__main__", "api", "code", "measured", "staged", "usual", "written", "cli"}
+SEES_ALL = {"__init__", "__main__", "api", "cli"}
+SEES_ALL |= {"code", "deployment", "measured", "staged", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
 

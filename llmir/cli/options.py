@@ -201,9 +201,9 @@ serving = _stack(
     ),
     click.option(
         "--chunk",
-        type=of_workload("chunk"),
-        help="Tokens of a step that reads prompts, at most, on each data-parallel rank.  [default: all of a "
-        "batch; in a closed loop those of the engine]",
+        type=of_workload("chunk", shown="N|all"),
+        help="Tokens of a step that reads prompts, at most, on each data-parallel rank; all of them in one "
+        "step.  [default: the engine's; all without one]",
     ),
     click.option(
         "--cached",
@@ -239,8 +239,8 @@ memory = _stack(
     click.option(
         "--max-batched-tokens",
         type=of_workload("max_batched_tokens"),
-        help="Tokens of a step that memory for activations is set aside for; --chunk also reads prompts so.  "
-        "[default: --chunk, else the engine's]",
+        help="Tokens of a step that memory for activations is set aside for, and that reads prompts unless "
+        "--chunk says fewer.  [default: --chunk, else the engine's]",
     ),
     click.option(
         "--reserve",
