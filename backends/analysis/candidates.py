@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from llmir.backends.cost import Model
 from llmir.convert import counts, integer
 from llmir.dataclass import dataclass
 from llmir.errors import HardwareError, InputError
-from llmir.frozen import Figures
+from llmir.frozen import Figures, FrozenDict, Immutable
 from llmir.graph import Program
 
 _CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
@@ -46,29 +46,39 @@ class Requests(Figures):
     peak_memory_bytes: Array
 
 
-class Candidates:
+class Candidates(Immutable):
     """Programs, each in stages of so many layers, on one device.
 
     `refused` says why those have no figures that do not fit the device's nodes, by their numbers; InputError
     if none does.
     """
 
+    programs: tuple[tuple[Program, tuple[int, ...]], ...]
+    model: Model
+    cache_policy: str
+    refused: Mapping[int, str]
+    _plans: dict[tuple[Program, tuple[int, ...]], Plan]
+    _known: dict[tuple[int, ...], tuple[Stages, Room]]
+
     def __init__(
         self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
     ) -> None:
-        self.programs, self.model, self.cache_policy = tuple(programs), model, policy(cache_policy).name
-        self.refused: dict[int, str] = {}
-        self._plans: dict[tuple[Program, tuple[int, ...]], Plan] = {}
-        self._known: dict[tuple[int, ...], tuple[Stages, Room]] = {}
+        policy_name, refused = policy(cache_policy).name, dict[int, str]()
+        vars(self).update(programs=tuple(programs), model=model, cache_policy=policy_name)
+        vars(self).update(_plans={}, _known={})
         for i, (program, sizes) in enumerate(self.programs):
             try:
                 self._plan(program, sizes)
             except HardwareError as error:
-                self.refused[i] = str(error)
+                refused[i] = str(error)
+        vars(self).update(refused=FrozenDict(refused))
         if len(self.refused) == len(self.programs):
             raise InputError(
                 f"candidates: {next(iter(self.refused.values()), 'expected programs, got none')}"
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Candidates, (self.programs, self.model, self.cache_policy)
 
     def __len__(self) -> int:
         return len(self.programs)
