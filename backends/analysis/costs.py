@@ -14,7 +14,7 @@ from llmir.backends.cost import BOUNDS, Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
-from llmir.frozen import Figures, read_only, sealed
+from llmir.frozen import Figures, FrozenDict, read_only, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
@@ -213,9 +213,9 @@ def op(kind: Kind, values: Sequence[Number], at: Binding, step_s: Number, parts:
     )
 
 
-def named(row: Row) -> dict[str, Any]:
+def named(row: Row) -> Mapping[str, Any]:
     """What an op is called, and where it stands: the first fields of its row."""
-    return {"name": row.name, "stage": row.stage, "kind": row.kind, "block": row.block}
+    return FrozenDict(name=row.name, stage=row.stage, kind=row.kind, block=row.block)
 
 
 _WORDS = np.array(BOUNDS)
