@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
         models,
         run,
+        sensitivity,
         workload,
     )
     from .backends.cost import CostModel
@@ -52,6 +53,7 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
+    "sensitivity": "api",
     "save": "written",
     "simulate": "simulated",
     "stages": "staged",
@@ -100,6 +102,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "sensitivity",
     "simulate",
     "stages",
     "surface",
