@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "analyze": "api",
     "calibrate": "measured",
+    "candidates": "many",
     "check": "api",
     "compile": "code",
     "devices": "api",
@@ -85,6 +87,7 @@ __all__ = [
     "__version__",
     "analyze",
     "calibrate",
+    "candidates",
     "check",
     "compile",
     "devices",
