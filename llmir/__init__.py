@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .simulated import simulate
     from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
@@ -52,6 +53,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "written",
+    "simulate": "simulated",
     "stages": "staged",
     "surface": "code",
     "trace": "written",
@@ -98,6 +100,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "simulate",
     "stages",
     "surface",
     "trace",

@@ -24,6 +24,7 @@ KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
 OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
+SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
 
 Figures = Callable[[Binding], tuple[Number, ...]]
 C = TypeVar("C", bound="Code")
@@ -114,7 +115,8 @@ class Code:
             if places is not None:
                 few = [n in self.early.outputs for n in function.inputs]
                 given = [blocks.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
-            values.update(zip(function.outputs, self.run(part, "numpy")(*given), strict=True))
+            found = zip(function.outputs, self.run(part, "numpy")(*given), strict=True)
+            values.update((n, value) for n, value in found if n not in values)  # what goes through is small
 
         points = prod(shape)
         if places is None and _points(batch, new) == points:
@@ -150,7 +152,11 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
     if prod(shape) < max(points, 2):
         return batch, new, None
     base = float(np.max(new)) + 1
-    values, places = once(np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape))
+    both = np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape)
+    some = both.reshape(-1)[:: max(1, both.size // SAMPLE)]
+    if len(np.unique(some)) > MOSTLY * len(some):
+        return batch, new, None
+    values, places = once(both)
     if len(values) > FEW * points:
         return batch, new, None
     return np.floor(values / base), values % base, places

@@ -112,10 +112,15 @@ class Binding(Immutable):
             values, places = self(size), None
             if np.size(values) >= _MANY:
                 values, places = once(values)
-            found = Binding()
-            found._keep({}, {size.terms[0][0]: values})
-            self._places[size] = found, places
+            self._places[size] = Binding.only(size, values), places
         return self._places[size]
+
+    @staticmethod
+    def only(size: Dim, value: Number) -> Binding:
+        """What says of a product of symbols what it is, and of the symbols nothing."""
+        found = Binding()
+        found._keep({}, {size.terms[0][0]: value})
+        return found
 
 
 def once(values: Array) -> tuple[Array, Places]:
