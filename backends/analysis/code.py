@@ -78,10 +78,10 @@ class Code:
 
     def holding(self: C, batch: Number, new: Number) -> C:
         """The code for so many tokens."""
-        many = np.ndim(batch) or np.ndim(new)
+        many = isinstance(batch, np.ndarray) or isinstance(new, np.ndarray)
         counts = self.run("counts", "numpy" if many else "python")(batch, new, 0)
         ends = [end(n) for n in counts for end in (np.min, np.max)] if many else counts
-        return self if all(1 <= n <= self._most for n in ends) else self.beyond
+        return self if not ends or (min(ends) >= 1 and max(ends) <= self._most) else self.beyond
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
