@@ -198,7 +198,7 @@ class Plan:
             return None
         return Often(
             lambda at: tuple(chain(*self.priced(at))),
-            lambda seconds, new: TwoCode(seconds, self.figures, new),
+            lambda seconds, new, most: TwoCode(seconds, self.figures, new, most),
         )
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
