@@ -233,7 +233,7 @@ def _launch(of: Plan, price: Price, at: Binding, graph: bool) -> Number:
     return time
 
 
-def _prices(of: Plan) -> Iterator[tuple[Price, list[int]]]:
+def _prices(of: Plan) -> Iterator[tuple[Price, tuple[int, ...]]]:
     for prices in of.timed.values():
         yield from prices.items()
 
