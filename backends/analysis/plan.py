@@ -79,7 +79,11 @@ class Plan:
         return self.model.prices(self.rows)
 
     @cached_property
+<<<<<<< HEAD
     def timed(self) -> Mapping[tuple[Dim | None, bool], Mapping[Price, tuple[int, ...]]]:
+=======
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+>>>>>>> main
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -231,6 +235,11 @@ class Plan:
         (busy,) = self._stages(at, "graph")
         return busy
 
+    def repeats(self) -> Iterator[tuple[Price, tuple[int, ...]]]:
+        """Each price, and how often each stage runs it; one that pads in some places may come twice."""
+        for prices in self._timed.values():
+            yield from ((price, tuple(times)) for price, times in prices.items())
+
     def launched(self, at: Binding, captured: bool) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one."""
         (busy,) = self._stages(at, "graph" if captured and self.host else "alone")
@@ -282,7 +291,7 @@ class Plan:
     def _groups(self) -> list[tuple[bool, Group]]:
         """Prices by what they depend on, and whether those pad."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
-        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self.timed.items()]
+        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:
