@@ -26,7 +26,7 @@ class Group:
     """Prices with how often each stage runs them, which depend on a product of symbols alone, or on more."""
 
     def __init__(
-        self, size: Dim | None, prices: Mapping[Price, Sequence[int]], hidden: float, symbolic: bool
+        self, size: Dim | None, prices: Mapping[Price, list[int]], hidden: float, symbolic: bool
     ) -> None:
         self.size, self.prices, self.hidden, self.symbolic = size, prices, hidden, symbolic
         self._codes: dict[str, Callable[[Binding], Sequence[Number]]] = {}

@@ -79,11 +79,7 @@ class Plan:
         return self.model.prices(self.rows)
 
     @cached_property
-<<<<<<< HEAD
-    def timed(self) -> Mapping[tuple[Dim | None, bool], Mapping[Price, tuple[int, ...]]]:
-=======
     def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
->>>>>>> main
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -91,12 +87,12 @@ class Plan:
         runs: dict[tuple[int, bool], list[int]] = {}
         for row, key in zip(self.rows, self.keys, strict=True):
             runs.setdefault(key, [0] * self.depth)[row.stage] += row.repeat
-        merged: dict[tuple[Dim | None, bool], dict[Price, tuple[int, ...]]] = {}
+        merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
         for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
             alike = merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})
-            before = alike.get(price, (0,) * self.depth)
-            alike[price] = tuple(a + b for a, b in zip(before, runs[key], strict=True))
-        return FrozenDict({of: FrozenDict(prices) for of, prices in merged.items()})
+            before = alike.get(price, [0] * self.depth)
+            alike[price] = [a + b for a, b in zip(before, runs[key], strict=True)]
+        return merged
 
     @property
     def host(self) -> Host | None:
