@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .pipeline import Pass
     from .plugins import load_plugin
     from .staged import stages
+    from .swept import sweep
     from .text import parse_program, print_program
     from .usual import pipeline_of
     from .written import draw, save, trace
@@ -54,6 +55,7 @@ _LAZY = {
     "save": "written",
     "stages": "staged",
     "surface": "code",
+    "sweep": "swept",
     "trace": "written",
     "validate": "measured",
     "workload": "api",
@@ -100,6 +102,7 @@ __all__ = [
     "save",
     "stages",
     "surface",
+    "sweep",
     "trace",
     "validate",
     "workload",
