@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .simulated import simulate
     from .staged import stages
     from .swept import sweep
     from .text import parse_program, print_program
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "analyze": "api",
     "calibrate": "measured",
+    "candidates": "many",
     "check": "api",
     "compile": "code",
     "devices": "api",
@@ -53,6 +56,7 @@ _LAZY = {
     "models": "api",
     "run": "api",
     "save": "written",
+    "simulate": "simulated",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
@@ -83,6 +87,7 @@ __all__ = [
     "__version__",
     "analyze",
     "calibrate",
+    "candidates",
     "check",
     "compile",
     "devices",
@@ -100,6 +105,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "simulate",
     "stages",
     "surface",
     "sweep",

@@ -147,7 +147,7 @@ def workload(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
-    chunk: int | None = None,
+    chunk: int | str | None = None,
     cached: int = 0,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
@@ -155,11 +155,11 @@ def workload(
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
-    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank (by default all).
-    `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users by the engine's
-    `chunk`, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory is that of the
-    engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and `max_batched_tokens`
-    are its step, `max_model_len` the longest request; else its own. All else is as in `analyze`.
+    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank, by default as
+    many as the engine's, without one "all". `concurrency` in place of `batch` adds a `loop`, what a server
+    makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory
+    is that of the engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and
+    `max_batched_tokens` are its step, `max_model_len` the longest request. All else is as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
@@ -205,7 +205,7 @@ def diff(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
-    chunk: int | None = None,
+    chunk: int | str | None = None,
     cached: int | None = None,
     concurrency: int | None = None,
 ) -> StepDiff | WorkloadDiff:

@@ -95,6 +95,17 @@ PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
 JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
+REQUESTS = {
+    "rate": None,
+    "closed": 2,
+    "requests": 5,
+    "prompt": 8,
+    "generate": 2,
+    "prefix_hits": 0.0,
+    "seed": 0,
+}
+SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
+SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
 LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
 
 
@@ -145,8 +156,19 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
     "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
+    "simulate": (llmir.simulate, {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
+    "candidates": (llmir.candidates, {"programs": [PROGRAM], "hw": "h100", **PRICING, **CACHES}),
+    "candidates in stages": (
+        lambda stages: llmir.candidates([(PROGRAM, stages)], "h100"),
+        {"stages": 1},
+    ),
+    "candidates' steps": (llmir.candidates([PROGRAM], "h100").step, {"batch": 1, "new": 1, "context": 0}),
+    "candidates' requests": (
+        llmir.candidates([PROGRAM], "h100").requests,
+        {"batch": [1, 2], "prompt": 10, "generate": 4},
+    ),
     "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "surface": (llmir.surface, {"program": PROGRAM, "hw": "h100", **PRICING}),

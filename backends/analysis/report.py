@@ -267,12 +267,13 @@ class Report(Immutable, Result):
 
     @figure
     def bound(self) -> Mapping[str, Number]:
-        """The share of the step that each bound accounts for, and `bubble`; they add up to 1."""
+        """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
             for bound, share in shares.items():
-                shares[bound] = share + row.share * (row.bound == bound)
-        return shares
+                shares[bound] = share + row.share * (row.bound == bound) * (row.share > 0)
+        whole = sum(shares.values())
+        return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
