@@ -114,8 +114,10 @@ def _cells(name: str, column: Array) -> list[Any]:
 
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float):
-        whole = bool if name == "fits" else int if name in _EXACT else float
-        return None if np.isnan(value) else whole(value)
+        if np.isnan(value):
+            return None
+        exact = name in _EXACT and value.is_integer()  # what is read of experts is an expectation
+        return bool(value) if name == "fits" else int(value) if exact else value
     return value or None if name == "refused" else value
 
 
