@@ -52,6 +52,10 @@ def sweep(
     from .backends.search.sweep import Sweep
 
     said = convert.mapping("axes", axes, "axes by name")
+    if executor is not None and not isinstance(executor, Executor):
+        convert.refuse("executor", executor, "an Executor of concurrent.futures")
+    if progress is not None and not callable(progress):
+        convert.refuse("progress", progress, "a function of how many are done, of how many")
     given = {**({} if "hw" in said else {"hw": "h100-sxm"}), **said}
     given = {**{name: given[name] for name in given if name not in POINTS}, **POINTS, **given}
     found = {name: axis(name, value) for name, value in given.items()}
@@ -83,4 +87,4 @@ def _part(program: Program, pipeline: Step | None, points: Points, structure: St
         steps = deployed.around(passes_of(priced.runs) if pipeline is None else pipeline, runs=priced.runs)
         return part(structure, run(program, steps), priced, points)
     except LlmirError as error:
-        return refused(structure, error if pipeline else error.__cause__ or error)
+        return refused(structure, error.__cause__ or error if pipeline is None else error)

@@ -59,7 +59,7 @@ def axis(name: str, said: object) -> tuple[Value, ...]:
 def _name(name: str, value: object) -> str | None:
     if value is None:
         return None
-    if value == "":
+    if isinstance(value, str) and not value:
         raise InputError(f"{name}: a value is empty")
     return convert.text(name, value)
 
