@@ -104,7 +104,7 @@ class Plan:
         busy = busy or self._busy(at)
         if host is None:
             return Timing(busy, micro_batches)
-        calls = zip(busy, self._kernels, self._late, strict=True)
+        calls = zip(busy, self._launches(at), self._late, strict=True)
         first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
@@ -124,7 +124,7 @@ class Plan:
     @cached_property
     def _graphs(self) -> Graphs | None:
         """What the engine says of its graphs."""
-        return self.model.runs.section(Graphs) if self.model.runs and self.host else None
+        return self.model.runs.section(Graphs) if self.model.runs and self.program.is_model else None
 
     def runs(self, at: Binding) -> Binding:
         """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
@@ -254,7 +254,7 @@ class Plan:
             return ()
         stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
-        launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
+        launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._launches(at), strict=True)]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
@@ -274,6 +274,13 @@ class Plan:
             for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
                 found[i] = found[i] + (time if places is None else time.take(places))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
+
+    def _launches(self, at: Binding) -> list[Number]:
+        """How many kernels of a micro-batch the host launches on each stage; a graph of them goes at once."""
+        captured, _ = self._captured(at)
+        if isinstance(captured, bool):
+            return [0 if captured else n for n in self._kernels]
+        return [at.xp.where(captured, 0, n) for n in self._kernels]
 
     @cached_property
     def _kernels(self) -> list[int]:

@@ -14,6 +14,7 @@ from llmir import hw
 from llmir.backends.analysis.plan import Plan, late, plan
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.together import Together, together
+from llmir.backends.analysis.workload import LONGEST
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import RunShape, StepShape
 from llmir.backends.cost.relatives import kernels_of
@@ -29,7 +30,7 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 TABLES = "e2e*.csv"  # the tables of whole models in a folder
-JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop", "serving_max_throughput")
 
 PRICED = priced_by("calibrated")
 
@@ -83,8 +84,8 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             versions = hw.engine(engine).versions if name in hw.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
-                shape = _shape(metric, asked, program, device, engine)
-                yield Run(name, versions, device.name, layout.model, layout.tp, shape, seconds)
+                shape, count = _shape(metric, asked, program, device, engine)
+                yield Run(name, versions, device.name, layout.model, layout.tp, shape, count * seconds)
         except LlmirError:
             continue
 
@@ -96,14 +97,19 @@ def _calibrated(device: Device) -> bool:
     return found is not None and (found.isa, found.multiprocessors) == alike
 
 
-def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
-    """A run as its steps; a closed loop by what it settles at with the host that is known."""
+def _shape(
+    metric: str, asked: Request, program: Program, device: Device, engine: str
+) -> tuple[RunShape, float]:
+    """A run as its steps, and how many of what was measured they are.
+
+    A closed loop is what it settles at with the host that is known, and so is the largest throughput.
+    """
     prompt, generate = asked.prompt, asked.generate
     model = _model(device, engine)
-    if asked.serving:
-        return _loop(
-            ClosedLoop(PRICED.workload(program, device, engine, 1, prompt, generate), asked.batch), model
-        )
+    if asked.serving or metric == "token":
+        job = PRICED.workload(program, device, engine, 1, prompt, generate)
+        users = ClosedLoop(job, asked.batch or LONGEST)
+        return _loop(users, model), users.in_flight if metric == "token" else 1
     within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
@@ -111,7 +117,8 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
         return step_shape(plan(program, model), Binding(B=within, T=new, C=cached)).times(waves * count)
 
     tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
-    return RunShape(steps(1, prompt + generate // 2, tokens), steps(prompt, 0, metric in ("e2e", "ttft")))
+    reads = steps(prompt, 0, metric in ("e2e", "ttft"))
+    return RunShape(steps(1, prompt + generate // 2, tokens), reads), 1
 
 
 def _loop(loop: ClosedLoop, model: Model) -> RunShape:
@@ -142,7 +149,7 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
         alone, together = price.in_graph(runs if pads else at, hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
-    kernels = sum(row.repeat for row in made.rows)
+    kernels = (1 - hidden) * sum(row.repeat for row in made.rows)  # a graph is launched at once
     return StepShape(waits, waits - flows, kernels, made.sequences(at), lateness)
 
 
