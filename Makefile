@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
+READER ?= .venv-hta
 MODELS ?= llama3.1-8b qwen3-30b-a3b
 WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
 READY := $(VENV)/.ready
@@ -10,7 +11,7 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz mutants bench bench-peers wheel clean
+.PHONY: help setup demo test lint fuzz mutants bench bench-peers read-traces wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,9 +54,12 @@ bench: $(READY) ## how fast llmir itself is
 bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed in $(PEERS)
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
 
+read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
+	@$(RUN)/python scripts/read_traces.py --environment $(READER)
+
 wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
 	@sh scripts/wheel.sh "$(RUN)/python"
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(PEERS) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(READER) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -67,6 +67,27 @@ def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     return lambda at: (plan.timing(at, plan.busy(at)).step, *sweeps(peak, at))
 
 
+def fits(device: str) -> None:
+    """Times of 35,000 products, as a fit asks for them at each step."""
+    import numpy as np
+
+    from llmir import hw
+    from llmir.backends.cost.kernels import Call, Gemm, GemmShape
+    from llmir.backends.cost.kernels.gemm import LowGemm
+    from llmir.backends.silicon.calibrate.clock import Clock, Term
+    from llmir.backends.silicon.calibrate.compiled import Compiled
+
+    random, count = np.random.default_rng(0), 35_000
+    sizes = (np.floor(2 ** random.uniform(*ends, count)) for ends in ((0, 14), (9, 15), (9, 15)))
+    call = Call(("gemm",), GemmShape(*sizes).spread(count))
+    term = Term("gemm", call, np.zeros(count), np.arange(count))
+    clock = Clock(hw.load(device), (term,), count)
+    for kind in (Gemm, LowGemm):
+        name = f"a fit's 35,000 rows, {kind.__name__}"
+        points: dict[str, tuple[Callable[[], Any], int]] = {name: (lambda kind=kind: {"gemm": kind()}, 1)}
+        report(Compiled(clock), clock.seconds, "kernels", points)
+
+
 def main() -> None:
     import numpy as np
 
@@ -101,6 +122,7 @@ def main() -> None:
             points["a million points, all different"] = lambda: Binding(**million), 1
         report(Code(figures, new), figures, what, points)
         making(figures, new, what)
+    fits(asked.device)
 
 
 if __name__ == "__main__":

@@ -13,28 +13,28 @@ if TYPE_CHECKING:
         check,
         devices,
         diff,
-        draw,
         equivalent,
         explain,
         interpret,
         load,
         models,
         run,
-        save,
         workload,
     )
     from .backends.cost import CostModel
     from .build import Builder
-    from .code import compile
+    from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
+    from .simulated import simulate
     from .staged import stages
     from .text import parse_program, print_program
     from .usual import pipeline_of
+    from .written import draw, save, trace
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
@@ -44,7 +44,7 @@ _LAZY = {
     "compile": "code",
     "devices": "api",
     "diff": "api",
-    "draw": "api",
+    "draw": "written",
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
@@ -52,8 +52,11 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
-    "save": "api",
+    "save": "written",
+    "simulate": "simulated",
     "stages": "staged",
+    "surface": "code",
+    "trace": "written",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -97,7 +100,10 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "simulate",
     "stages",
+    "surface",
+    "trace",
     "validate",
     "workload",
 ]

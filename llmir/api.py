@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import convert
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from .frontends.weights import Comparison
     from .op import Array
     from .tensor import Tensor
-    from .views import Shown
 
 
 def load(model: object, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
@@ -149,7 +147,7 @@ def workload(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
-    chunk: int | None = None,
+    chunk: int | str | None = None,
     cached: int = 0,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
@@ -157,11 +155,11 @@ def workload(
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
-    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank (by default all).
-    `concurrency` in place of `batch` adds a `loop`, what a server makes of so many users by the engine's
-    `chunk`, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory is that of the
-    engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and `max_batched_tokens`
-    are its step, `max_model_len` the longest request; else its own. All else is as in `analyze`.
+    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank, by default as
+    many as the engine's, without one "all". `concurrency` in place of `batch` adds a `loop`, what a server
+    makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory
+    is that of the engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and
+    `max_batched_tokens` are its step, `max_model_len` the longest request. All else is as in `analyze`.
     """
     from .backends.analysis.workload import Workload
 
@@ -207,7 +205,7 @@ def diff(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
-    chunk: int | None = None,
+    chunk: int | str | None = None,
     cached: int | None = None,
     concurrency: int | None = None,
 ) -> StepDiff | WorkloadDiff:
@@ -343,42 +341,6 @@ def check(
     if batch is not None or new is not None:
         raise InputError("check: a checkpoint is compared whole; leave batch and new out")
     return weights.compare(checked_program(program), checkpoint.read(str(convert.path("against", against))))
-
-
-def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
-    """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
-
-    Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
-    for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
-    """
-    from .backends.export.files import check_writable, write
-    from .backends.export.webpage import written
-    from .views import Shown, format_of, suffixes
-
-    if not isinstance(result, Shown):
-        convert.refuse("save", result, "a result, such as a Report")
-    format = None if format is None else convert.text("format", format)
-    target, of = check_writable(path), type(result)
-    found = format or format_of(target.suffix.lower(), of)
-    if found is None:
-        known = ", ".join(suffixes(of))
-        raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
-    write(path, written(result, found, **options))
-    return Path(path)
-
-
-def draw(
-    job: Report | Workload, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both"
-) -> Path:
-    """A picture of a report or workload; the suffix says how: `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`).
-
-    `level` is `overview`, `layer` (every op of one layer) or `full` (every op of every layer); `phase` is
-    `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
-    written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
-    """
-    from .backends.export.dot import draw
-
-    return draw(job, path, level=level, phase=phase)
 
 
 def _model(

@@ -1,4 +1,4 @@
-"""Steps as code: `compile`, for those who ask for many."""
+"""Steps for those who ask for many: as code by `compile`, and of any composition by `surface`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .verify import checked_program
 
 if TYPE_CHECKING:
     from .backends.analysis.step_code import StepCode
+    from .backends.analysis.surface import Surface
     from .backends.cost import CostModel
 
 
@@ -36,3 +37,32 @@ def compile(
     model = _model(hw, cost, engine, efficiency)
     named = "" if phase is None else str(convert.choice("phase", phase, PHASES))
     return StepCode(checked_program(program), model, named, cache_policy)
+
+
+def surface(
+    program: Program,
+    hw: Any,
+    *,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Surface:
+    """The time of a step of any composition, for simulations: what decodes, beside chunks of prompts.
+
+    `step(decodes, kept, chunks)` gives seconds. `kept` has of each function in `keeps` the sum over the
+    sequences that decode, such as of `C` and of `min(C, 127)`: each counts with its own context. `chunks` are
+    pairs of new and cached tokens of prompts that the same step reads. Options are those of `analyze`.
+
+    >>> import llmir
+    >>> steps = surface(llmir.run(llmir.load("gpt-oss-20b"), llmir.DEFAULT_PIPELINE), "h100-sxm")
+    >>> steps.keeps
+    (C, min(C, 127))
+    >>> steps.kept([100, 900])
+    (1000, 227)
+    >>> alone, beside = steps.step(2, (1000, 227)), steps.step(2, (1000, 227), [(512, 0)])
+    >>> alone < beside
+    True
+    """
+    from .backends.analysis.surface import Surface
+
+    return Surface(checked_program(program), _model(hw, cost, engine, efficiency))

@@ -197,7 +197,7 @@ def mapping(name: str, value: object, of: str, *, error: Error = InputError) -> 
 def stated(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
     """What a field is declared to be: `kind` is its annotation, `about` has its range or `choices`.
 
-    The range is `least` to `most`; `above` leaves out its lower end.
+    The range is `least` to `most`; `above` leaves out its lower end. `words` may stand for a number.
     A field of another kind is its class's own to check.
     """
     word = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
@@ -206,6 +206,11 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
             return value
         word = word.removesuffix("| None").strip()
     least, most = about.get("least"), about.get("most")
+    if words := about.get("words"):
+        if isinstance(value, str):
+            known = f"{_integers('an integer', least or -MOST, most or MOST)}, or {' or '.join(words)}"
+            return value if value in words else refuse(name, value, known, error)
+        word = word.removesuffix("| str").strip()
     if "choices" in about:
         value = choice(name, value, about["choices"], error=error)
     elif word == "int":

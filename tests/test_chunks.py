@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.chunks import Chunk, chunks
+from llmir.backends.analysis.chunks import Chunk, chunks, reading
+from llmir.backends.analysis.diff import WorkloadDiff
 from llmir.errors import InputError
 from llmir.graph import Program
 
@@ -120,9 +123,11 @@ def test_stages_go_on_with_the_next_chunk() -> None:
         ({"cached": -1}, "cached: expected an integer from 0"),
         ({"cached": 1000}, "cached: expected fewer than the 1,000 tokens of a prompt"),
         ({"chunk": 1.5}, "chunk: expected an integer"),
+        ({"chunk": "some"}, "chunk: expected an integer from 1 to .*, or all, got 'some'"),
+        ({"chunk": "all", "max_batched_tokens": 64}, "chunk: all, and max_batched_tokens, 64, limits it"),
     ],
 )
-def test_what_cannot_be_read(program: Program, options: dict[str, int], says: str) -> None:
+def test_what_cannot_be_read(program: Program, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         llmir.workload(program, "h100", prompt=1000, **options)
 
@@ -140,14 +145,95 @@ def test_the_command_line_has_both(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("batch", "more", "said"),
-    [(8, (), False), (9, (), True), (9, ("--chunk", "8192"), False), (16, ("--dp", "2"), False)],
+    [
+        (8, (), ""),
+        (9, (), "in 2 steps of 8,192 tokens at most, by vllm 0.21"),
+        (9, ("--chunk", "4096"), "in 3 steps of 4,096 tokens at most "),
+        (9, ("--max-batched-tokens", "4096"), "in 3 steps of 4,096 tokens at most "),
+        (9, ("--engine", "vllm@0.6"), "in 5 steps of 2,048 tokens at most, by vllm 0.2–0.10"),
+        (9, ("--chunk", "all"), "all prompts in one step"),
+        (9, ("--cost", "ideal"), ""),
+        (16, ("--dp", "2"), ""),
+        (18, ("--dp", "2"), "in 2 steps of 8,192 tokens at most, by vllm 0.21"),
+    ],
 )
-def test_one_step_that_an_engine_would_cut_is_said(
-    batch: int, more: tuple[str, ...], said: bool, run: Run
-) -> None:
+def test_whose_budget_acts_is_said(batch: int, more: tuple[str, ...], said: str, run: Run) -> None:
     asked = ["analyze", "qwen3-0.6b", "--hw", "h100-sxm", "--prompt", "1024", "--batch", str(batch)]
     shown = " ".join(run(*asked, *more).out.split())
-    assert ("all prompts in one step, where vllm 0.21 reads 8,192 tokens" in shown) == said
+    assert said in shown
+    assert bool(said) == ("tokens at most" in shown or "all prompts in one step" in shown)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.6", "sglang", "trtllm"])
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_an_engine_reads_by_its_own_budget(program: Program, engine: str, batch: int) -> None:
+    """By default as if its budget had been stated: in time, and in memory."""
+    asked: dict[str, Any] = {"batch": batch, "prompt": 3000, "generate": 4, "engine": engine}
+    usual = llmir.workload(program, "h100", **asked)
+    assert usual.pool and usual.budget == usual.pool.tokens
+    stated = llmir.workload(program, "h100", chunk=usual.budget, **asked)
+    figures = [(job.ttft_s, job.ttft_mean_s, job.peak_bytes(batch), job.max_batch) for job in (usual, stated)]
+    assert figures[0] == figures[1]
+    assert (usual.budget_by, stated.budget_by) == (usual.memory.engine, None)
+
+
+def test_all_prompts_in_one_step_need_room_for_it(program: Program) -> None:
+    """A budget as large as the batch, which grows with it; a batch that fits in one step is as it was."""
+    asked: dict[str, Any] = {"prompt": 4096, "generate": 4, "engine": "vllm"}
+    for batch, grows in ((2, False), (64, True)):
+        usual, whole, stated = (
+            llmir.workload(program, "h100", batch=batch, chunk=n, **asked)
+            for n in (None, "all", max(8192, batch * 4096))
+        )
+        assert whole.ttft_s == stated.ttft_s == whole.ttft_mean_s
+        assert whole.peak_bytes(batch) == stated.peak_bytes(batch)
+        assert (whole.peak_bytes(batch) > usual.peak_bytes(batch)) == grows
+        assert whole.max_batch < usual.max_batch
+        assert whole.budget is None
+    assert llmir.workload(program, "h100", batch=whole.max_batch, chunk="all", **asked).fits
+    assert not llmir.workload(program, "h100", batch=whole.max_batch + 1, chunk="all", **asked).fits
+
+
+@given(st.integers(1, 12), SIZES, st.integers(1, 700), st.integers(1, 3))
+def test_the_mean_first_token_is_that_of_prompts_read_in_turn(
+    prompts: int, new: int, budget: int, lanes: int
+) -> None:
+    """Whole prompts come with their step; each step here takes as long as it has tokens."""
+    steps = chunks(prompts, new, 0, budget, lanes)
+
+    def price(chunk: Chunk) -> Any:
+        seconds = np.full(np.shape(chunk.cached), float(chunk.prompts * chunk.new))
+        return SimpleNamespace(time_s=seconds, interval_s=seconds)
+
+    found = reading(steps, price)
+    ends: list[float] = []
+    at = 0.0
+    if new <= budget:
+        for chunk in steps:
+            for _ in range(chunk.times):
+                at += chunk.prompts * new
+                ends += [at] * chunk.prompts
+    else:  # one by one on each lane
+        each = min(lanes, prompts)
+        ends = [new * min(prompts, each * (i // each + 1)) for i in range(prompts)]
+    assert found.time_s == found.interval_s == pytest.approx(prompts * new)
+    exact = new <= budget or prompts % min(lanes, prompts) == 0
+    assert found.mean_s == pytest.approx(float(np.mean(ends)), rel=1e-9 if exact else 0.5)
+
+
+def test_sides_with_two_budgets_say_both(program: Program, run: Run) -> None:
+    """Each side's TTFT is its own; op by op both read as much, by the smaller budget."""
+    found = llmir.diff(program, program, "a100", hw_after="h100", batch=8, prompt=2048, generate=4)
+    assert isinstance(found, WorkloadDiff)
+    alone = [llmir.workload(program, hw, batch=8, prompt=2048, generate=4) for hw in ("a100", "h100")]
+    assert tuple(found.total("ttft_s")) == tuple(job.ttft_s for job in alone)
+    assert [job.budget for job in alone] == [2048, 8192]
+    sides = found.prefill.before, found.prefill.after
+    assert [(side.batch, side.new) for side in sides] == [(1, 2048)] * 2
+    ran = run("diff", "qwen3-0.6b", "--hw", "a100", "--hw-after", "h100", "--batch", "8", "--prompt", "2048")
+    shown = " ".join(ran.out.split())
+    for said in ("steps of 2,048 tokens at most, by vllm", "8,192 tokens at most, by vllm", "smaller budget"):
+        assert said in shown
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ def test_the_json_has_every_key_of_the_schema_and_its_type(run: Run) -> None:
     has(data["model"], {"name": str, **model})
     assert data["model"]["name"] == "tiny"
     assert data["hardware"] == {"name": "H100-SXM", "devices": 1, "cluster": None, "nodes": None, "links": []}
-    assert data["workload"] == {"batch": 2, "prompt": 32, "generate": 8, "chunk": None, "cached": 0}
+    reads = {"chunk": 8192, "chunk_by": "vllm 0.21"}
+    assert data["workload"] == {"batch": 2, "prompt": 32, "generate": 8, **reads, "cached": 0}
     assert list(data["phases"]) == ["prefill", "decode"]
     for phase in data["phases"].values():
         has(phase, PHASE)

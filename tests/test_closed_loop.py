@@ -183,6 +183,9 @@ def test_what_limits_those_in_flight_is_named(run: Run) -> None:
     assert "4 of 8 that the engine runs" in said
     said = run("analyze", "qwen3-4b", "--concurrency", "4", "--cost", "ideal").out
     assert "steps without a limit of tokens (--chunk): whole prompts and decodes together" in said
+    assert "Prompts come one by one" in " ".join(said.split())
+    said = run("analyze", "qwen3-4b", "--concurrency", "4", "--engine", "sglang").out
+    assert "Prompts come in waves" in " ".join(said.split())
 
 
 def test_json_and_tables_have_both_answers(run: Run) -> None:

@@ -92,5 +92,5 @@ def test_the_table_has_a_line_for_each_term_in_80_columns(run: Run) -> None:
     out = run("diff", "tiny.json", "--concurrency", "4", "--chunk", "16", "--format", "json", *engines).out
     assert json.loads(out)["before"]["workload"] == {
         **{"batch": 4, "prompt": 2048, "generate": 128},
-        **{"chunk": 16, "cached": 0},
+        **{"chunk": 16, "chunk_by": None, "cached": 0},
     }

@@ -31,13 +31,15 @@ ROOMS = {
     "cost": {"hw"},
     "analysis": {"cost", "hw"},
     "serving": {"cost", "analysis", "hw"},
-    "export": {"cost", "analysis", "serving", "hw"},
+    "simulation": {"cost", "analysis", "hw"},
+    "export": {"cost", "analysis", "serving", "simulation", "hw"},
     "silicon": {"cost", "analysis", "serving", "export", "hw"},
 }
 WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
-SEES_ALL = {"__init__", "__main__", "api", "code", "measured", "staged", "usual", "cli"}
+SEES_ALL = {"__init__", "__main__", "api", "cli"}
+SEES_ALL |= {"code", "deployment", "measured", "simulated", "staged", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,285 +18,15 @@ from hypothesis import strategies as st
 import llmir
 from llmir import convert, hw
 from llmir.build import Builder
-from llmir.dim import B
 from llmir.errors import LlmirError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.mesh import Mesh
+from llmir.graph import Program
 from llmir.op import OPS
 from llmir.ops import make
 from llmir.pipeline import PASSES, Pass, is_pass
-from llmir.tensor import Tensor, parse_tensor
 
-from .commands import TINY
+from .public_calls import CALLS, COUNT, EXPERTS, GIVEN_BACK, PROGRAM, fresh
 
 SOON_S = 10  # of one call, on a machine that is busy with other work
-
-
-class Odd:
-    """An object that is no help."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no words")
-
-    def __len__(self) -> int:
-        raise RuntimeError("no length")
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.count()
-
-
-class Indexed:
-    def __index__(self) -> int:
-        return 2
-
-
-def fresh() -> list[Any]:
-    """Values of every kind, those that go on for ever among them."""
-    built = Builder()
-    value = built.input("bf16[B, 8]", name="x")
-    return [
-        *(None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, -(10**400), 0.5, 1.0, -0.0, 1e308),
-        *(float("nan"), float("inf"), -float("inf"), 1j, Indexed(), Odd(), Odd, object(), type, len),
-        *("", "x", "8", "1.5", "nan", "a b", "\0", "%", "\u2028", "x" * 5000, b"", b"fuse", "(" * 500),
-        *([], [1], [[1], [1, 2]], (), (1,), ("a",), {}, {"a": 1}, {1: 2}, {"batch": 1}, set(), {1, 2}),
-        *(np.int64(2), np.float32(0.5), np.float64("nan"), np.bool_(True), np.array(3), np.array([1, 2])),
-        *(
-            np.array([1.5]),
-            np.array([np.nan, 1]),
-            np.array(["a"]),
-            np.array([]),
-            np.zeros((2, 0)),
-            np.str_("x"),
-        ),
-        *(np.array([object()], dtype=object), np.datetime64("2024-01-01"), range(3), range(10**9)),
-        *(itertools.count(), itertools.repeat("fuse"), iter([1]), (x for x in [1]), lambda *_: 1),
-        *(
-            Path("x"),
-            Path(),
-            Exception("x"),
-            NotImplemented,
-            ...,
-            slice(1),
-            memoryview(b"x"),
-            bytearray(b"x"),
-        ),
-        *(
-            B,
-            2 * B,
-            value,
-            Value("x", "y"),
-            Value("nowhere", -5),
-            parse_tensor("bf16[B]"),
-            Mesh((("tp", 2),)),
-        ),  # type: ignore[arg-type]
-        *(PROGRAM, PROGRAM["main"], hw.load("h100-sxm"), "h100-sxm", "fuse", "bf16[B, T]", "b t h -> b t h"),
-    ]
-
-
-PROGRAM = llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
-EXPERTS = llmir.load("qwen3-30b-a3b")
-REPORT = llmir.analyze(PROGRAM, "h100-sxm")
-NODE = PROGRAM["main"].nodes[0]
-FOLDER = Path(mkdtemp())
-IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
-COUNT = len(fresh())
-PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
-AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
-CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
-LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
-
-
-def built(method: str, *arguments: Any, **named: Any) -> Any:
-    b = Builder()
-    x = b.input("bf16[B, T, 8]", name="x")
-    arguments = tuple(x if a is NODE else a for a in arguments)
-    return getattr(b, method)(*arguments, **named)
-
-
-def in_block(name: Any) -> None:
-    with Builder().block(name):
-        pass
-
-
-class Priced:
-    """A cost model that gives any price."""
-
-    def __init__(self, given: Any) -> None:
-        self.given = given
-
-    def price(self, row: Any) -> Any:
-        return self.given
-
-
-def giving(value: Any) -> Pass:
-    """A pass that gives anything."""
-
-    class Giving(Pass):
-        def __call__(self, program: Program) -> Any:
-            return value
-
-    return Giving()
-
-
-# A public callable by name, and arguments that it takes; words after the name tell its calls apart.
-CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False, "draft": False}),
-    "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
-    "run a list": (lambda step: llmir.run(PROGRAM, ["fuse", step]), {"step": "dce"}),
-    "pipeline_of": (llmir.pipeline_of, {"engine": "vllm"}),
-    "analyze": (
-        llmir.analyze,
-        {"program": PROGRAM, "hw": "h100-sxm", "beside": (), "phase": None, **AT, **CACHES},
-    ),
-    "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
-    "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
-    "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
-    "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
-    "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
-    "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
-    "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
-    "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
-    "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
-    "models": (llmir.models, {"name": "qwen3"}),
-    "devices": (llmir.devices, {"name": "h100-sxm"}),
-    "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),
-    "CostModel": (lambda price: llmir.analyze(PROGRAM, "h100", cost=Priced(price)).time_s, {"price": len}),
-    "CostModel times": (
-        lambda seconds: llmir.analyze(PROGRAM, "h100", batch=[1, 2], cost=Priced(lambda _: seconds)).time_s,
-        {"seconds": 1e-6},
-    ),
-    "Pass": (lambda given: llmir.run(PROGRAM, giving(given)), {"given": PROGRAM}),
-    "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
-    "diff of requests": (
-        lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **named),
-        {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
-    ),
-    "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
-    "validate": (
-        lambda files, **named: llmir.validate(files, **named),  # noqa: PLW0108 (they have no name)
-        {
-            "files": "x.csv",
-            "program": None,
-            "hw": None,
-            "batch": 1,
-            "engine": None,
-            "unit": "ms",
-            "cost": "ideal",
-            "without": None,
-            "tell": print,
-        },
-    ),
-    "calibrate": (
-        llmir.calibrate,
-        {"folder": FOLDER, "hw": None, "engine": None, "family": None, "host": False, "tell": print},
-    ),
-    "measure": (  # of a device that nobody knows, so that nothing is timed
-        llmir.measure,
-        {
-            "folder": FOLDER / "times",
-            "hw": "abacus",
-            "seconds": 1.0,
-            "quick": True,
-            "tell": print,
-            "progress": print,
-        },
-    ),
-    "draw": (
-        lambda job, level, phase: llmir.draw(job, FOLDER / "x.dot", level=level, phase=phase),
-        {"job": REPORT, "level": "layer", "phase": "both"},
-    ),
-    "draw to": (lambda path: llmir.draw(REPORT, path), {"path": None}),
-    "save": (llmir.save, {"result": REPORT, "path": FOLDER / "x.json", "format": "json"}),
-    "explain": (llmir.explain, {"priced": REPORT, "op": "lm_head", "phase": "prefill"}),
-    "explain a workload": (
-        lambda phase: llmir.explain(llmir.workload(PROGRAM, "h100", generate=2), "lm_head", phase=phase),
-        {"phase": "decode"},
-    ),
-    "interpret": (
-        llmir.interpret,
-        {"program": PROGRAM, "inputs": IDS, "weights": None, "caches": None, "context": 0, "phase": None},
-    ),
-    "interpret inputs": (
-        lambda x: llmir.interpret(PROGRAM, {"ids": x, "tokens": x}),
-        {"x": np.zeros((1, 1))},
-    ),
-    "interpret weights": (lambda x: llmir.interpret(PROGRAM, IDS, lambda *_: x), {"x": 1}),
-    "interpret caches": (lambda x: llmir.interpret(PROGRAM, IDS, caches={"layers.k_cache": x}), {"x": []}),
-    "equivalent": (
-        lambda **named: llmir.equivalent(PROGRAM, PROGRAM, **named),
-        {"batch": 1, "new": 1, "tolerance": 0.1},
-    ),
-    "equivalent programs": (llmir.equivalent, {"before": PROGRAM, "after": PROGRAM}),
-    "check": (llmir.check, {"program": llmir.load(TINY), "against": "nowhere"}),
-    "check ranks": (
-        lambda **named: llmir.check(llmir.run(PROGRAM, "shard{tp=2}"), PROGRAM, **named),
-        {"batch": 2, "new": 2},
-    ),
-    "parse_program": (llmir.parse_program, {"text": "graph @main {\n}"}),
-    "print_program": (llmir.print_program, {"program": PROGRAM}),
-    "Graph": (Graph, {"name": "g", "nodes": PROGRAM["main"].nodes, "outputs": ()}),
-    "Graph.type": (PROGRAM["main"].type, {"value": NODE.values[0]}),
-    "Graph.origin": (PROGRAM["main"].origin, {"value": NODE.values[0]}),
-    "Graph.operand_types": (PROGRAM["main"].operand_types, {"node": NODE}),
-    "Graph[]": (PROGRAM["main"].__getitem__, {"name": NODE.name}),
-    "Program": (
-        Program,
-        {
-            "name": "p",
-            "graphs": PROGRAM.graphs,
-            "entries": ("main",),
-            "mesh": Mesh(),
-            "facts": {},
-            "notes": (),
-            "micro_batches": 1,
-            "phases": {},
-        },
-    ),
-    "Program.phase": (PROGRAM.phase, {"name": "decode"}),
-    "Program.depth": (PROGRAM.depth, {"name": "main"}),
-    "Program.replace": (PROGRAM.replace, {"micro_batches": 1, "entries": ("main",)}),
-    "Program[]": (PROGRAM.__getitem__, {"name": "main"}),
-    "analyze a program": (
-        lambda **named: llmir.analyze(Program("p", PROGRAM.graphs, **named), "h100-sxm").time_s,
-        {"entries": ("main",), "mesh": Mesh(), "facts": {}, "micro_batches": 1},
-    ),
-    "Node": (Node, {"name": "n", "op": NODE.op, "operands": (), "results": ()}),
-    "Mesh": (Mesh, {"axes": (("tp", 2),)}),
-    "Mesh of": (lambda name, size: Mesh(((name, size),)), {"name": "tp", "size": 2}),
-    "Tensor": (
-        lambda **named: Tensor(dtype=parse_tensor("bf16[1]").dtype, **named),
-        {"shape": (2,)},
-    ),
-    "Builder": (Builder, {"name": "main", "known": None}),
-    "Builder.block": (in_block, {"name": "mlp"}),
-    "Builder.input": (lambda **n: built("input", **n), {"type": "bf16[B]", "name": "y", "axes": ("batch",)}),
-    "Builder.weight": (
-        lambda **n: built("weight", **n),
-        {"type": "bf16[8]", "name": "y", "axes": (), "param": ""},
-    ),
-    "Builder.cache": (lambda **n: built("cache", **n), {"type": "bf16[B, C]", "name": "y", "axes": ()}),
-    "Builder.apply": (
-        lambda op, x, name: built("apply", op, x, name=name),
-        {"op": make("silu"), "x": NODE, "name": ""},
-    ),
-    "Builder.output": (lambda x: built("output", x), {"x": NODE}),
-    "Builder.type": (lambda x: built("type", x), {"x": NODE}),
-    "Builder.node": (lambda x: built("node", x), {"x": "x"}),
-    "Builder.insert": (lambda x: built("insert", x), {"x": NODE}),
-    "hw.load": (hw.load, {"device": "h100-sxm"}),
-    "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
-    "hw.join": (hw.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
-    "hw.usual": (hw.usual, {"device": "h100-sxm"}),
-    "hw.engine": (hw.engine, {"name": "vllm", "kernels": ()}),
-}
-# Of what is public, what the walk below cannot read from a signature, and why.
-GIVEN_BACK = {
-    "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
-    "Pass": {"given"},  # is inherited from, likewise
-    "save": {"result", "path", "format"},  # its options are those of an exporter, which refuses others
-    "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
-}
 OPTIONS = [(kind, f.name) for kind in PASSES.values() if is_pass(kind) for f in fields(kind)]
 
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.convert import counts, shown
-from llmir.dim import Binding, Dim, Mixed, Number
+from llmir.dim import Binding, Dim, Mixed, Number, Uneven
 from llmir.errors import InputError
 from llmir.graph import APART, Program
+
+Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
 
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
@@ -34,6 +36,34 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
         )
     return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
+
+
+def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
+    """What one of so many micro-batches is of sequences of some kinds, each in a phase.
+
+    Those of one kind are one call of each kernel; and so are all that go on by a token, whatever their
+    contexts.
+    """
+    if any(np.shape(value) for step, _ in steps for value in step):
+        kinds = [binding(parts, *step) for step, _ in steps]
+        return Mixed(kinds, [phase for _, phase in steps] if splits else ()) if len(kinds) > 1 else kinds[0]
+    found: dict[tuple[Number, Number | None, str], list[tuple[Number, Number]]] = {}
+    for (batch, new, context), phase in steps:
+        kind = new, context if new != 1 else None, phase
+        found.setdefault(kind, []).append((batch, context))
+    kinds = [_alike(parts, new, each) for (new, _, _), each in found.items()]
+    phases = [phase for _, _, phase in found] if splits else ()
+    return Mixed(kinds, phases) if len(kinds) > 1 else kinds[0]
+
+
+def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Binding:
+    """Sequences of so many new tokens each, of whose contexts there are so many each."""
+    batch, (_, first) = sum(count for count, _ in each), each[0]
+    at = binding(parts, batch, new, first)
+    if all(context == first for _, context in each):
+        return at
+    contexts = np.repeat([context for _, context in each], [int(count) for count, _ in each])
+    return Uneven(contexts, at.symbols["B"])
 
 
 def idle(program: Program, at: Binding | Mixed) -> tuple[str, ...]:
@@ -67,7 +97,7 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     return "prefill"
 
 
-def _verified(program: Program, new: Number, context: Number) -> Number:
+def verified(program: Program, new: Number, context: Number) -> Number:
     """`new`, and 1 where so few come after others that what decodes verifies them, if that is apart."""
     if not program.splits:
         return new
@@ -111,12 +141,11 @@ def running(
         phase = _encodes(program, steps, phase)
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):
         _whole_prompts(program, prompt, steps)
-    numbers = [_verified(program, new, context) for _, new, context in steps]
+    numbers = [verified(program, new, context) for _, new, context in steps]
     phases = [phase or phase_of(new) for new in numbers]
     if phase in APART and not (program.patches or phase in program.phases):
         why = {"encode": "the step of images", "draft": "the step of a layer that predicts further tokens"}
         raise InputError(f"phase: {program.name} has no {phase}, {why[phase]}")
     phase = phase or step_phase(program, numbers)
     runs = program.phase(phase)
-    parts = [binding(program.micro_batches, *step) for step in steps]
-    return runs, phase, Mixed(parts, phases if runs.splits else ()) if len(parts) > 1 else parts[0]
+    return runs, phase, together(program.micro_batches, list(zip(steps, phases, strict=True)), runs.splits)

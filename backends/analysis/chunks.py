@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from llmir.dim import Number
+
+if TYPE_CHECKING:
+    from llmir.backends.analysis.report import Report
+
+ALL = "all"  # tokens of a step, as users spell it: however many there are
 
 
 class Chunk(NamedTuple):
@@ -67,3 +72,43 @@ def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
     """Groups of so many at most, and how often there are any."""
     full, rest = divmod(prompts, most)
     yield from ((count, times) for count, times in ((most, full), (rest, 1)) if count * times)
+
+
+def largest(steps: Sequence[Chunk]) -> Chunk:
+    """The step of most tokens, of equal ones the last."""
+    return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
+
+
+class Reading(NamedTuple):
+    """Seconds until all prompts are read, until one is on average, and until the next batch may be.
+
+    The last is less where stages go on with the next batch while the last step is in the stages after them.
+    """
+
+    time_s: float
+    mean_s: float
+    interval_s: float
+
+
+def reading(steps: Sequence[Chunk], price: Callable[[Chunk], Report]) -> Reading:
+    """Of steps one after another; `price` gives those of a chunk, on a grid where it has several."""
+    reports = [price(chunk) for chunk in steps]
+    seconds = [
+        chunk.times * float(np.sum(report.interval_s)) for chunk, report in zip(steps, reports, strict=True)
+    ]
+    last, whole = reports[-1], sum(seconds)
+    way = float(np.ravel(last.time_s - last.interval_s)[-1])  # of the last step through the other stages
+    return Reading(whole + way, _mean(steps, seconds) + way, whole)
+
+
+def _mean(steps: Sequence[Chunk], seconds: Sequence[float]) -> float:
+    """When a prompt is read on average: with its group, or one after another if chunk by chunk."""
+    start = int(np.min(steps[0].cached))
+    if any(chunk.last != start for chunk in steps):
+        turns = sum(chunk.times for chunk in steps if int(np.min(chunk.cached)) == start)
+        return sum(seconds) * (turns + 1) / (2 * turns)
+    at = waited = 0.0
+    for chunk, long in zip(steps, seconds, strict=True):
+        waited += chunk.prompts * (chunk.times * at + long * (chunk.times + 1) / 2)
+        at += long
+    return waited / sum(chunk.prompts * chunk.times for chunk in steps)

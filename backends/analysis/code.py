@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from math import prod
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from llmir.backends.cost.tape import PRINTERS, Function, Tape, blocks
+from llmir.backends.cost.tape import PRINTERS, Function, Outline, Tape, Within, blocks, whole, within
 from llmir.dim import Binding, Number
 from llmir.dim.binding import once
 from llmir.namespace import SCALARS
 
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
+COUNTS = ("B", "T")  # those of which there is one at least
+MOST = 1 << 16  # tokens up to which code leaves out what decides no price
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
 OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
+SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
 
 Figures = Callable[[Binding], tuple[Number, ...]]
 C = TypeVar("C", bound="Code")
@@ -27,7 +31,7 @@ C = TypeVar("C", bound="Code")
 
 def recorded(new: int | None = None) -> tuple[Tape, Binding]:
     """A tape, and a binding to its symbols; `new` is T where that is always so."""
-    tape = Tape(SCALARS)
+    tape = Outline(SCALARS)
     symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
     return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
 
@@ -35,16 +39,22 @@ def recorded(new: int | None = None) -> tuple[Tape, Binding]:
 class Code:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
-    `new` is T where that is always so. TypeError for figures that symbols do not go through.
+    `new` is T where that is always so. Up to `MOST` tokens it is code without what decides nothing there.
+    TypeError for figures that symbols do not go through.
     """
 
     def __init__(self, figures: Figures, new: int | None = None) -> None:
         tape, at = recorded(new)
-        self._keep(Function.of(tape, SIZES, figures(at)))
+        self._record(Function.of(tape, SIZES, figures(at)))
 
-    def _keep(self, whole: Function) -> None:
-        self.whole = whole
-        self.early, self.late = whole.parted(LATE)
+    def _record(self, outline: Function) -> None:
+        self.outline = outline
+        self._keep(within(outline, COUNTS, MOST))
+
+    def _keep(self, code: Within) -> None:
+        vars(self).pop("_parts", None)
+        self.whole, self._counts = code.function, code.counts
+        self.early, self.late = self.whole.parted(LATE)
         self._kept: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._compiled: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
 
@@ -55,8 +65,22 @@ class Code:
         of_batch, rest = others.parted(["C"])
         depends = self.whole.depending(["B"])
         of_context, last = rest.parted([name for n, name in rest.inputs.items() if n in depends], "m")
-        two = {"whole": self.whole, "early": self.early, "late": self.late}
+        two = {"whole": self.whole, "early": self.early, "late": self.late, "counts": self._counts}
         return {**two, "of_new": of_new, "of_batch": of_batch, "of_context": of_context, "last": last}
+
+    @cached_property
+    def beyond(self: C) -> C:
+        """The code for any number of tokens."""
+        function, code = whole(self.outline), copy(self)
+        code._keep(Within(function, Function(function.tape, function.inputs, ()), MOST))
+        return code
+
+    def holding(self: C, batch: Number, new: Number) -> C:
+        """The code for so many tokens."""
+        many = np.ndim(batch) or np.ndim(new)
+        counts = self.run("counts", "numpy" if many else "python")(batch, new, 0)
+        ends = [end(n) for n in counts for end in (np.min, np.max)] if many else counts
+        return self if all(1 <= n <= MOST for n in ends) else self.beyond
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
@@ -67,6 +91,8 @@ class Code:
         """The figures at one point, as exact as Python is."""
         kept = self._kept.get((batch, new))
         if kept is None:
+            if (code := self.holding(batch, new)) is not self:
+                return code.point(batch, new, context)
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             kept = self._kept[batch, new] = self.run("early", "python")(batch, new)
@@ -76,6 +102,10 @@ class Code:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
         batch, new, places = _pairs(batch, new, prod(shape))
+        return self.holding(batch, new)._grid(shape, (batch, new, context), places)
+
+    def _grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
+        batch, new, context = at
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
         def run(part: str, places: Any = None) -> None:
@@ -84,7 +114,8 @@ class Code:
             if places is not None:
                 few = [n in self.early.outputs for n in function.inputs]
                 given = [blocks.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
-            values.update(zip(function.outputs, self.run(part, "numpy")(*given), strict=True))
+            found = zip(function.outputs, self.run(part, "numpy")(*given), strict=True)
+            values.update((n, value) for n, value in found if n not in values)  # what goes through is small
 
         points = prod(shape)
         if places is None and _points(batch, new) == points:
@@ -98,8 +129,8 @@ class Code:
         return tuple(np.broadcast_to(values[n], shape) for n in self.whole.outputs)
 
     def text(self, printer: str) -> str:
-        """Both parts as source, `early` and `late`."""
-        parts = (self.early, "early"), (self.late, "late")
+        """Both parts as source, `early` and `late`, for any number of tokens."""
+        parts = (self.beyond.early, "early"), (self.beyond.late, "late")
         return "\n".join(PRINTERS[printer].text(*part) for part in parts)
 
     def run(self, part: str, printer: str) -> Callable[..., tuple[Any, ...]]:
@@ -120,7 +151,11 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
     if prod(shape) < max(points, 2):
         return batch, new, None
     base = float(np.max(new)) + 1
-    values, places = once(np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape))
+    both = np.broadcast_to(np.asarray(batch * base + new, dtype=np.float64), shape)
+    some = both.reshape(-1)[:: max(1, both.size // SAMPLE)]
+    if len(np.unique(some)) > MOSTLY * len(some):
+        return batch, new, None
+    values, places = once(both)
     if len(values) > FEW * points:
         return batch, new, None
     return np.floor(values / base), values % base, places
@@ -131,18 +166,25 @@ class TwoCode(Code):
 
     def __init__(self, figures: Figures, more: Figures, new: int | None = None) -> None:
         tape, at = recorded(new)
-        first, others = (Function.of(tape, SIZES, each(at)) for each in (figures, more))
-        self._count = len(first.outputs)
-        first, self._more = first.before(others)
-        self._keep(first)
+        first = figures(at)
+        self._count = len(first)
+        self._record(Function.of(tape, SIZES, (*first, *more(at))))
+
+    def _keep(self, code: Within) -> None:
+        tape, inputs, outputs = code.function.tape, code.function.inputs, code.function.outputs
+        first, more = (Function(tape, inputs, of) for of in (outputs[: self._count], outputs[self._count :]))
+        first, self._more = first.before(more)
+        super()._keep(code._replace(function=first))
 
     @cached_property
     def _parts(self) -> dict[str, Function]:
-        return {"early": self.early, "late": self.late, "more": self._more}
+        return {"early": self.early, "late": self.late, "more": self._more, "counts": self._counts}
 
     def more(self, at: Binding, found: Sequence[Number]) -> tuple[Number, ...]:
         """The others at a point, of which the first were `found`."""
-        return self.run("more", "python")(*at.symbols.values(), *found[self._count :])
+        batch, new, _ = sizes = tuple(at.symbols.values())
+        code = self if (batch, new) in self._kept else self.beyond
+        return code.run("more", "python")(*sizes, *found[self._count :])
 
 
 class Often(Generic[C]):

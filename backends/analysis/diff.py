@@ -23,7 +23,6 @@ from llmir.frozen import Figures
 from llmir.views import Result
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
-ASKED = ("batch", "prompt", "generate", "chunk", "cached")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
 
 
@@ -151,8 +150,12 @@ class WorkloadDiff(Result):
 
     @cached_property
     def prefill(self) -> StepDiff:
-        """The steps that read the prompt."""
-        return steps(self.before.prefill, self.after.prefill, self.why)
+        """The largest steps that read prompts; where one side's budget is smaller, both as large as its."""
+        before, after = sides = self.before, self.after
+        if len({(side.batch, side.length, side.cached) for side in sides}) > 1:
+            return steps(before.prefill, after.prefill, self.why)
+        least = min((side.prefill for side in sides), key=lambda step: step.batch * step.new)
+        return steps(before.prefill_as(least), after.prefill_as(least), self.why)
 
     @cached_property
     def decode(self) -> StepDiff | None:
@@ -187,7 +190,7 @@ class WorkloadDiff(Result):
                 "model": side.program.name,
                 "hardware": side.device.name,
                 "devices": side.program.devices,
-                "workload": {name: getattr(side, name) for name in ASKED},
+                "workload": {**side.asked, "chunk_by": side.budget_by},
                 "fits": side.fits,
             }
         for name, passes in zip(sides, self.pipelines or (), strict=False):

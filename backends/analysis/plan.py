@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from operator import and_, or_
 from typing import Any, cast
 
 from llmir.backends.analysis.code import Code, Figures, Often, TwoCode
 from llmir.backends.analysis.costs import Kind, Priced, kinds
+from llmir.backends.analysis.groups import Group
 from llmir.backends.analysis.liveness import Memory, memories
-from llmir.backends.analysis.sweeps import sweeps
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
@@ -219,31 +219,28 @@ class Plan:
 
     def busy(self, at: Binding) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
-        captured, hidden = self._captured(at)
-        if captured is not True:
+        if self._captured(at) is not True:
             return self.priced(at)[1]
-        (busy,) = self._stages(at, 1, lambda price, at: (price.in_graph(at, hidden)[1],))
+        (busy,) = self._stages(at, "graph")
         return busy
 
     def priced(self, at: Binding) -> tuple[Seconds, Seconds]:
         """What `seconds` says, by the prices themselves."""
-        captured, hidden = self._captured(at)
+        captured = self._captured(at)
         if captured is False:
-            (alone,) = self._stages(at, 1, lambda price, at: (price.time(at),))
+            (alone,) = self._stages(at, "alone")
             return alone, alone
-        alone, together = self._stages(at, 2, lambda price, at: price.in_graph(at, hidden))
+        alone, together = self._stages(at, "both")
         if captured is True:
             return alone, together
         return alone, tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
-    def _captured(self, at: Binding) -> tuple[Any, float]:
-        """Whether the step is launched as a graph, if it is everywhere or nowhere, and what that hides."""
+    def _captured(self, at: Binding) -> Any:
+        """Whether the step is launched as a graph, if it is everywhere or nowhere."""
         if self.host is None:
-            return False, 0.0
+            return False
         captured = self.captured(at)
-        if always(captured) or never(captured):
-            captured = always(captured)
-        return captured, self.host.hidden
+        return always(captured) if always(captured) or never(captured) else captured
 
     def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
@@ -259,20 +256,14 @@ class Plan:
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
 
-    def _stages(
-        self, at: Binding, kinds: int, seconds: Callable[[Price, Binding], tuple[Number, ...]]
-    ) -> Iterator[Seconds]:
-        """Seconds of the ops of a micro-batch on each stage, of each of the kinds that a price is asked for.
-
-        At many points, what depends on one product of symbols is evaluated at each of its values once.
-        """
+    def _stages(self, at: Binding, kind: str) -> Iterator[Seconds]:
+        """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
         count, runs = self.depth, self.runs(at)
-        found: list[Number] = [0.0] * (kinds * count)
-        for (size, pads), prices in self._timed.items():
-            sizes = runs if pads else at
-            points, places = sizes.apart(size) if size is not None and at.shape else (sizes, None)
-            for i, time in enumerate(sweeps(partial(_sums, prices, seconds), points)):
-                found[i] = found[i] + (time if places is None else time.take(places))
+        found: list[Number] = []
+        for pads, group in self._groups:
+            each = group(kind, runs if pads else at)
+            found = [a + b for a, b in zip(found, each, strict=True)] if found else list(each)
+        found = found or [0.0] * (count * (1 + (kind == "both")))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
     def _launches(self, at: Binding) -> list[Number]:
@@ -281,6 +272,12 @@ class Plan:
         if isinstance(captured, bool):
             return [0 if captured else n for n in self._kernels]
         return [at.xp.where(captured, 0, n) for n in self._kernels]
+
+    @cached_property
+    def _groups(self) -> list[tuple[bool, Group]]:
+        """Prices by what they depend on, and whether those pad."""
+        hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
+        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -374,18 +371,3 @@ def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
 def late(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
     return lateness(row.work.ranks) if row.work.wire and row.work.pattern != "send" else 0.0
-
-
-def _sums(
-    prices: dict[Price, list[int]], seconds: Callable[[Price, Binding], tuple[Number, ...]], at: Binding
-) -> list[Number]:
-    """Seconds of some prices on each stage, one kind of seconds after another."""
-    found: list[Number] = []
-    for price, repeats in prices.items():
-        times = seconds(price, at)
-        found = found or [0.0] * (len(times) * len(repeats))
-        for stage, repeat in enumerate(repeats):
-            if repeat:
-                for place, time in zip(range(stage, len(found), len(repeats)), times, strict=True):
-                    found[place] = found[place] + repeat * time
-    return found

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from llmir.frozen import Immutable, figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.views import Result
+
+if TYPE_CHECKING:
+    from llmir.backends.analysis.timeline import Slice
 
 PHASE_KEYS = (
     "time_s",
@@ -264,12 +267,13 @@ class Report(Immutable, Result):
 
     @figure
     def bound(self) -> Mapping[str, Number]:
-        """The share of the step that each bound accounts for, and `bubble`; they add up to 1."""
+        """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
             for bound, share in shares.items():
-                shares[bound] = share + row.share * (row.bound == bound)
-        return shares
+                shares[bound] = share + row.share * (row.bound == bound) * (row.share > 0)
+        whole = sum(shares.values())
+        return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
@@ -364,6 +368,12 @@ class Report(Immutable, Result):
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
         return costs.stages(self._timing, self._overheads, self.plan.memories, self.at)
+
+    def timeline(self) -> tuple[Slice, ...]:
+        """The step as it goes by, stage by stage: `analysis.timeline`."""
+        from llmir.backends.analysis.timeline import timeline
+
+        return timeline(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON report; arrays become lists on a grid."""

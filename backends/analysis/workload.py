@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.asked import step_phase
 from llmir.backends.analysis.caches import POLICIES
-from llmir.backends.analysis.chunks import Chunk, chunks
+from llmir.backends.analysis.chunks import ALL, Chunk, Reading, chunks, largest, reading
 from llmir.backends.analysis.document import document
-from llmir.backends.analysis.liveness import Memory, memories
 from llmir.backends.analysis.memory_sum import MemorySum, of_pool, of_steps
-from llmir.backends.analysis.pool import CHUNK, UNLIMITED, Pool, most
+from llmir.backends.analysis.peaks import fullest, peak
+from llmir.backends.analysis.pool import UNLIMITED, Pool, most
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Model
 from llmir.backends.cost import model as usual
 from llmir.convert import MOST, stated
-from llmir.dim import Binding, Number, falls
+from llmir.dim import Binding
 from llmir.errors import InputError
 from llmir.frozen import Record
 from llmir.graph import APART, Program
@@ -37,12 +36,8 @@ _STEPS = 1 << 20  # decode steps priced at once
 PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
 
 
-def _between(least: float, most: float, *, above: bool = False, default: Any = MISSING) -> Any:
-    return field(default=default, metadata={"least": least, "most": most, "above": above})
-
-
-def _largest(steps: Sequence[Chunk]) -> Chunk:
-    return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
+def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) -> Any:
+    return field(default=default, metadata={"least": least, "most": most, **more})
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +45,10 @@ class Workload(Record, Result):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
     Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
-    `chunk` tokens on each data-parallel rank (by default in one), and yields token 1; `prefill` is the
-    largest of its steps, and of equal ones the last. Decode step i = 1 … generate−1 has length + i − 1 tokens
-    cached; `decode` is the last of them, and None when one token is all there is.
+    `chunk` tokens on each data-parallel rank, and yields token 1; `prefill` is the largest of its steps, and
+    of equal ones the last. By default a step has the `budget` of the engine that is priced, and without one
+    it reads all prompts, as it does when `chunk` is "all". Decode step i = 1 … generate−1 has length + i − 1
+    tokens cached; `decode` is the last of them, and None when one token is all there is.
 
     Memory is used as the engine does that is priced (`analysis.pool`), else up to `memory_utilization` of the
     device, by default 0.9; less `reserve_bytes`. `cache_policy` says what is reserved for caches: their
@@ -75,7 +71,7 @@ class Workload(Record, Result):
     max_model_len: int | None = _between(1, LONGEST, default=None)
     max_num_seqs: int | None = _between(1, UNLIMITED, default=None)
     max_batched_tokens: int | None = _between(1, LONGEST, default=None)
-    chunk: int | None = _between(1, UNLIMITED, default=None)
+    chunk: int | str | None = _between(1, UNLIMITED, default=None, words=(ALL,))
     cached: int = _between(0, LONGEST, default=0)
 
     def __post_init__(self) -> None:
@@ -98,9 +94,12 @@ class Workload(Record, Result):
             asked = f"prompt and answer have {longest:,} tokens"
             raise InputError(f"max_model_len: {self.max_model_len:,}, and {asked}")
         limits = {"max_num_seqs": self.max_num_seqs, "max_batched_tokens": self.max_batched_tokens}
-        if self.chunk and self.max_batched_tokens and self.chunk > self.max_batched_tokens:
-            asked = f"more than the {self.max_batched_tokens:,} of max_batched_tokens"
-            raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
+        if (most := self.max_batched_tokens) and self.chunk:
+            if self.chunk == ALL:
+                raise InputError(f"chunk: all, and max_batched_tokens, {most:,}, limits it; leave one out")
+            if int(self.chunk) > most:
+                asked = f"more than the {most:,} of max_batched_tokens"
+                raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
         if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
             raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
         if self.capacity_bytes <= 0:
@@ -116,7 +115,7 @@ class Workload(Record, Result):
         why = "are images" if self.program.patches else "have images" if self.program.image_tokens else ""
         why = f"are seen by layers in part, {self.length:,} tokens at once" if self._whole else why
         for name, value in (("chunk", self.chunk), ("cached", self.cached or None)):
-            if why and value is not None:
+            if why and isinstance(value, int):
                 raise InputError(f"{name}: {value:,} cannot act, prompts of {self.program.name} {why}")
 
     @property
@@ -155,36 +154,60 @@ class Workload(Record, Result):
         return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
 
     @cached_property
+    def budget(self) -> int | None:
+        """Tokens of a step that reads prompts, on each data-parallel rank; None for all there are."""
+        if isinstance(self.chunk, int):
+            return self.chunk
+        if self.chunk or not self.pool or self._whole or self.program.image_tokens:
+            return None
+        return self.pool.tokens
+
+    @property
+    def budget_by(self) -> str | None:
+        """The engine whose budget it is; None where it was stated, or there is none."""
+        stated = self.chunk or self.max_batched_tokens
+        return None if stated or self.budget is None else self.memory.engine
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What is read and written, by the names of the options."""
+        sizes = {"batch": self.batch, "prompt": self.prompt, "generate": self.generate}
+        return sizes | {"chunk": self.budget, "cached": self.cached}
+
+    @property
+    def _lanes(self) -> int:
+        """What prompts are spread over: data-parallel ranks and micro-batches."""
+        return self.program.parallelism.dp * self.program.micro_batches
+
+    @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """The steps that read the prompts."""
-        return self._chunks(self.batch)
+        return self.chunks_of(self.batch)
 
-    def _chunks(self, batch: int) -> tuple[Chunk, ...]:
-        lanes = self.program.parallelism.dp * self.program.micro_batches
-        return chunks(batch, self.length - self.cached, self.cached, self.chunk, lanes)
+    def chunks_of(self, batch: int) -> tuple[Chunk, ...]:
+        """Those of another batch."""
+        return chunks(batch, self.length - self.cached, self.cached, self.budget, self._lanes)
 
     @cached_property
     def prefill(self) -> Report:
-        """The largest step that reads prompts, of equal ones the last: all of them, without chunks."""
+        """The largest step that reads prompts, of equal ones the last."""
         if self.encode and self.program.patches:
             return self.encode
-        largest = _largest(self.chunks)
-        return self._step(largest.new, largest.last, largest.prompts)
+        return self._read(largest(self.chunks)._replace(cached=largest(self.chunks).last))
+
+    def prefill_as(self, step: Report) -> Report:
+        """A step that reads as much as another one does."""
+        same = step.batch == self.prefill.batch and step.new == self.prefill.new
+        return self.prefill if same else self._step(step.new, step.context, int(step.batch))
+
+    def _read(self, chunk: Chunk) -> Report:
+        return self._step(chunk.new, chunk.cached, chunk.prompts)
 
     @cached_property
-    def _reading(self) -> tuple[float, float]:
-        """Seconds until all prompts are read, and until the next may be when all stages are busy.
-
-        A stage goes on with the next chunk while the last one is in the stages after it.
-        """
-        if self.program.patches or len(self.chunks) == self.chunks[0].steps == 1:
-            return float(self.prefill.time_s), float(self.prefill.interval_s)
-        interval = 0.0
-        for chunk in self.chunks:
-            step = self._step(chunk.new, chunk.cached, chunk.prompts)
-            interval += chunk.times * float(np.sum(step.interval_s))
-        last = self._step(chunk.new, chunk.last, chunk.prompts)
-        return interval + float(last.time_s - last.interval_s), interval
+    def _reading(self) -> Reading:
+        """How long it takes to read all prompts."""
+        alone = self.program.patches or (len(self.chunks) == 1 and not np.ndim(self.chunks[0].cached))
+        return reading(self.chunks, (lambda _: self.prefill) if alone else self._read)
 
     @cached_property
     def decode(self) -> Report | None:
@@ -221,7 +244,16 @@ class Workload(Record, Result):
     @property
     def ttft_s(self) -> float:
         """Time until all have their first token: of encode and prefill."""
-        return self._reading[0] + (float(self._images.time_s) if self._images else 0.0)
+        return self._reading.time_s + self._encoding_s
+
+    @property
+    def ttft_mean_s(self) -> float:
+        """Mean time to the first token, for which prompts that are read first do not wait for the others."""
+        return self._reading.mean_s + self._encoding_s
+
+    @property
+    def _encoding_s(self) -> float:
+        return float(self._images.time_s) if self._images else 0.0
 
     @cached_property
     def tpot_s(self) -> float | None:
@@ -261,20 +293,29 @@ class Workload(Record, Result):
     def busy_output_tokens_per_s(self) -> float:
         """The same when other batches like this one keep all pipeline stages busy."""
         images = float(self._images.interval_s) if self._images else 0.0
-        stage = images + self._reading[1] + self._decoding[1]
+        stage = images + self._reading.interval_s + self._decoding[1]
         return self.batch * self.generate / stage if stage else float("inf")
 
     @cached_property
     def pool(self) -> Pool | None:
         """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
+        return self._pool(self.batch)
+
+    def _pool(self, batch: int) -> Pool | None:
+        """Its caches where a step has its budget, or all prompts of such a batch."""
         engine = (self.model or usual(self.device)).runs if self.program.is_model else None
         rule = engine.section(EngineMemory) if engine else None
         if not rule:
             return None
-        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or self.chunk
+        stated = self.chunk if isinstance(self.chunk, int) else None
+        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or stated
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
         graphs = engine.section(Graphs) if engine else None
-        return Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
+        pool = Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
+        if self.chunk != ALL:
+            return pool
+        tokens = -(-batch // self._lanes) * (self.length - self.cached)
+        return replace(pool, max_batched_tokens=max(tokens, pool.tokens))
 
     @property
     def share(self) -> float:
@@ -291,45 +332,9 @@ class Workload(Record, Result):
     def peak_bytes(self, batch: int) -> int:
         """The most that any stage uses with another batch; of an engine, what it keeps and their caches."""
         sequences = batch // self.program.micro_batches
-        if self.pool:
-            return math.ceil(self.capacity_bytes + self.pool.short(sequences))
-        return int(max(self._peak(m, at, sequences) for found, at in self._ends(sequences) for m in found))
-
-    def _peak(self, memory: Memory, at: Binding, sequences: int) -> Number:
-        """The peak of a stage in a step, beside the caches of sequences that are not in it."""
-        others = sequences - at.symbols["B"]
-        last = self.length + max(self.generate - 2, 0)
-        more = Binding(B=others, T=1, C=last)(memory.caches) if others > 0 else 0
-        return memory.peak(at) + more
-
-    def _ends(self, sequences: int) -> list[tuple[tuple[Memory, ...], Binding]]:
-        """The steps in which most may be held, of so many sequences in each micro-batch."""
-        parts = self.program.micro_batches
-        chunk = _largest(self._chunks(sequences * parts))
-        ends = [(step_phase(self.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
-        ends += [("decode", sequences, 1, context) for context in self._fullest]
-        if self.images:
-            ends.append(("encode", sequences * self.images, 1, 0))
-        return [
-            (memories(self.program.phase(phase), self.cache_policy), Binding(B=count, T=new, C=context))
-            for phase, count, new, context in ends
-        ]
-
-    @cached_property
-    def _fullest(self) -> set[int]:
-        """The contexts of the decode steps that may hold most.
-
-        That is the last one, for caches grow; but those of chunks are full before a chunk is over.
-        """
-        if self.generate == 1:
-            return set()
-        last = self.length + self.generate - 2
-        found = {last}
-        for memory in memories(self.program.phase("decode"), self.cache_policy):
-            if falls(memory.caches):
-                contexts = np.arange(max(self.length, last - CHUNK), last + 1)
-                found.add(int(contexts[np.argmax(memory.peak(Binding(B=1, T=1, C=contexts)))]))
-        return found
+        if pool := self._pool(batch) if self.chunk == ALL else self.pool:
+            return math.ceil(self.capacity_bytes + pool.short(sequences))
+        return peak(self, sequences)
 
     @property
     def fits(self) -> bool:
@@ -356,7 +361,7 @@ class Workload(Record, Result):
         """The memory of one rank of the stage that is full first, term by term."""
         if self.pool:
             return of_pool(self.pool, str((self.model or usual(self.device)).runs))
-        ends = self._ends(self.batch // self.program.micro_batches)
+        ends = fullest(self, self.batch // self.program.micro_batches)
         stages = []
         for of in zip(*(found for found, _ in ends), strict=True):
             most_held = max(memory.transient(at) for memory, (_, at) in zip(of, ends, strict=True))

@@ -88,6 +88,8 @@ class Measured(Price):
 
     def _times(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and the roofline's; at points that are alike to it, once."""
+        if at.uneven:  # of which a shape may ask for more
+            return self._fresh(at)
         point = tuple(map(at, self.sizes))
         if not all(isinstance(value, (int, float)) for value in point):
             return self._fresh(at)

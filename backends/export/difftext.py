@@ -15,7 +15,7 @@ def to_markdown(diff: WorkloadDiff) -> str:
     parts = ["# Difference\n", jsonio.to_markdown(("", ""), diffview.head(diff))]
     parts.append(jsonio.to_markdown(diffview.ANSWERS, diffview.answers(diff), range(1, 5)))
     for name, step in diff.phases:
-        title = diffview.titled(name, step)
+        title = diffview.titled(diff, name, step)
         parts += [
             f"## {title[:1].upper()}{title[1:]}\n",
             jsonio.to_markdown(*diffview.flat(step)),

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.diff import ASKED, Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.analysis.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts, table, units
 from llmir.dim import Number
 from llmir.views import exporter
@@ -134,10 +135,16 @@ def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
     sides = (("before", diff.before), ("after", diff.after))
     passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
     on = [facts.subject(w) for _, w in sides]
-    loads = [", ".join(f"{n} {getattr(w, n):,}" for n in ASKED if getattr(w, n)) for _, w in sides]
+    loads = [_load(w) for _, w in sides]
     shown = [(name, facts.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
     basis = [("" if i else "basis", facts.plain(line)) for i, line in enumerate(diff.basis.words())]
     return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+
+
+def _load(w: Workload) -> str:
+    """What is asked of a side, and the budget of its steps where it acts."""
+    sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
+    return ", ".join((*sizes, *filter(None, [facts.chunked(w)])))
 
 
 def memory(step: StepDiff) -> str:
@@ -151,10 +158,15 @@ def memory(step: StepDiff) -> str:
     return f"peak memory {both(peak)}, of it activations {both(transient)}"
 
 
-def titled(name: str, step: StepDiff) -> str:
-    """What a phase does."""
+def titled(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
+    """What a phase does, in one of its steps."""
     does = dict.fromkeys(facts.step_title(r) for r in (step.before, step.after))
-    return f"{facts.TITLES[name]}: {' → '.join(does)}"
+    of = ""
+    if name == "prefill" and (steps := facts.reads(diff.before)) > 1:
+        of = f", the largest of {steps:,} steps"
+    if name == "prefill" and facts.reads(diff.after) != facts.reads(diff.before):
+        of = ", a step of the smaller budget"
+    return f"{facts.TITLES[name]}{of}: {' → '.join(does)}"
 
 
 @table.printed(of=WorkloadDiff)
@@ -169,7 +181,7 @@ def workload(diff: WorkloadDiff) -> Group:
         table.add(shown, row, styles=["bold"])
     parts.append(shown)
     for name, step in diff.phases:
-        parts += ["", Text(titled(name, step), style="bold"), _table(step), memory(step)]
+        parts += ["", Text(titled(diff, name, step), style="bold"), _table(step), memory(step)]
     return Group(*parts, "", *LEGEND)
 
 
@@ -254,7 +266,7 @@ def workload_html(diff: WorkloadDiff) -> str:
     parts.append(table.html(ANSWERS, answers(diff), range(1, 5)))
     for name, step in diff.phases:
         parts += [
-            table.caption(titled(name, step)),
+            table.caption(titled(diff, name, step)),
             table.html(*flat(step)),
             _below(memory(step)),
         ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.analysis import precision
+from llmir.backends.analysis.chunks import ALL
 from llmir.backends.analysis.memory_sum import MemorySum
 from llmir.backends.analysis.plan import links
 from llmir.backends.analysis.report import Report
@@ -205,7 +206,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     encoded = f", of which encode {units.time(float(w.encode.time_s))}" if w.encode else ""
     times = [
-        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}{_chunked(w)}"),
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}{_cut(w)}"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
@@ -244,15 +245,32 @@ def too_many(w: Workload) -> str:
     return f"{most:,} of {w.batch:,} requests may run at once" if w.batch > most else ""
 
 
-def _chunked(w: Workload) -> str:
-    """In how many steps prompts are read, if in more than one, or if their engine would take more."""
-    if w.chunk is None and w.pool:
-        most, lanes = w.pool.tokens, w.program.parallelism.dp * w.program.micro_batches
-        if w.batch * (w.length - w.cached) > most * lanes:
-            return f", all prompts in one step, where {w.memory.engine} reads {most:,} tokens (--chunk)"
-    steps = sum(chunk.steps for chunk in w.chunks)
-    tokens = "1 token" if w.chunk == 1 else f"{w.chunk or 0:,} tokens"
-    return f", in {steps:,} steps of {tokens} at most" if w.chunk and steps > 1 else ""
+def _cut(w: Workload) -> str:
+    """In how many steps prompts are read, if in more than one, and when they have their tokens then."""
+    if not (budget := chunked(w)):
+        more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
+        return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
+    mean = f" of all (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
+    return f"{mean}, in {reads(w):,} {budget}"
+
+
+def reads(w: Workload) -> int:
+    """In how many steps prompts are read."""
+    return sum(chunk.steps for chunk in w.chunks)
+
+
+def chunked(w: Workload) -> str:
+    """The tokens of a step that reads prompts, and whose budget that is; nothing where one reads them all."""
+    if not w.budget or reads(w) == 1:
+        return ""
+    tokens = "1 token" if w.budget == 1 else f"{w.budget:,} tokens"
+    return f"steps of {tokens} at most" + (f", by {w.budget_by}" if w.budget_by else "")
+
+
+def phase_title(w: Workload, name: str, report: Report) -> str:
+    """A phase, and what its step does, or the largest of several."""
+    of = f", the largest of {reads(w):,} steps" if name == "prefill" and reads(w) > 1 else ""
+    return f"{TITLES[name]}{of}: {step_title(report)}"
 
 
 def capacity(of: MemorySum) -> str:

@@ -103,8 +103,9 @@ def workload_markdown(workload: Workload) -> str:
     ]
     for name, report in steps:
         headings, rows, right = oplines.flat(report)
+        title = facts.phase_title(workload, name, report)
         parts += [
-            f"## {facts.TITLES[name].capitalize()}: {facts.step_title(report)}\n",
+            f"## {title[:1].upper()}{title[1:]}\n",
             f"{'. '.join(oplines.remarks(report))}.\n",
             to_markdown(headings, rows, right),
         ]

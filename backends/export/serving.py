@@ -28,7 +28,10 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
     """A row a figure: what it is, of the batch, and of the loop."""
     loop, ranks = service.loop, service.program.devices
     first = facts.within(service.prefill.error)
-    rows = [("TTFT, first token", units.time(service.ttft_s) + first, units.time(loop.ttft_s) + first)]
+    batch = units.time(service.ttft_s) + first
+    if facts.reads(service) > 1 and service.batch > 1:
+        batch += f", mean {units.time(service.ttft_mean_s)}"
+    rows = [("TTFT, first token", batch, units.time(loop.ttft_s) + first)]
     if service.tpot_s is not None and service.decode and loop.tpot_s is not None:
         later = units.time(service.tpot_s) + facts.within(service.decode.error)
         served = units.time(loop.tpot_s) + facts.within(loop.error)
@@ -59,9 +62,18 @@ def steps(service: Service) -> str:
     how = f"{whole or 'chunks of '}prompts and decodes together" if mixes else first
     most = "without a limit of tokens (--chunk)"
     if loop.chunk:
-        most = f"of {loop.chunk:,} tokens at most on each rank"
-    alone = "" if service.chunk else "; the one batch reads all prompts in one step"
-    return f"steps {most}: {how}{alone}"
+        by = f", by {loop.job.budget_by}" if loop.job.budget_by else ""
+        most = f"of {loop.chunk:,} tokens at most on each rank{by}"
+    reads = facts.reads(service)
+    alone = f"all prompts in {f'{reads:,} such steps' if reads > 1 else 'one step'}, then decodes"
+    return f"steps {most}: {how}; of the one batch {alone}"
+
+
+def arrivals(service: Service) -> str:
+    """When the users' prompts are taken to come."""
+    if service.loop.scheduler.mixes:
+        return "Prompts come one by one, spread over the time of an answer."
+    return "Prompts come in waves: answers are equally long, begin together and end together."
 
 
 def why(service: Service) -> list[tuple[str, str, float]]:
@@ -88,7 +100,7 @@ def service(service: Service) -> Group:
     parts: list[RenderableType] = [answers, ""]
     if terms := why(service):
         parts += [Text(_title(service), style="bold"), _bars(terms)]
-    parts += [facts.plain(steps(service)), "", table.pairs(facts.memory(service))]
+    parts += [f"{facts.plain(steps(service))}. {arrivals(service)}", "", table.pairs(facts.memory(service))]
     return table.answered(service, *parts)
 
 
@@ -120,7 +132,7 @@ def service_markdown(service: Service) -> str:
         "## Closed loop\n",
         jsonio.to_markdown(headings(service), compared(service)),
         *([jsonio.to_markdown(("ms a token", "of", "share"), terms, (0, 2))] if terms else []),
-        f"{steps(service).capitalize()}.\n",
+        f"{steps(service).capitalize()}. {arrivals(service)}\n",
     ]
     return "\n".join(parts)
 
@@ -136,4 +148,4 @@ def service_html(service: Service) -> str:
     if terms := why(service):
         rows = [(time, what, units.percent(share)) for time, what, share in terms]
         parts += [table.caption(_title(service)), table.html(("ms", "of", "share"), rows, (0, 2))]
-    return "".join((*parts, table.caption(steps(service), "small")))
+    return "".join((*parts, *(table.caption(line, "small") for line in (steps(service), arrivals(service)))))

@@ -191,7 +191,7 @@ def answered(workload: Workload, *answers: RenderableType) -> Group:
     steps = facts.phases(workload)
     parts: list[RenderableType] = [pairs(facts.head(workload)), "", *answers, "", _steps(steps)]
     for name, report in steps:
-        title = Text(f"{facts.TITLES[name]}: {facts.step_title(report)}", style="bold")
+        title = Text(facts.phase_title(workload, name, report), style="bold")
         parts += ["", title, *_step(report)]
     parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
@@ -292,7 +292,7 @@ def workload_html(workload: Workload) -> str:
     parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
     for name, report in facts.phases(workload):
         parts += [
-            caption(f"{facts.TITLES[name]}: {facts.step_title(report)}"),
+            caption(facts.phase_title(workload, name, report)),
             html(("", ""), facts.step_lines(report)),
             *_ops_html(report),
         ]

@@ -65,7 +65,7 @@ class State(NamedTuple):
 class ClosedLoop(Record):
     """`concurrency` users of a workload's prompts and answers, of whom each asks again when it is answered.
 
-    The workload's own batch does not count; its `chunk`, else the engine's, is the budget of a step.
+    The workload's own batch does not count.
     """
 
     job: Workload
@@ -80,7 +80,7 @@ class ClosedLoop(Record):
     @property
     def chunk(self) -> int | None:
         """Tokens of a step on each data-parallel rank; None for as many as there are."""
-        return self.job.chunk or (self.job.pool.tokens if self.job.pool else None)
+        return self.job.budget
 
     @cached_property
     def max_in_flight(self) -> int:
@@ -213,7 +213,7 @@ class ClosedLoop(Record):
     def state(self) -> State:
         """What the loop settles at, of the requests in flight."""
         users = self.in_flight / self.lanes
-        together = replace(self.job, batch=self.in_flight, chunk=self.chunk)
+        together = replace(self.job, batch=self.in_flight)
         if self.job.generate == 1:
             return State(0.0, together.ttft_s, ())
         if users <= 1 and self.coupled == 1:
@@ -224,20 +224,16 @@ class ClosedLoop(Record):
     def _waves(self, together: Workload) -> State:
         """Of an engine that reads prompts first: answers as long end together, and the next wave begins.
 
-        The first tokens of its m groups come one after another, and on average a token waits for the half of
-        the groups that are yet to come.
+        The first tokens of its groups come one after another, and each waits for the prompts yet to be read.
         """
         job, steps = self.job, together.chunks
         decode = float(self.step(self.in_flight).period_s)
-        groups = -(-self.in_flight // steps[0].prompts)
-        after = (groups - 1) / (2 * groups)
-        whole = together.ttft_s
+        whole, first = together.ttft_s, together.ttft_mean_s
         turns = [Turn(self.in_flight, (), 1.0, decode)]
-        if after:
-            count = sum(chunk.steps for chunk in steps)
-            share = after * count / (job.generate - 1)
+        if (count := sum(chunk.steps for chunk in steps)) > 1:
+            share = (1 - first / whole) * count / (job.generate - 1)
             turns.append(Turn(0, steps, share, whole / count))
-        return State(self.in_flight, whole * (1 - after), tuple(turns))
+        return State(self.in_flight, first, tuple(turns))
 
     def _mixed(self, users: float) -> State:
         """Of an engine that reads chunks of prompts beside decodes.

@@ -15,7 +15,8 @@ def in_flight(job: Workload, chunk: int | None) -> int:
     So they are counted at their mean length; prompts are read one by one, or in chunks beside the others'
     caches. InputError if not even one fits.
     """
-    mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=chunk or job.length)
+    how = chunk or (job.chunk if job.pool else job.length)
+    mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
     return min(fitting(mean), run_at_once(job))
 
 

@@ -40,7 +40,7 @@ def analyze(**given: Any) -> int:
     MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
     Times are those of kernels measured on the device, or borrowed from the nearest GPU that was measured, and
     never below the roofline; --cost ideal is the roofline alone. Sizes are in powers of 1000 (GB). The time
-    of an op is that of one execution.
+    of an op is that of one execution. `llmir explain MODEL memory` adds up what memory holds.
 
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256

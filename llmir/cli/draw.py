@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from typing import Any
 
@@ -56,7 +55,7 @@ def draw(**given: Any) -> None:
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     program = inputs.lowered(given)
-    target = target or _file_name(program.name)
+    target = target or output.file_name(program.name, ".svg")
     output.choose(target, None, Workload, picture=True)
     job = inputs.workload(program, given)
     import llmir
@@ -66,8 +65,3 @@ def draw(**given: Any) -> None:
         written = llmir.draw(job, target, level=given["level"], phase=given["phase"])
     echo(os.fspath(written))
     output.note(*job.notes, *(str(w.message) for w in caught))
-
-
-def _file_name(model: str) -> str:
-    """The model's name as a file of the current folder, whatever is in it."""
-    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('.-')[:100] or 'model'}.svg"

@@ -49,6 +49,8 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     from llmir.backends.analysis.explanation import Explanation
     from llmir.backends.analysis.memory_sum import MemorySum
 
+    if given["model"] == MEMORY:
+        raise InputError(f"the model comes first: llmir explain {given['op']} {MEMORY}")
     sums = given["op"] == MEMORY
     form = output.choose(given["output_file"], given["form"], MemorySum if sums else Explanation)
     _check(ctx, ("phase",) if sums else options.MEMORY, given["op"])

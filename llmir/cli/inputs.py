@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from llmir.errors import InputError, LlmirError, ParseError, PassError
 
-from . import precision
-
 if TYPE_CHECKING:
     from llmir import Pass, Program
     from llmir.backends.analysis.workload import Workload
-    from llmir.hw import Device
+    from llmir.deployment import Deployment
+    from llmir.hw import Device, Engine
     from llmir.pipeline import Step
 
 PRICING = ("cost", "engine", "efficiency")
@@ -118,16 +118,29 @@ def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
     """The same program before it is laid over its ranks, and after."""
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = _asked(program, given)
-    before, _ = precision.quantize(given)
+    before = deployment(given).types()
     written = given["pipeline"] is not None
     return passed(program, [*before, steps], written), passed(program, around(given, steps), written)
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
-    before, after = precision.quantize(given)
-    ranks = [*_route(given), *_shard(given), *_dispatch(given), *_slices(given)]
-    return [*before, *_prompts(given), *_stages(given), *pipeline, *ranks, *after]
+    return deployment(given).around(*pipeline, runs=_runs(given), prompts=_prompts(given))
+
+
+def deployment(given: Mapping[str, Any]) -> Deployment:
+    """The types and ranks that the options ask for; `InputError` for types that are empty."""
+    from llmir.deployment import Deployment
+    from llmir.passes.modules import plan_file
+
+    for name in ("weights", "activations", "kv", "collectives", "plan"):
+        if given.get(name) == "":
+            raise InputError(f"--{name}: it is empty; leave it out, or see --help")
+    plan = given.get("plan") and plan_file(given["plan"])
+    pp, *more = given["pp"]
+    said = {**given, "plan": plan, "pp": given["pp"] if more else pp}
+    names = (f.name for f in fields(Deployment))
+    return Deployment(**{name: said[name] for name in names if said.get(name) is not None})
 
 
 def _prompts(given: Mapping[str, Any]) -> list[Pass]:
@@ -140,56 +153,15 @@ def _prompts(given: Mapping[str, Any]) -> list[Pass]:
     return images if layers is None else [*images, PruneTokens(layers)]
 
 
-def _stages(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that splits the layers as `--pp` and `--micro-batches` ask for, if they ask for any."""
-    from llmir.passes.stages import Stages
-
-    pp, *more = given["pp"]
-    asked = Stages(1 if more else pp, given["pp"] if more else "", given["micro_batches"])
-    return [asked] if asked != Stages() else []
-
-
-def _route(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass by which tokens choose experts in another way, as `--routing` or `--routing-skew` asks for."""
-    from llmir.passes.route import Route
-
-    skew, law = given.get("routing_skew"), given.get("routing")
-    if skew is not None and law is not None:
-        raise InputError("--routing-skew: --routing says how tokens choose experts, leave one of them out")
-    return [] if skew is None and law is None else [Route(skew or 0.0, law or "")]
-
-
-def _shard(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass that lays a program over the ranks that `--tp`, `--dp`, `--ep` and `--sp` ask for."""
-    from llmir.passes.shard import Shard
-
-    if given["sp"] and given["tp"] == 1:
-        raise InputError("--sp: tokens are split over tensor-parallel ranks; say --tp too")
-    asked = Shard(given["tp"], given["dp"], given["ep"], int(given["sp"]), given["redundant_experts"])
-    return [asked] if asked != Shard() else []
-
-
-def _dispatch(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass by which tokens go to experts as `--dispatch` asks for, or as the engine does by itself."""
+def _runs(given: Mapping[str, Any]) -> Engine | None:
+    """The engine that prices, where it decides how tokens go to experts."""
     from llmir.backends.cost import model
     from llmir.hw import load
-    from llmir.passes.dispatch import DispatchBy
-    from llmir.usual import dispatch_of
 
-    if given.get("dispatch") is not None:
-        return [DispatchBy(given["dispatch"])]
-    if min(given["dp"], given["ep"]) == 1 or "engine" not in given:
-        return []
+    if min(given["dp"], given["ep"]) == 1 or "engine" not in given or given.get("dispatch") is not None:
+        return None
     device = load(hardware({**given, "network": None}))
-    priced = model(device, given["cost"], given["engine"], given["efficiency"])
-    return dispatch_of(priced.runs, given["dp"], given["ep"])
-
-
-def _slices(given: Mapping[str, Any]) -> list[Pass]:
-    """The pass by which stages send slices, where each of several ranks holds all that they send."""
-    from llmir.passes.slice_sends import SliceSends
-
-    return [SliceSends()] if given["pp"] != (1,) and given["tp"] > 1 and not given["sp"] else []
+    return model(device, given["cost"], given["engine"], given["efficiency"]).runs
 
 
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:

@@ -51,6 +51,20 @@ class Count(_Kind):
         return integer(name, value, 1)
 
 
+class Whole(Count):
+    """An integer from `least` up, in any spelling: 1e5 too."""
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+
+    def check(self, name: str, value: Any) -> Any:
+        """An int."""
+        from llmir.convert import integer
+
+        whole = isinstance(value, float) and value.is_integer()
+        return integer(name, int(value) if whole else value, self.least)
+
+
 class Number(Count):
     """A number above 0."""
 

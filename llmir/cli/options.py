@@ -135,7 +135,7 @@ parallel = _stack(
     ),
 )
 
-workload = _stack(
+hardware = _stack(
     click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
     click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
     click.option(
@@ -143,6 +143,32 @@ workload = _stack(
         metavar="RATE[,LATENCY]",
         help="What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
     ),
+)
+
+pricing = _stack(
+    click.option(
+        "--cost",
+        metavar="NAME",
+        help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
+        "[default: calibrated where there are kernels]",
+    ),
+    click.option(
+        "--engine",
+        metavar="NAME[@VERSION]",
+        help="Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
+        "vllm@0.12, else the newest that was measured.",
+    ),
+    click.option(
+        "--efficiency",
+        type=Shares(),
+        metavar="SHARES",
+        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
+        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
+    ),
+)
+
+workload = _stack(
+    hardware,
     click.option(
         "--batch",
         type=of_workload("batch"),
@@ -172,25 +198,7 @@ workload = _stack(
         help="Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.  "
         "[default: all]",
     ),
-    click.option(
-        "--cost",
-        metavar="NAME",
-        help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
-        "[default: calibrated where there are kernels]",
-    ),
-    click.option(
-        "--engine",
-        metavar="NAME[@VERSION]",
-        help="Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
-        "vllm@0.12, else the newest that was measured.",
-    ),
-    click.option(
-        "--efficiency",
-        type=Shares(),
-        metavar="SHARES",
-        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
-        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
-    ),
+    pricing,
 )
 
 serving = _stack(
@@ -201,9 +209,9 @@ serving = _stack(
     ),
     click.option(
         "--chunk",
-        type=of_workload("chunk"),
-        help="Tokens of a step that reads prompts, at most, on each data-parallel rank.  [default: all of a "
-        "batch; in a closed loop those of the engine]",
+        type=of_workload("chunk", shown="N|all"),
+        help="Tokens of a step that reads prompts, at most, on each data-parallel rank; all of them in one "
+        "step.  [default: the engine's; all without one]",
     ),
     click.option(
         "--cached",
@@ -218,7 +226,7 @@ MEMORY = (
     *("max_model_len", "max_num_seqs", "max_batched_tokens"),
 )
 
-memory = _stack(
+limits = _stack(
     click.option(
         "--memory-utilization",
         type=of_workload("memory_utilization", shown="SHARE"),
@@ -239,8 +247,8 @@ memory = _stack(
     click.option(
         "--max-batched-tokens",
         type=of_workload("max_batched_tokens"),
-        help="Tokens of a step that memory for activations is set aside for; --chunk also reads prompts so.  "
-        "[default: --chunk, else the engine's]",
+        help="Tokens of a step that memory for activations is set aside for, and that reads prompts unless "
+        "--chunk says fewer.  [default: --chunk, else the engine's]",
     ),
     click.option(
         "--reserve",
@@ -248,6 +256,10 @@ memory = _stack(
         default=0,
         help="Kept free of the memory that may be used, such as 2GiB or 500MB.  [default: 0]",
     ),
+)
+
+memory = _stack(
+    limits,
     click.option(
         "--cache-policy",
         type=click.Choice(["exact", "paged", "unified"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,11 @@ def _rows() -> type[Shown]:
     from llmir.backends.export.rows import Rows
 
     return Rows
+
+
+def file_name(model: str, suffix: str) -> str:
+    """A model's name as that of a file in the current folder, whatever is in it."""
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('.-')[:100] or 'model'}{suffix}"
 
 
 def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:

@@ -33,6 +33,7 @@ from .atoms import (
 from .binding import Binding, Mixed
 from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole
 from .text import parse
+from .uneven import Uneven
 
 __all__ = [
     "ATOMS",
@@ -55,6 +56,7 @@ __all__ = [
     "Sent",
     "Size",
     "T",
+    "Uneven",
     "at_most",
     "ceildiv",
     "distinct",

@@ -30,6 +30,11 @@ class Binding(Immutable):
     _monomials: dict[Monomial, Number]  # those that were asked for
     _places: dict[Dim, tuple[Binding, Places | None]]
 
+    @property
+    def uneven(self) -> bool:
+        """Whether some sequences go on by a token after contexts that differ."""
+        return False
+
     def __init__(self, **symbols: Number) -> None:
         self._keep({name: _figures(value) for name, value in symbols.items()}, {})
 
@@ -107,10 +112,15 @@ class Binding(Immutable):
             values, places = self(size), None
             if np.size(values) >= _MANY:
                 values, places = once(values)
-            found = Binding()
-            found._keep({}, {size.terms[0][0]: values})
-            self._places[size] = found, places
+            self._places[size] = Binding.only(size, values), places
         return self._places[size]
+
+    @staticmethod
+    def only(size: Dim, value: Number) -> Binding:
+        """What says of a product of symbols what it is, and of the symbols nothing."""
+        found = Binding()
+        found._keep({}, {size.terms[0][0]: value})
+        return found
 
 
 def once(values: Array) -> tuple[Array, Places]:
@@ -171,6 +181,11 @@ class Mixed(Binding):
             pairs = zip(self.parts, self.phases, strict=True)
             self._within[phase] = Mixed(part for part, its in pairs if its == phase)
         return self._within[phase]
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether one of the parts is."""
+        return any(part.uneven for part in self.parts)
 
     @cached_property
     def _within(self) -> dict[str, Mixed]:

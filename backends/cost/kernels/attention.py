@@ -8,7 +8,7 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Number, Uneven
 from llmir.namespace import Namespace
 from llmir.tensor import Tensor
 
@@ -46,6 +46,10 @@ class AttentionShape(Shape):
     def keys(self, xp: Namespace) -> Number:
         """Keys of one sequence that some query sees."""
         return xp.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
+
+    def uneven(self, at: Uneven) -> dict[str, Number]:
+        """A window as wide as what sequences see within theirs, on average."""
+        return {"window": at.capped(self.cached, self.window - 1) + 1} if self.window < np.inf else {}
 
     @property
     def rows_bytes(self) -> Number:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from llmir.dataclass import dataclass
-from llmir.dim import Number
+from llmir.dim import Number, Uneven
 from llmir.errors import HardwareError
 from llmir.hw import Device
 from llmir.names import suggest
@@ -61,7 +61,27 @@ def parameter(default: float, low: float, high: float, unit: str, meaning: str) 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel is given: numbers or arrays that broadcast together, and words that stay words."""
+    """What a kernel is given: numbers or arrays that broadcast together, and `words` that stay words."""
+
+    words: ClassVar[frozenset[str]] = frozenset({"dtype"})
+
+    def numbers(self, prefix: str = "") -> dict[str, Number]:
+        """All but words by name, those of a shape within it by both names."""
+        found: dict[str, Number] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Shape):
+                found |= value.numbers(f"{prefix}{f.name}_")
+            elif f.name not in self.words:
+                found[prefix + f.name] = value
+        return found
+
+    def put(self: S, numbers: Mapping[str, Number], prefix: str = "") -> S:
+        """The same with other numbers."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        inner = {n: v.put(numbers, f"{prefix}{n}_") for n, v in own.items() if isinstance(v, Shape)}
+        others = {n: numbers[prefix + n] for n in own.keys() - inner.keys() - self.words}
+        return replace(self, **others, **inner)
 
     def take(self: S, index: Any) -> S:
         """The same with each array indexed: some rows of a table."""
@@ -69,6 +89,10 @@ class Shape:
         some = {n: v[index] for n, v in held.items() if isinstance(v, np.ndarray)}
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
+
+    def uneven(self, at: Uneven) -> dict[str, Number]:
+        """What is not the mean over sequences of what the shape has, in a call of sequences that differ."""
+        return {}
 
     def spread(self: S, count: int) -> S:
         """The same with each number as an array of so many."""

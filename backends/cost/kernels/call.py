@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from llmir.backends.cost.rows import Row
+from llmir.backends.cost.tape import Function, Tape, tape_of
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Number, product
+from llmir.dim import Binding, Dim, Number, Uneven, product
 from llmir.dtype import DType
 from llmir.hw import Device
-from llmir.namespace import Namespace, always
+from llmir.namespace import ARRAYS, SCALARS, Namespace, always
 from llmir.tensor import Tensor
 
 from .base import KERNELS, Kernel, Shape
@@ -60,8 +62,21 @@ class Call:
         return at.xp.maximum(self.of(kernel, device, self.at(at), at.xp), least)
 
     def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
-        """Time of a shape of numbers, or of arrays, by the kernel alone."""
-        return getattr(kernel, self.part)(device, shape, xp)
+        """Time of a shape of numbers, of arrays or of symbols, by the kernel alone."""
+        numbers = {} if xp in (SCALARS, ARRAYS) else shape.numbers()
+        if (tape := tape_of(numbers.values())) is None:
+            return getattr(kernel, self.part)(device, shape, xp)
+        recorded = recording(kernel, self.part, device, shape.put(dict.fromkeys(numbers)))
+        return tape.call(recorded, *numbers.values())
+
+
+@lru_cache(maxsize=1 << 10)
+def recording(kernel: Kernel, part: str, device: Device, words: Shape) -> Function:
+    """A kernel on a device, recorded once, as a function of the numbers of a shape with these words."""
+    tape = Tape(SCALARS)
+    symbols = {name: tape.symbol(name) for name in words.numbers()}
+    time = getattr(kernel, part)(device, words.put(symbols), tape.namespace)
+    return Function.of(tape, symbols, [time])
 
 
 Maker = Callable[[Row], "Call | None"]
@@ -93,7 +108,10 @@ def calls(row: Row) -> tuple[Call, ...]:
 def bound(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
-    return replace(shape, **{name: at(size) for name, size in sizes.items()}) if sizes else shape
+    if not sizes:
+        return shape
+    numbers = {name: at(size) for name, size in sizes.items()}
+    return replace(shape, **numbers | (shape.uneven(at) if isinstance(at, Uneven) else {}))
 
 
 def _number(size: Number, at: Binding) -> Number:

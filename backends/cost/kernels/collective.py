@@ -36,6 +36,8 @@ class CollectiveShape(Shape):
     `beside` bytes are read and written by the same kernel, which norms the sum.
     """
 
+    words = frozenset({"ranks", "adds"})
+
     payload: Number
     ranks: Number
     adds: Number = True

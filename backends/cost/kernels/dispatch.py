@@ -30,6 +30,8 @@ class DispatchShape(CollectiveShape):
     Kernels run on `sms` multiprocessors; if that is 0, on as many as share the `experts` of all ranks.
     """
 
+    words = CollectiveShape.words | {"sms"}
+
     copies: Number = 0
     width: Number = 0
     tokens: Number = 0

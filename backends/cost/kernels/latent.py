@@ -15,7 +15,7 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Number, Uneven
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
@@ -58,6 +58,10 @@ class LatentShape(Shape):
     def keys(self, xp: Namespace) -> Number:
         """Keys that a query sees at most."""
         return xp.minimum(self.cached + self.new, self.most)
+
+    def uneven(self, at: Uneven) -> dict[str, Number]:
+        """As many cached keys as sequences see within their windows, on average."""
+        return {"cached": at.capped(self.cached, self.window - 1)} if self.window < np.inf else {}
 
     @property
     def rows_bytes(self) -> Number:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import blocks, scalar
-from .record import Function, Symbol, Tape
+from .outline import Outline, Within, whole, within
+from .record import Function, Symbol, Tape, tape_of
 
 
 class Printer(Protocol):
@@ -19,4 +20,17 @@ class Printer(Protocol):
 
 PRINTERS: dict[str, Printer] = {"python": scalar, "numpy": blocks}
 
-__all__ = ["PRINTERS", "Function", "Printer", "Symbol", "Tape", "blocks", "scalar"]
+__all__ = [
+    "PRINTERS",
+    "Function",
+    "Outline",
+    "Printer",
+    "Symbol",
+    "Tape",
+    "Within",
+    "blocks",
+    "scalar",
+    "tape_of",
+    "whole",
+    "within",
+]

@@ -7,14 +7,18 @@ function does, rounding included.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 Constant = Any  # an int, a float or a bool
 Operand = Any  # a constant or a symbol
+Kept = Mapping[int, tuple[int, ...]]  # of choices, the arguments that may decide them
+NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 # x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x.
 NEUTRAL = {
@@ -27,10 +31,23 @@ COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or"
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 
 
-class Node(NamedTuple):
-    """A function of earlier nodes, by their numbers; a "symbol" of its name, or a "constant" of its value."""
+# What a function does to numbers that operators do.
+OPERATORS: Mapping[str, Callable[..., Constant]] = {
+    **{"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv},
+    **{"power": operator.pow, "floor_divide": operator.floordiv, "negative": operator.neg},
+    **{"absolute": operator.abs, "less": operator.lt, "less_equal": operator.le, "equal": operator.eq},
+    **{"not_equal": operator.ne, "logical_and": operator.and_, "logical_or": operator.or_},
+    **{"logical_xor": operator.xor},
+}
 
-    function: str
+
+class Node(NamedTuple):
+    """A function of earlier nodes, by their numbers; a "symbol" of its name, or a "constant" of its value.
+
+    The function of another tape is itself, where calls of it are kept.
+    """
+
+    function: Any  # str | Function
     of: tuple[Any, ...]
 
 
@@ -43,8 +60,9 @@ class Tape:
 
     def __init__(self, scalars: Any) -> None:
         self.nodes: list[Node] = []
-        self.scalars: Mapping[str, Callable[..., Constant]] = vars(scalars)
-        self.namespace = type(scalars)(**{name: partial(self.record, name) for name in self.scalars})
+        self.kind = scalars
+        self.scalars: Mapping[str, Callable[..., Constant]] = {**OPERATORS, **vars(scalars)}
+        self.namespace = type(scalars)(**{name: partial(self.record, name) for name in vars(scalars)})
         self._known: dict[tuple[Any, ...], Operand] = {}  # by function and operands, what they are
 
     def symbol(self, name: str) -> Symbol:
@@ -65,6 +83,19 @@ class Tape:
         if found is None:
             found = _simpler(function, operands)
             found = self._known[key] = self._node(function, of) if found is None else found
+        return found
+
+    def node(self, function: Any, of: tuple[int, ...]) -> Symbol:
+        """A function of nodes, once."""
+        key = function, *of
+        if key not in self._known:
+            self._known[key] = self._node(function, of)
+        found: Symbol = self._known[key]
+        return found
+
+    def call(self, function: Function, *operands: Operand) -> Operand:
+        """What a function of another tape, of one output, is of the operands."""
+        (found,) = function.onto(self, operands)
         return found
 
     def number(self, operand: Operand) -> int:
@@ -169,6 +200,11 @@ class Symbol:
         raise TypeError("a symbol decides no branch; minimum, maximum and where are the namespace's")
 
 
+def tape_of(operands: Iterable[Operand]) -> Tape | None:
+    """The tape of the first symbol among them."""
+    return next((x.tape for x in operands if isinstance(x, Symbol)), None)
+
+
 @dataclass(frozen=True, eq=False)
 class Function:
     """Nodes of a tape as a function: what `outputs` are, given by name those that are `inputs`."""
@@ -196,6 +232,42 @@ class Function:
             needed.add(number)
             open_ += of
         return tuple(sorted(needed))
+
+    def onto(
+        self,
+        tape: Tape,
+        operands: Iterable[Operand],
+        kept: Kept = NOTHING,
+        calls: Mapping[int, Kept] = NOTHING,
+    ) -> tuple[Operand, ...]:
+        """The outputs on another tape, as the same functions of the operands for the inputs, in order.
+
+        Of a choice that is `kept`, a minimum, a maximum or a `where`, those of its arguments alone; `calls`
+        has what is kept of calls.
+        """
+        nodes = self.tape.nodes
+        given = dict(zip(self.inputs, operands, strict=True))
+        needed, open_ = set[int](), list(self.outputs)
+        while open_:
+            number = open_.pop()
+            if number not in given and number not in needed:
+                needed.add(number)
+                if nodes[number].function not in ("constant", "symbol"):
+                    open_ += kept[number] if number in kept else nodes[number].of
+        for number in sorted(needed):
+            function, of = nodes[number]
+            if function == "constant":
+                given[number] = of[0]
+            elif number in kept:
+                first, *others = (given[n] for n in kept[number])
+                given[number] = reduce(partial(tape.record, function), others, first)
+            elif number in calls:
+                (given[number],) = function.onto(tape, (given[n] for n in of), calls[number])
+            elif isinstance(function, Function):
+                given[number] = tape.call(function, *(given[n] for n in of))
+            else:
+                given[number] = tape.record(function, *(given[n] for n in of))
+        return tuple(given[n] for n in self.outputs)
 
     def count(self, function: str) -> int:
         """How many nodes are of a function."""

@@ -22,6 +22,7 @@ from llmir.hw import Device, Fitted
 from llmir.names import plain, spans
 
 from .clock import Clock, clock, families_of
+from .compiled import Compiled
 from .fit import fit
 
 
@@ -70,7 +71,8 @@ class Case:
         kinds = {family: KERNELS[family] for family in self.families}
         of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
         prior = min(kind.prior for kind in kinds.values())
-        return fit(kinds, self.predicted, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
+        time = Compiled(self.clock)
+        return fit(kinds, time, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
 
     @cached_property
     def folds(self) -> tuple[tuple[Array, Mapping[str, Kernel]], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,9 @@ class Term:
         return Term(self.family, call, self.least[at], place[self.rows[at]])
 
 
+Timed = Callable[[Term, Kernel, Device], Array]
+
+
 @dataclass(frozen=True, eq=False)
 class Clock:
     """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
@@ -49,12 +52,15 @@ class Clock:
     count: int
     known: Array | float = 0.0
 
-    def seconds(self, kernels: Mapping[str, Kernel]) -> Array:
-        """The calls of each row, added up; of a family without a kernel the roofline."""
+    def seconds(self, kernels: Mapping[str, Kernel], of: Timed = Term.seconds) -> Array:
+        """The calls of each row, added up; of a family without a kernel the roofline.
+
+        `of` says what a term takes.
+        """
         total = np.zeros(self.count) + self.known
         for term in self.terms:
             kernel = kernels.get(term.family)
-            seconds = term.seconds(kernel, self.device) if kernel else term.least
+            seconds = of(term, kernel, self.device) if kernel else term.least
             total += np.bincount(term.rows, seconds, self.count)  # a row may make a call twice
         return total
 

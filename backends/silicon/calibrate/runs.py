@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from llmir import hw
 from llmir.backends.analysis.plan import Plan, late, plan
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.together import Together, together
-from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.analysis.workload import LONGEST, Workload
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import RunShape, StepShape
 from llmir.backends.cost.relatives import kernels_of
@@ -22,7 +22,7 @@ from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL, priced_by
+from llmir.backends.silicon.validate.pricing import IDEAL, Pricing, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
 from llmir.dim import Binding
 from llmir.errors import InputError, LlmirError
@@ -106,32 +106,44 @@ def _shape(
     """
     prompt, generate = asked.prompt, asked.generate
     model = _model(device, engine)
+
+    def job(by: Pricing, batch: int) -> Workload:
+        return by.workload(program, device, engine, (batch, prompt, generate), asked.chunk)
+
     if asked.serving or metric == "token":
-        job = PRICED.workload(program, device, engine, 1, prompt, generate)
-        users = ClosedLoop(job, asked.batch or LONGEST)
+        users = ClosedLoop(job(PRICED, 1), asked.batch or LONGEST)
         return _loop(users, model), users.in_flight if metric == "token" else 1
-    within = loop.fitting(IDEAL.workload(program, device, engine, 1, prompt, generate), asked.batch)
+    within = loop.fitting(job(IDEAL, 1), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
-    def steps(new: int, cached: int, count: float) -> StepShape:
-        return step_shape(plan(program, model), Binding(B=within, T=new, C=cached)).times(waves * count)
+    def steps(count: float, prompts: int, new: int, cached: int) -> StepShape:
+        return step_shape(plan(program, model), Binding(B=prompts, T=new, C=cached)).times(waves * count)
 
     tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
-    reads = steps(prompt, 0, metric in ("e2e", "ttft"))
-    return RunShape(steps(1, prompt + generate // 2, tokens), reads), 1
+    decode = steps(tokens, within, 1, prompt + generate // 2)
+    read = job(PRICED, within).chunks if metric in ("e2e", "ttft") else ()
+    return RunShape(decode, _sum(steps(c.steps, c.prompts, c.new, c.middle) for c in read)), 1
 
 
 def _loop(loop: ClosedLoop, model: Model) -> RunShape:
     """From token to token in a closed loop."""
     decode, *reads = loop.state.turns
     first = _of(loop.step(decode.decoding), model)
-    sums = np.zeros(len(fields(StepShape)))
+    steps = []
     for turn in reads:
         whole = sum(chunk.steps for chunk in turn.chunks)
         for chunk in turn.chunks:
             step = _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model)
-            sums += list(vars(step.times(turn.share * chunk.steps / whole)).values())
-    return RunShape(first.times(decode.share), StepShape(*map(float, sums)))
+            steps.append(step.times(turn.share * chunk.steps / whole))
+    return RunShape(first.times(decode.share), _sum(steps))
+
+
+def _sum(steps: Iterable[StepShape]) -> StepShape:
+    """All of them as one."""
+    sums = np.zeros(len(fields(StepShape)))
+    for step in steps:
+        sums += list(vars(step).values())
+    return StepShape(*map(float, sums))
 
 
 def _of(report: Report, model: Model) -> StepShape:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmir import strict_csv
+from llmir.backends.analysis.workload import Workload
 from llmir.backends.silicon.bounds import MODEL
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables import header
@@ -36,8 +37,11 @@ class Chat:
 
     def fits(self, pricing: Pricing, prompt: int, generate: int) -> bool:
         """Whether a batch of such requests stays within the memory that may be used."""
-        at = self.batch, prompt, generate
-        return pricing.workload(self.program, self.device, self.engine, *at).fits
+        return self.job(pricing, prompt, generate).fits
+
+    def job(self, pricing: Pricing, prompt: int, generate: int) -> Workload:
+        """A batch of such requests."""
+        return pricing.workload(self.program, self.device, self.engine, (self.batch, prompt, generate))
 
 
 def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged], list[str]]:
@@ -85,7 +89,11 @@ def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:
     def seconds(new: Any, context: Any) -> Any:
         return pricing.step(on.program, on.device, on.engine, on.batch, new, context)
 
-    first = np.atleast_1d(seconds(lengths, 0).time_s)[at]
+    reads = np.array(np.atleast_1d(seconds(lengths, 0).time_s))
+    budget = on.job(pricing, int(lengths[0]), 1).budget or int(lengths[-1]) * on.batch
+    for i in np.flatnonzero(lengths * on.batch > budget):  # not in one step, or only on several ranks
+        reads[i] = on.job(pricing, int(lengths[i]), 1).ttft_s
+    first = reads[at]
     cached = np.arange(int((prompt + generate).max()))
     steps = np.concatenate([[0.0], np.cumsum(seconds(1, cached).period_s)])
     later = steps[prompt + generate - 1] - steps[prompt]  # contexts prompt … prompt + generate − 2

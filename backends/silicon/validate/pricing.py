@@ -66,10 +66,15 @@ class Pricing(NamedTuple):
         return model(device, self.name, engine.replace(name, found, 1) if versions else found)
 
     def workload(
-        self, program: Program, device: Device, engine: str, batch: int, prompt: int, generate: int
+        self,
+        program: Program,
+        device: Device,
+        engine: str,
+        sizes: tuple[int, int, int],
+        chunk: int | str | None = None,
     ) -> Workload:
-        """A batch of requests."""
-        return Workload(program, device, batch, prompt, generate, model=self.model(device, engine))
+        """A batch of requests: how many, and the tokens in and out of each."""
+        return Workload(program, device, *sizes, model=self.model(device, engine), chunk=chunk)
 
     def step(
         self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any

@@ -41,7 +41,10 @@ class Layout(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit."""
+    """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit.
+
+    `chunk` is the budget of a step that reads prompts, None for the engine's own.
+    """
 
     layout: Layout
     batch: int
@@ -49,6 +52,7 @@ class Request(NamedTuple):
     generate: int
     figures: Mapping[str, float]
     serving: bool = False
+    chunk: int | str | None = None
 
 
 def request(t: Table, i: int) -> Request:
@@ -74,7 +78,8 @@ def request(t: Table, i: int) -> Request:
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
         raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
-    return Request(layout, batch, prompt, generate or 1, figures, serving=kind == "serving_closed_loop")
+    serving, chunk = kind == "serving_closed_loop", t["chunk"][i] or None
+    return Request(layout, batch, prompt, generate or 1, figures, serving, chunk)
 
 
 def _figures(

@@ -209,7 +209,8 @@ def _figure(
     prompt, generate = asked.prompt, asked.generate
 
     def job(by: Pricing) -> Callable[[int], Any]:
-        return lambda batch: by.workload(program, device, engine, batch, prompt, generate)
+        chunk = asked.chunk if by is pricing else None
+        return lambda batch: by.workload(program, device, engine, (batch, prompt, generate), chunk)
 
     if metric == "token" or (metric == "tpot" and asked.serving):
         expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))

@@ -1,0 +1,261 @@
+"""Which arguments of a function's choices ever decide them: the others are dropped, and it stays equal.
+
+A choice is a minimum or a maximum of several, or a `where`. Arguments are bounded on blocks of the inputs.
+One that is above another's upper bound is no minimum there, and what no choice takes on a block needs none of
+its own arguments there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .bounds import BOUNDS, Range
+from .record import NOTHING, Function, Kept
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Places = Any  # of calls × blocks an array of bool, or True for all
+Masks = Mapping[int, Array]  # of choices, by call and argument, whether it may decide
+
+
+class Choice(NamedTuple):
+    """The arguments of a minimum or a maximum, those of the same within it too, or the two of a `where`."""
+
+    kind: str
+    of: tuple[int, ...]
+    condition: tuple[int, ...] = ()  # of a `where` of two
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """All that it reads."""
+        return self.condition + self.of
+
+
+class Choices:
+    """The choices of a function, of which some are `kept` in part, and what decides them in ranges."""
+
+    def __init__(self, function: Function, kept: Kept = NOTHING) -> None:
+        self.function, self.nodes = function, function.tape.nodes
+        self._within: set[int] = set()
+        self.all = self._found(kept)
+        self.order = self._needed()
+        # Choices, and what has one among its operands or theirs.
+        self._decided = set(self.all)
+        for number in self.order:
+            if not self._decided.isdisjoint(self.operands(number)):
+                self._decided.add(number)
+        self.known: dict[Any, tuple[Range, Kept]] = {}  # by the ranges of inputs
+
+    def _found(self, kept: Kept) -> Mapping[int, Choice]:
+        """By number, those that no other of their kind contains."""
+        function, nodes = self.function, self.nodes
+        uses = Counter(n for number in function.live for n in nodes[number].of)
+        uses.update(function.outputs)
+        found: dict[int, Choice] = {}
+
+        def arguments(number: int, kind: str) -> Iterable[int]:
+            for n in nodes[number].of:
+                if nodes[n].function == kind and uses[n] == 1 and n not in function.inputs:
+                    self._within.add(n)
+                    yield from arguments(n, kind)
+                else:
+                    yield n
+
+        for number in reversed(function.live):
+            kind, of = nodes[number]
+            if kind == "where":
+                found[number] = Choice(kind, of[1:], of[:1])
+            elif kind in ("minimum", "maximum") and number not in self._within:
+                found[number] = Choice(kind, tuple(arguments(number, kind)))
+        return {**found, **{number: Choice(found[number].kind, of) for number, of in kept.items()}}
+
+    def _needed(self) -> tuple[int, ...]:
+        """The nodes that the outputs read, but for inputs and constants."""
+        needed, open_ = set[int](), list(self.function.outputs)
+        while open_:
+            number = open_.pop()
+            constant = self.nodes[number].function == "constant"
+            if number not in needed and number not in self.function.inputs and not constant:
+                needed.add(number)
+                open_ += self.operands(number)
+        return tuple(sorted(needed))
+
+    def operands(self, number: int) -> tuple[int, ...]:
+        """What a node reads."""
+        choice = self.all.get(number)
+        return self.nodes[number].of if choice is None else choice.operands
+
+    def deciding(
+        self, inputs: Mapping[int, Range], calls: int, groups: Array
+    ) -> tuple[Range, tuple[Kept, ...]]:
+        """The range of the one output, and what choices keep in each of several calls.
+
+        Ranges of inputs are arrays of calls × blocks. What no call keeps on groups of blocks, by the first
+        of each, is looked at no further.
+        """
+        coarse = {number: _grouped(x, groups) for number, x in inputs.items()}
+        _, masks = self._decided_by(coarse, calls, together=True)
+        most = self._named(masks, 0)
+        rest = Choices(self.function, most)
+        ranges, masks = rest._decided_by(inputs, calls)
+        (output,) = self.function.outputs
+        kept = (rest._named(masks, call) for call in range(calls))
+        return ranges[output], tuple({**most, **some} for some in kept)
+
+    def _decided_by(
+        self, inputs: Mapping[int, Range], calls: int, together: bool = False
+    ) -> tuple[dict[int, Range], Masks]:
+        """The ranges of all nodes, and what calls keep, each or together."""
+        ranges = self.ranges(inputs)
+        relevant = self._relevant(ranges)
+        masks = _masks(relevant, calls, together)
+        # What is dropped where it decides nothing may come to decide what it did not before.
+        wrong = self._wrong(self.ranges(inputs, masks), relevant, masks, calls)
+        if wrong.any():
+            safe = _masks(self._relevant(ranges, everywhere=True), calls, together)
+            wrong = wrong | (together and wrong.any())
+            masks = {n: np.where(wrong[:, None], mask, masks.get(n, mask)) for n, mask in safe.items()}
+        return ranges, masks
+
+    def _named(self, masks: Masks, call: int) -> Kept:
+        """Of choices that a call does not keep whole, the arguments that it keeps."""
+        some = {number: mask[call] for number, mask in masks.items()}
+        return {
+            number: tuple(n for n, keep in zip(self.all[number].of, row, strict=True) if keep)
+            for number, row in some.items()
+            if not row.all()
+        }
+
+    def ranges(self, inputs: Mapping[int, Range], masks: Masks = NOTHING) -> dict[int, Range]:
+        """Those of all nodes; of choices those of the arguments that are kept."""
+        ranges, nodes = dict(inputs), self.nodes
+        read = {n for number in self.order for n in self.operands(number)}
+        for n in read.union(self.function.outputs):
+            if nodes[n].function == "constant":
+                ranges[n] = Range.at(nodes[n].of[0])
+        with np.errstate(all="ignore"):
+            for number in self.order:
+                ranges[number] = self.range(number, ranges, masks)
+        return ranges
+
+    def range(self, number: int, ranges: Mapping[int, Range], masks: Masks = NOTHING) -> Range:
+        """That of a node, by those of its operands."""
+        choice = self.all.get(number)
+        given = [ranges[n] for n in self.operands(number)]
+        if choice is None:
+            return BOUNDS[self.nodes[number].function](*given)
+        if number in masks:
+            keep = [masks[number][:, i, None] for i in range(len(choice.of))]
+            if choice.condition:
+                first, second = keep
+                low, high = np.where(second, given[0].low, 1), np.where(first, given[0].high, 0)
+                given[0] = Range(low, high, True)
+            else:
+                none = np.inf if choice.kind == "minimum" else -np.inf
+                given = [_only(x, mask, none) for x, mask in zip(given, keep, strict=True)]
+        return BOUNDS["where"](*given) if choice.condition else reduce(BOUNDS[choice.kind], given)
+
+    def _relevant(
+        self, ranges: Mapping[int, Range], everywhere: bool = False
+    ) -> dict[int, tuple[Places, list[Places]]]:
+        """Of each choice, where it counts, and where each of its arguments may decide it.
+
+        It counts where a choice that it is an argument of may take it, or `everywhere`.
+        """
+        where: dict[int, Places] = dict.fromkeys(self.function.outputs, True)
+        found: dict[int, tuple[Places, list[Places]]] = {}
+        for number in reversed(self.order):
+            if number not in self._decided:
+                continue
+            here, choice = True if everywhere else where.pop(number), self.all.get(number)
+            operands: Iterable[tuple[int, Places]] = ((n, here) for n in self.operands(number))
+            if choice is not None:
+                deciding = [here & places for places in self.decide(number, ranges)]
+                found[number] = here, deciding
+                operands = [*((n, here) for n in choice.condition), *zip(choice.of, deciding, strict=True)]
+            for n, places in operands:
+                if n in self._decided:
+                    before = where.get(n, False)
+                    where[n] = True if before is True or places is True else before | places
+        return found
+
+    def decide(self, number: int, ranges: Mapping[int, Range]) -> list[Any]:
+        """Where each argument may be the choice; of equals the first is."""
+        choice = self.all[number]
+        given = [ranges[n] for n in choice.of]
+        if choice.condition:
+            (condition,) = choice.condition
+            return [ranges[condition].high > 0, ~(ranges[condition].low > 0)]
+        lows, highs = _rising(choice.kind, given)
+        least, taken = reduce(np.fmin, highs), np.False_
+        found = []
+        for low, high in zip(lows, highs, strict=True):
+            witness = (high == least) & ~taken
+            found.append(witness | ~(low >= least))
+            taken = taken | witness
+        return found
+
+    def _wrong(
+        self,
+        ranges: Mapping[int, Range],
+        relevant: Mapping[int, tuple[Places, list[Places]]],
+        masks: Masks,
+        calls: int,
+    ) -> Array:
+        """The calls in which an argument that did not decide may do so, by what the others are now.
+
+        A condition counts wherever its `where` does, and is what it was.
+        """
+        found = np.zeros(calls, dtype=bool)
+        for number, (here, deciding) in relevant.items():
+            choice = self.all[number]
+            if choice.condition or all(places is here for places in deciding):
+                continue
+            lows, highs = _rising(choice.kind, [ranges[n] for n in choice.of])
+            least = reduce(np.minimum, map(_where, deciding, highs))
+            for i, (low, places) in enumerate(zip(lows, deciding, strict=True)):
+                some = masks[number][:, i, None] & (here & ~(places | (low >= least)))
+                found |= some.any(axis=-1)
+        return found
+
+
+def _rising(kind: str, given: list[Range]) -> tuple[list[Any], list[Any]]:
+    """Lower and upper ends, so that the least is chosen."""
+    if kind == "minimum":
+        return [x.low for x in given], [x.high for x in given]
+    return [-x.high for x in given], [-x.low for x in given]
+
+
+def _where(places: Places, high: Any) -> Any:
+    return np.where(places, high, np.inf)
+
+
+def _only(x: Range, mask: Array, none: float) -> Range:
+    """The range in the calls that keep it, of others one that decides nothing."""
+    if mask.all():
+        return x
+    return Range(np.where(mask, x.low, none), np.where(mask, x.high, none), x.positive)
+
+
+def _grouped(x: Range, groups: Array) -> Range:
+    """On groups of blocks."""
+    if x.low.shape[-1] == 1:
+        return x
+    low = np.minimum.reduceat(x.low, groups, axis=-1)
+    return Range(low, np.maximum.reduceat(x.high, groups, axis=-1), x.positive)
+
+
+def _masks(relevant: Mapping[int, tuple[Places, list[Places]]], calls: int, together: bool) -> Masks:
+    """Whether each argument of each choice decides anywhere, in each call, or in any."""
+
+    def anywhere(places: Places) -> Array:
+        found = np.asarray(places)
+        if together:
+            return np.broadcast_to(found.any(), calls)
+        return np.broadcast_to(found.any(axis=-1) if found.ndim else found, calls)
+
+    return {n: np.stack([anywhere(x) for x in places], axis=1) for n, (_, places) in relevant.items()}

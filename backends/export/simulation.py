@@ -1,0 +1,106 @@
+"""A simulated server: latencies of its requests, and what it did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.simulation.simulation import QUANTILES, Simulation
+from llmir.views import exporter
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+HEADINGS = ("", "mean", *(f"p{q}" for q in QUANTILES))
+LATENCIES = {
+    "ttft": "TTFT, first token",
+    "queue": "  waiting until it is read",
+    "prefill": "  being read",
+    "tpot": "TPOT, later tokens of a request",
+    "itl": "ITL, from token to token",
+    "e2e": "end to end",
+}
+
+
+def latencies(found: Simulation) -> list[tuple[str, ...]]:
+    """A row a figure."""
+    spreads = ((LATENCIES[name], spread) for name, spread in found.latencies.items())
+    return [(label, *map(units.time, spread)) for label, spread in spreads if spread]
+
+
+def asked(found: Simulation) -> list[tuple[str, str]]:
+    """What served which requests."""
+    kept = ("model", "precision", "device", "links", "cost model")
+    load, room = found.load, found.capacity
+    comes = f"{load.users:,} users in a closed loop" if load.users else "at once"
+    comes = f"{units.digits(load.rate)} a second" if load.rate else comes
+    lengths = (
+        f"{what} {units.digits(float(n.mean()))}"
+        for what, n in (("prompt", load.prompt), ("generate", load.generate))
+    )
+    reads = "chunks of prompts" if found.policy.chunked else "whole prompts"
+    order = f"{reads} beside decodes" if found.policy.mixes else f"{reads} first, then decodes"
+    limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
+    return [
+        *(pair for pair in facts.head(found.job) if pair[0] in kept),
+        ("requests", f"{len(load):,}, {comes}, {', '.join(lengths)} tokens on average"),
+        ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
+        ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
+    ]
+
+
+def served(found: Simulation) -> list[tuple[str, str]]:
+    """What the server did."""
+    many = int((found.preemptions > 0).sum())
+    preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
+    return [
+        (
+            "time",
+            f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
+        ),
+        ("requests/s", units.digits(found.requests_per_s)),
+        ("output tokens/s", units.digits(found.output_tokens_per_s)),
+        ("decoding in a step", f"{units.digits(found.decodes)} sequences on average"),
+        ("caches", f"{units.percent(found.cached_share)} full at most"),
+        ("preemptions", preempted),
+    ]
+
+
+@table.printed(of=Simulation)
+def simulation(found: Simulation) -> Group:
+    """What was asked, the latencies, and what the server did."""
+    shown = table.columns(HEADINGS, HEADINGS[1:])
+    for row in latencies(found):
+        table.add(shown, row, styles=["" if row[0].startswith(" ") else "bold"])
+    return table.stack(table.pairs(asked(found)), "", shown, "", table.pairs(served(found)))
+
+
+@exporter("csv", ".csv", of=Simulation)
+def simulation_csv(found: Simulation) -> str:
+    """A line a figure, in seconds."""
+    rows: list[dict[str, Any]] = [
+        {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
+    ]
+    return jsonio.to_csv(rows)
+
+
+@exporter("md", ".md", of=Simulation)
+def simulation_markdown(found: Simulation) -> str:
+    """A report to read."""
+    parts = [
+        jsonio.to_markdown(("", ""), asked(found)),
+        jsonio.to_markdown(HEADINGS, latencies(found), range(1, len(HEADINGS))),
+        jsonio.to_markdown(("", ""), served(found)),
+    ]
+    return "\n".join(parts)
+
+
+@exporter("html", ".html", of=Simulation)
+def simulation_html(found: Simulation) -> str:
+    """A report as HTML."""
+    parts = (
+        [("", ""), asked(found), ()],
+        [HEADINGS, latencies(found), range(1, 5)],
+        [("", ""), served(found), ()],
+    )
+    return "".join(table.html(*part) for part in parts)

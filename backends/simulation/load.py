@@ -1,0 +1,55 @@
+"""What comes to a server: requests with their tokens, and when they come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmir.dataclass import dataclass
+from llmir.frozen import Figures, figure
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Load(Figures):
+    """Requests in the order of their arrival: `prompt` tokens in, of which `cached` are kept, `generate` out.
+
+    They come at `arrival_s`, or as `users` are answered, each of whom asks for the next one then.
+    """
+
+    prompt: Array
+    generate: Array
+    cached: Array
+    arrival_s: Array
+    users: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    @figure
+    def written(self) -> Array:
+        """Tokens in the cache when a request ends: the last one that it generates is never read."""
+        return np.asarray(self.prompt + self.generate - 1)
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second, as they come; None of users, and of those that come together."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (len(self) - 1) / span if span else None
+
+    def only(self, kept: Array) -> Load:
+        """The requests of a mask."""
+        prompt, generate, cached = (x[kept] for x in (self.prompt, self.generate, self.cached))
+        return Load(prompt, generate, cached, self.arrival_s[kept], self.users)
+
+
+def poisson(rate: float, requests: int, rng: np.random.Generator) -> Array:
+    """Arrivals at random, so many a second on average."""
+    return np.cumsum(rng.exponential(1 / rate, requests))
+
+
+def hits(prompt: Array, share: float) -> Array:
+    """Of prompts the tokens that are kept already, a share of each; the last token is always read."""
+    return np.asarray(np.minimum(np.floor(share * prompt).astype(np.int64), prompt - 1))

@@ -1,0 +1,1 @@
+"""The policies, a file each, named by their engine."""

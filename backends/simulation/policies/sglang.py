@@ -1,0 +1,60 @@
+"""SGLang: prompts go first, and alone; decodes wait until none is left that may run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from llmir.backends.simulation.server import Server
+
+CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
+# Of the tokens to come of what decodes, the share that is kept free for them: where it settles after 600
+# steps of decode, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+SHARE = 0.098
+HEADROOM = 20  # steps for which there is room again after a retraction: retract_decode_steps
+
+
+@POLICIES.register("sglang")
+@dataclass(frozen=True)
+class Sglang(Policy):
+    """`PrefillAdder` of sglang/srt/managers/schedule_policy.py and `retract_decode` of schedule_batch.py.
+
+    A request runs if what is free holds its prompt and all that it may generate, beside a share of what those
+    that decode have to come. Where decodes find no room, those with the fewest tokens generated are
+    preempted, of equals the longest prompt, until there is room for some steps; they wait behind all others.
+    """
+
+    name: ClassVar[str] = "sglang"
+    mixes: bool = False
+
+    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+        """If all of it has room by the estimate."""
+        size, most = server.blocks.size, server.blocks.of(server.written[request]) + 2
+        if server.demand + len(server.running) + most <= server.blocks.total:
+            return True
+        to_come = sum(min(end - server.step, CLIP) for end, _ in server.ends)
+        reserved = sum(
+            one.tokens - one.done + min(self._left(server, one.request), CLIP) for one in server.reading
+        )
+        free = server.free * size - SHARE * to_come - reserved
+        return server.to_read[request] + min(self._left(server, request), CLIP) < free
+
+    def _left(self, server: Server, request: int) -> int:
+        """Tokens that a request that is to be read has to generate."""
+        return server.generate[request] - (server.to_read[request] - server.prompt[request])
+
+    def relieve(self, server: Server) -> None:
+        """One at least goes, and one at least stays."""
+        first = True
+        while server.decoding > 1 and (
+            first or server.free * server.blocks.size < server.decoding * HEADROOM
+        ):
+            _, _, last = min(
+                (server.made(request, end), -server.prompt[request], request) for end, request in server.ends
+            )
+            server.preempt(last)
+            server.waiting.append(last)
+            first = False

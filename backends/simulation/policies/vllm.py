@@ -1,0 +1,37 @@
+"""vLLM: a token for each request that decodes first, then chunks of prompts as far as the budget goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from llmir.backends.simulation.server import Server
+
+
+@POLICIES.register("vllm")
+@dataclass(frozen=True)
+class Vllm(Policy):
+    """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
+
+    A prompt runs as soon as its first chunk has blocks. Where decodes find none, what was admitted last is
+    preempted and goes before all that wait; in such a step nothing is admitted.
+    """
+
+    name: ClassVar[str] = "vllm"
+
+    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+        """If there are blocks for the chunk."""
+        blocks = server.blocks
+        if server.demand + blocks.of(server.written[request]) <= blocks.total:
+            return True
+        return blocks.of(server.cached[request] + new) <= self.free(server) - taken
+
+    def relieve(self, server: Server) -> None:
+        """The last that was admitted goes, then the one before it …"""
+        while server.short:
+            last = next(reversed(server.running))
+            server.preempt(last)
+            server.waiting.appendleft(last)

@@ -1,0 +1,84 @@
+"""How an engine fills a step: which prompts it reads, and whom it preempts when blocks run short."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.dataclass import dataclass
+from llmir.plugins import Kind
+
+if TYPE_CHECKING:
+    from .load import Array
+    from .server import Server
+
+POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulation.policies")
+
+
+class Reading:
+    """A request of whose `tokens` so many are `done`: in the cache."""
+
+    __slots__ = ("done", "request", "tokens")
+
+    def __init__(self, request: int, done: int, tokens: int) -> None:
+        self.request, self.done, self.tokens = request, done, tokens
+
+
+Chunk = tuple[Reading, int]  # so many new tokens of it
+
+
+@dataclass(frozen=True)
+class Policy(ABC):
+    """The policy of an engine, which reads prompts in chunks or whole, and beside decodes if it `mixes`.
+
+    All take requests in the order in which they came.
+    """
+
+    name: ClassVar[str]
+    chunked: bool = True
+    mixes: bool = True
+
+    @abstractmethod
+    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+        """Whether the first that waits may run: `new` tokens now, beside chunks that take so many blocks."""
+
+    @abstractmethod
+    def relieve(self, server: Server) -> None:
+        """Preempt, so that all that still decode have the blocks of the next step."""
+
+    def longest(self, prompt: Array, written: Array) -> Array:
+        """Tokens that are read at once at most, where prompts are read whole: after a preemption, all."""
+        return written
+
+    def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
+        """What the next step reads, as far as its tokens, sequences and blocks go.
+
+        Nothing is admitted in a step for which one was `preempted`.
+        """
+        left = server.capacity.tokens - (server.decoding if self.mixes else 0)
+        found: list[Chunk] = []
+        taken = 0
+        for one in list(server.reading):
+            new = min(left, one.tokens - one.done)
+            more = server.blocks.of(one.done + new) - server.blocks.of(one.done)
+            if server.tight and more > self.free(server) - taken:
+                server.preempt(one.request)
+                server.waiting.appendleft(one.request)
+                preempted = True
+            elif new:
+                found.append((one, new))
+                left, taken = left - new, taken + more
+        while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
+            request = server.waiting[0]
+            unread = server.to_read[request] - server.cached[request]
+            new = min(left, unread)
+            if (new < unread and not self.chunked) or not self.admits(server, request, new, taken):
+                break
+            one = server.admit(request)
+            found.append((one, new))
+            left, taken = left - new, taken + server.blocks.of(one.done + new) - server.blocks.of(one.done)
+        return found
+
+    def free(self, server: Server) -> int:
+        """Blocks that nobody has, less those of the decodes of the same step."""
+        return server.free - (server.blocks.due(server.step) if self.mixes else 0)

@@ -1,0 +1,198 @@
+"""What a simulation finds out: latencies of requests, and what the server did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llmir.backends.analysis.workload import Workload
+from llmir.dataclass import dataclass
+from llmir.frozen import Figures, figure
+from llmir.views import Result
+
+from .gaps import gaps
+from .load import Array, Load
+from .policy import Policy
+from .server import LOG, Capacity, Server
+
+QUANTILES = (50, 90, 99)
+
+
+class Spread(NamedTuple):
+    """The mean of some seconds, and what half, 90% and 99% of them are within."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation(Figures, Result):
+    """Requests that an engine served: `job` says the program, device and limits, `load` what came.
+
+    Arrays have an entry a request: when it came, was first read, had its first token and ended, and how often
+    it was preempted. `log` has a row for each event, of columns `LOG`. `refused` requests were longer than
+    `max_model_len` and are not in them.
+    """
+
+    job: Workload
+    policy: Policy
+    capacity: Capacity
+    load: Load
+    arrival_s: Array
+    start_s: Array
+    first_s: Array
+    end_s: Array
+    preemptions: Array
+    joined_s: Array
+    resumed_s: Array
+    log: Array
+    refused: int = 0
+
+    @classmethod
+    def of(cls, job: Workload, server: Server, load: Load, refused: int) -> Simulation:
+        """What a server leaves when all are served."""
+        course = server.course
+        return cls(
+            job=job,
+            policy=server.policy,
+            capacity=server.capacity,
+            load=load,
+            arrival_s=np.array(course.arrival_s),
+            start_s=np.array(course.start_s),
+            first_s=np.array(course.first_s),
+            end_s=np.array(course.end_s),
+            preemptions=np.array(course.preemptions),
+            joined_s=np.array(course.joined_s),
+            resumed_s=np.array(course.resumed_s),
+            log=np.array(server.log).reshape(-1, len(LOG)),
+            refused=refused,
+        )
+
+    @figure
+    def events(self) -> Mapping[str, Array]:
+        """The columns of the log by name."""
+        return dict(zip(LOG, self.log.T, strict=True))
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.end_s.max() - self.arrival_s.min()) if len(self.load) else 0.0
+
+    @figure
+    def ttft_s(self) -> Array:
+        """From arrival to first token."""
+        return np.asarray(self.first_s - self.arrival_s)
+
+    @figure
+    def queue_s(self) -> Array:
+        """From arrival until the prompt is first read."""
+        return np.asarray(self.start_s - self.arrival_s)
+
+    @figure
+    def prefill_s(self) -> Array:
+        """From then to the first token."""
+        return np.asarray(self.first_s - self.start_s)
+
+    @figure
+    def e2e_s(self) -> Array:
+        """From arrival to last token."""
+        return np.asarray(self.end_s - self.arrival_s)
+
+    @figure
+    def tpot_s(self) -> Array:
+        """Of each request with several tokens, the mean time of one after the first."""
+        many = self.load.generate > 1
+        return np.asarray((self.end_s - self.first_s)[many] / (self.load.generate[many] - 1))
+
+    @figure
+    def latencies(self) -> Mapping[str, Spread | None]:
+        """The spread of each figure over requests, of `itl` over tokens; None where there are none."""
+        found = {name: _spread(getattr(self, f"{name}_s")) for name in ("ttft", "queue", "prefill", "tpot")}
+        found["itl"] = _spread(*gaps(self.events, self.joined_s, self.resumed_s))
+        return {**found, "e2e": _spread(self.e2e_s)}
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests answered in a second."""
+        return self._rate(len(self.load))
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that all requests get in a second."""
+        return self._rate(int(self.load.generate.sum()))
+
+    def _rate(self, count: int) -> float:
+        return count / self.duration_s if self.duration_s else float("inf")
+
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+        return int(self.events["steps"].sum())
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which there was a step."""
+        return float(self.events["time_s"].sum()) / self.duration_s if self.duration_s else 1.0
+
+    @property
+    def decodes(self) -> float:
+        """Sequences that decode in a step that decodes any, on average."""
+        count = self.events["steps"] * (self.events["decodes"] > 0)
+        return float(count @ self.events["decodes"] / max(count.sum(), 1))
+
+    @property
+    def cached_share(self) -> float:
+        """The most that what decodes has in the caches, of the tokens that these hold."""
+        steps, decodes = self.events["steps"], self.events["decodes"]
+        tokens = self.events["kept"] + steps * decodes
+        return float(tokens.max(initial=0.0)) / (self.capacity.blocks * self.capacity.block)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
+        return (*self.job.prefill.notes, *(long if self.refused else ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report."""
+        spreads = {name: found and found._asdict() for name, found in self.latencies.items()}
+        return {
+            "model": self.job.program.name,
+            "hardware": self.job.device.name,
+            "policy": self.policy.name,
+            "capacity": self.capacity._asdict(),
+            "requests": len(self.load),
+            "refused": self.refused,
+            "users": self.load.users,
+            "rate": self.load.rate,
+            "duration_s": self.duration_s,
+            "requests_per_s": self.requests_per_s,
+            "output_tokens_per_s": self.output_tokens_per_s,
+            "latency_s": spreads,
+            "steps": self.steps,
+            "busy": self.busy,
+            "decodes": self.decodes,
+            "cached_share": self.cached_share,
+            "preemptions": int(self.preemptions.sum()),
+        }
+
+    def __repr__(self) -> str:
+        where = f"{self.job.program.name} on {self.job.device.name}"
+        return f"<Simulation {where}: {len(self.load):,} requests, {self.policy.name}>"
+
+
+def _spread(seconds: Array, weights: Array | None = None) -> Spread | None:
+    """Of seconds, each as often as its weight says."""
+    if not seconds.size:
+        return None
+    if weights is None:
+        return Spread(float(seconds.mean()), *map(float, np.percentile(seconds, QUANTILES)))
+    order = np.argsort(seconds, kind="stable")
+    until = np.cumsum(weights[order])
+    places = np.searchsorted(until, np.array(QUANTILES) / 100 * until[-1])
+    mean = float(seconds @ weights / until[-1])
+    return Spread(mean, *map(float, seconds[order][np.minimum(places, len(order) - 1)]))

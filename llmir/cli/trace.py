@@ -1,0 +1,54 @@
+"""`llmir trace`: the predicted timeline of each step, for Perfetto."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+from .command import command
+from .ending import echo
+
+
+@command("trace", "The predicted timeline of each step, for Perfetto.")
+@options.model
+@options.workload
+@options.lowering
+@options.draft
+@options.parallel
+@click.option(
+    "--phase",
+    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
+    default="both",
+    show_default=True,
+    help="The step; both are all that there are, one after another.",
+)
+@click.option(
+    "--rank",
+    type=int,
+    help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
+)
+@options.output("The file to write: .json or .json.gz.  [default: the model's name, .trace.json.gz]")
+def trace(**given: Any) -> None:
+    """Write what each rank does from the start of a step to its end, as PyTorch's profiler writes it.
+
+    Every run of every op is a slice, layers are numbered ranges, and waits (the engine's CPU, late ranks,
+    bubbles of a pipeline) have a row of their own, over counters of live activations and bandwidth. Open it
+    at https://ui.perfetto.dev beside a profile of your server; HolisticTraceAnalysis reads it as well (with
+    pp a file for each --rank). The path of the file goes to stdout.
+
+    \b
+    llmir trace llama3.1-8b --hw h100-sxm --batch 8 -o llama.json.gz
+    llmir trace llama3.1-405b --hw h100-sxm --tp 8 --pp 2 --micro-batches 2 --batch 16 --phase decode
+    """
+    if given["output_file"] == "-":
+        raise click.UsageError("-o -: a trace goes to a file, such as llama.json.gz")
+    program = inputs.lowered(given)
+    job = inputs.workload(program, given)
+    target = given["output_file"] or output.file_name(program.name, ".trace.json.gz")
+    import llmir
+
+    echo(os.fspath(llmir.trace(job, target, phase=given["phase"], rank=given["rank"])))
+    output.note(*job.notes)

@@ -1,0 +1,65 @@
+"""What writes results to files: `save`, `draw` and `trace`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import convert
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from .backends.analysis.report import Report
+    from .backends.analysis.workload import Workload
+    from .views import Shown
+
+
+def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
+    """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
+
+    Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
+    for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
+    """
+    from .backends.export.files import check_writable, write
+    from .backends.export.webpage import written
+    from .views import Shown, format_of, suffixes
+
+    if not isinstance(result, Shown):
+        convert.refuse("save", result, "a result, such as a Report")
+    format = None if format is None else convert.text("format", format)
+    target, of = check_writable(path), type(result)
+    found = format or format_of(target.suffix.lower(), of)
+    if found is None:
+        known = ", ".join(suffixes(of))
+        raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
+    write(path, written(result, found, **options))
+    return Path(path)
+
+
+def draw(
+    job: Report | Workload, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both"
+) -> Path:
+    """A picture of a report or workload; the suffix says how: `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`).
+
+    `level` is `overview`, `layer` (every op of one layer) or `full` (every op of every layer); `phase` is
+    `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
+    written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
+    """
+    from .backends.export.dot import draw
+
+    return draw(job, path, level=level, phase=phase)
+
+
+def trace(
+    job: Report | Workload, path: str | os.PathLike[str], *, phase: str = "both", rank: int | None = None
+) -> Path:
+    """The timeline of a report, or of a workload's steps, as PyTorch's profiler writes it, for Perfetto.
+
+    `path` is a `.json` or `.json.gz`; `phase` is as in `draw`. The first rank of each pipeline stage stands
+    for its stage; with `rank`, a number from 0, the file is of that rank alone. Returns the path written.
+    Raises `InputError` or `OutputError`, and then leaves no file.
+    """
+    from .backends.export.kineto import write_trace
+
+    return write_trace(job, path, phase=phase, rank=rank)

@@ -1,0 +1,224 @@
+"""The simulator against one that is plain: an event a token, and lists of blocks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir.backends.simulation.gaps import gaps
+from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.policies.vllm import Vllm
+from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.backends.simulation.prices import Prices
+from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.server import LOG, Capacity, Server
+from llmir.cli import cli
+from llmir.errors import InputError
+from tests.naive_serving import Naive, Request
+
+
+def step(decodes: int, kept: Any, chunks: Any) -> Any:
+    """A price of no engine: sums, products, and a bend."""
+    read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
+    return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * kept, 1e-4 * decodes) + read
+
+
+def between(decodes: int, kept: int, chunks: Any) -> float:
+    """The same, linear between whole mean contexts where nothing is read."""
+    if chunks or not kept % decodes:
+        return float(step(decodes, kept, chunks))
+    below = kept // decodes * decodes
+    low, high = step(decodes, below, ()), step(decodes, below + decodes, ())
+    return float(low + (high - low) * (kept - below) / decodes)
+
+
+def load(prompt: Any, generate: Any, arrival_s: Any = None, cached: Any = None, users: Any = None) -> Load:
+    counts = [np.asarray(x, dtype=int) for x in (prompt, generate)]
+    zeros = np.zeros(len(counts[0]), dtype=int)
+    comes = zeros.astype(float) if arrival_s is None else np.asarray(arrival_s, dtype=float)
+    return Load(*counts, zeros if cached is None else np.asarray(cached, dtype=int), comes, users)
+
+
+def policy(engine: str, chunked: bool) -> Policy:
+    return Vllm(chunked=False, mixes=False) if engine == "v0" else POLICIES[engine](chunked=chunked)
+
+
+@st.composite
+def cases(draw: Any) -> tuple[str, Load, Capacity, bool]:
+    engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
+    chunked = engine != "v0" and draw(st.booleans())
+    count = draw(st.integers(1, 12))
+    lengths = st.lists(st.integers(1, 40), min_size=count, max_size=count)
+    prompt, generate = draw(lengths), draw(lengths)
+    cached = [draw(st.integers(0, p - 1)) for p in prompt] if draw(st.booleans()) else None
+    gaps = draw(st.lists(st.floats(0, 0.1), min_size=count, max_size=count))
+    users = draw(st.none() | st.integers(1, count))
+    size = 1 if engine == "sglang" else draw(st.sampled_from([1, 4, 16]))
+    longest = max(p + g for p, g in zip(prompt, generate, strict=True))
+    blocks = -(-longest // size) + 2 + draw(st.integers(0, 12) | st.integers(0, 200))
+    tokens = draw(st.integers(8, 64)) if chunked else longest + draw(st.integers(0, 30))
+    sequences = draw(st.integers(1, min(tokens, 12)))
+    given_load = load(prompt, generate, None if users else np.cumsum(gaps), cached, users)
+    return engine, given_load, Capacity(blocks, size, tokens, sequences), chunked
+
+
+def naively(engine: str, load: Load, capacity: Capacity, chunked: bool) -> Naive:
+    columns = load.arrival_s, load.prompt, load.generate, load.cached
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    requests = [Request(i, *row) for i, row in enumerate(rows)]
+    total, size, tokens, sequences = capacity
+    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
+    naive = Naive(between, engine, requests, **limits, chunked=chunked, users=load.users)
+    naive.run()
+    return naive
+
+
+ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
+MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool]) -> None:
+    engine, load, capacity, chunked = case
+    naive = naively(engine, load, capacity, chunked)
+    server = serve(Prices(step), policy(engine, chunked), capacity, load)
+    found = server.course
+    assert found.preemptions == [r.preemptions for r in naive.requests]
+    assert found.start_s == pytest.approx([r.start for r in naive.requests], rel=1e-9)
+    assert found.first_s == pytest.approx([r.times[0] for r in naive.requests], rel=1e-9)
+    assert found.end_s == pytest.approx([r.times[-1] for r in naive.requests], rel=1e-9)
+    assert [len(r.times) for r in naive.requests] == load.generate.tolist()
+    left(server)
+    events = dict(zip(LOG, np.array(server.log).reshape(-1, len(LOG)).T, strict=True))
+    seconds, counts = gaps(events, np.array(found.joined_s), np.array(found.resumed_s))
+    assert counts.sum() == (load.generate - 1).sum()
+    decoding = np.array(found.end_s) - np.array(found.first_s)
+    assert seconds @ counts == pytest.approx(decoding.sum(), rel=1e-9)
+
+
+def left(server: Server) -> None:
+    """Nothing is left: all blocks are free, nobody runs."""
+    assert server.free == server.capacity.blocks
+    assert (server.decoding, server.kept, server.demand, server.running, server.ends) == (0, 0, 0, {}, [])
+    assert sum(server.blocks.phases) == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases())
+def test_requests_are_there_as_long_as_they_say(case: tuple[str, Load, Capacity, bool]) -> None:
+    """Little's law, sample by sample: requests in the system over time are the sum of their times in it."""
+    engine, load, capacity, chunked = case
+    if load.users is None:
+        naive, found = naively(*case), serve(Prices(step), policy(engine, chunked), capacity, load).course
+        inside = np.array(found.end_s) - load.arrival_s
+        came_inside_steps = sum(r.start - r.arrival for r in naive.requests)
+        waited = np.array(found.start_s) - load.arrival_s
+        assert waited.sum() == pytest.approx(came_inside_steps, rel=1e-9, abs=1e-12)
+        assert inside.min() > 0
+
+
+@pytest.mark.parametrize("busy", [0.1, 0.5, 0.9, 0.99])
+def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
+    rng = np.random.default_rng(1)
+    prompt = rng.integers(1, 4000, 3000)
+    service = 3e-3 + 2e-5 * prompt + 1e-8 * prompt * prompt
+    arrival = np.cumsum(rng.exponential(service.mean() / busy, len(prompt)))
+    one = Capacity(blocks=10_000, block=16, tokens=4000, sequences=1)
+    found = serve(Prices(step), Vllm(), one, load(prompt, np.ones(len(prompt)), arrival)).course
+    wait, waits = 0.0, []
+    for i in range(len(prompt)):
+        waits.append(wait)
+        if i + 1 < len(prompt):
+            wait = max(0.0, wait + service[i] - (arrival[i + 1] - arrival[i]))
+    assert np.array(found.start_s) - arrival == pytest.approx(np.array(waits), abs=1e-9)
+
+
+def test_one_request_alone_takes_what_a_workload_says() -> None:
+    for prompt, generate in ((1, 2), (777, 1), (2048, 900)):
+        job = llmir.workload(MODEL, "h100-sxm", prompt=prompt, generate=generate)
+        found = llmir.simulate(MODEL, "h100-sxm", rate=1, prompt=prompt, generate=generate, requests=1)
+        assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
+        assert found.e2e_s[0] == pytest.approx(job.e2e_s, rel=1e-12)
+
+
+def test_a_static_batch_takes_what_a_workload_says() -> None:
+    job = llmir.workload(MODEL, "h100-sxm", batch=8, prompt=1000, generate=300)
+    found = llmir.simulate(MODEL, "h100-sxm", closed=8, prompt=1000, generate=300, requests=8)
+    assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12)
+    assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12)
+
+
+def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:
+    asked: dict[str, Any] = {"rate": 8, "prompt": "lognormal:300,0.6", "generate": "uniform:1,90"}
+    one, two, three = (
+        llmir.simulate(MODEL, "h100-sxm", requests=60, seed=seed, **asked) for seed in (7, 7, 8)
+    )
+    assert one.to_dict() == two.to_dict() != three.to_dict()
+    assert np.array_equal(one.end_s, two.end_s)
+
+
+def test_users_of_a_closed_loop_are_as_many_as_they_are() -> None:
+    found = llmir.simulate(MODEL, "h100-sxm", closed=5, prompt=400, generate=60, requests=40)
+    changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
+    assert np.max(np.cumsum([by for _, by in changes])) == 5
+    assert found.events["decodes"].max() == 5
+
+
+def test_longer_requests_than_the_model_takes_are_counted() -> None:
+    found = llmir.simulate(
+        MODEL, "h100-sxm", rate=5, prompt="uniform:10,200", generate=10, requests=50, max_model_len=110
+    )
+    assert found.refused + len(found.load) == 50
+    assert 0 < found.refused < 50
+    assert found.load.prompt.max() <= 100
+    assert any(f"{found.refused:,} requests have more tokens" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, "simulate: say how requests come, by rate or closed"),
+        ({"rate": 1, "closed": 2}, "simulate: say how requests come"),
+        ({"rate": 0}, "rate: expected a number of at least 1e-06, got 0"),
+        ({"rate": 1, "prompt": "pareto:3"}, "prompt: expected constant, uniform, normal"),
+        ({"rate": 1, "generate": "lognormal:100"}, "generate: lognormal takes median and sigma"),
+        ({"rate": 1, "generate": "uniform:9,3"}, "the least goes first"),
+        ({"rate": 1, "prompt": 0}, "prompt: expected an integer from 1"),
+        ({"rate": 1, "prefix_hits": 1.5}, "prefix_hits: expected a number of at least 0 and up to 1"),
+        ({"rate": 1, "max_model_len": 5}, "all 1,000 requests have more"),
+        ({"rate": 1, "cost": "ideal"}, "simulate: no engine whose memory is known is priced"),
+        (
+            {"rate": 1, "prompt": 9000, "chunked_prefill": False},
+            "a step holds 8,192 tokens at most; request 1",
+        ),
+        ({"rate": 1, "memory_utilization": 0.26, "prompt": 100000}, "request 1 of 100,127 tokens"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as error:
+        llmir.simulate(MODEL, "h100-sxm", **asked)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
+    asked = "--rate 4 --requests 1e2 --prompt uniform:1,500 --generate 40 --seed 3"
+    runner = CliRunner()
+    printed = runner.invoke(cli, ["serve-sim", "llama3.1-8b", *asked.split(), "--format", "json"])
+    found = llmir.simulate(
+        MODEL, "h100-sxm", rate=4, requests=100, prompt="uniform:1,500", generate=40, seed=3
+    )
+    assert json.loads(printed.output) == found.to_dict()
+    for form in ("table", "csv", "md", "html"):
+        shown = runner.invoke(cli, ["serve-sim", "llama3.1-8b", *asked.split(), "--format", form])
+        assert shown.exit_code == 0
+        assert "ttft" in shown.output.lower()
+    assert runner.invoke(cli, ["serve-sim", "llama3.1-8b", "--rate", "0"]).exit_code == 2

@@ -1,0 +1,152 @@
+"""`llmir.surface`: a step of any composition is what a report says of its sequences, given one by one."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llmir
+from llmir.backends.analysis.keeps import Keeps, parts
+from llmir.backends.analysis.surface import Surface
+from llmir.dim import B, Binding, C, Dim, Min, Size, T, Uneven, ceildiv
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.masks import Chunk, Entries, Mask, Window
+
+FUSED = llmir.DEFAULT_PIPELINE
+# A kind of state each: full, windowed, chunked, selected, latent, fixed; and unfused, sharded, in stages.
+PROGRAMS = {
+    "full": ("llama3.1-8b", FUSED),
+    "windowed": ("gpt-oss-20b", FUSED),
+    "chunked": ("llama4-scout", FUSED),
+    "selected": ("deepseek-v3.2", FUSED),
+    "latent": ("deepseek-v3", FUSED),
+    "fixed": ("Qwen3-Next-80B-A3B", FUSED),
+    "unfused": ("llama3.2-1b", ""),
+    "dp": ("deepseek-v3", f"{FUSED},shard{{tp=4,dp=2,ep=8}}"),
+    "stages": ("gpt-oss-20b", f"{FUSED},stages{{pp=2}}"),
+}
+KEEPS = {
+    "full": {"C"},
+    "windowed": {"C", "min(C, 127)"},
+    "selected": {"C", "min(C, 2047)"},
+    "latent": {"C"},
+    "fixed": {"C"},
+}
+
+
+@cache
+def program(name: str) -> Program:
+    model, pipeline = PROGRAMS[name]
+    return llmir.run(llmir.load(model), pipeline) if pipeline else llmir.load(model)
+
+
+@cache
+def surface(name: str, cost: str | None = None) -> Surface:
+    return llmir.surface(program(name), "h100-sxm", cost=cost)
+
+
+def one_by_one(name: str, contexts: list[int], chunks: list[tuple[int, int]], cost: str | None) -> float:
+    """The report of a step in which each sequence is given alone."""
+    each = [{"batch": 1, "new": 1, "context": c} for c in contexts]
+    each += [{"batch": 1, "new": new, "context": cached} for new, cached in chunks]
+    report = llmir.analyze(program(name), "h100-sxm", **each[0], beside=each[1:], cost=cost)
+    return float(report.time_s)
+
+
+@pytest.mark.parametrize("cost", [None, "ideal"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_is_each_sequence_with_its_own_context(name: str, cost: str | None) -> None:
+    rng, of = random.Random(name), surface(name, cost)
+    for _ in range(6):
+        some = (0, 1, 126, 127, 2047, 8191, 8192, rng.randrange(60_000))
+        contexts = [rng.choice(some) for _ in range(rng.choice((1, 2, 40, 300)))]
+        prompts = [(rng.choice((1, 2, 9, 512, 700)), rng.choice((0, 0, 300, 9000))) for _ in range(3)]
+        for chunks in (prompts[: rng.randrange(4)], []):
+            found = of.step(len(contexts), of.kept(contexts), chunks)
+            assert found == pytest.approx(one_by_one(name, contexts, chunks, cost), rel=1e-12)
+        assert of.step(0, (), prompts) == pytest.approx(one_by_one(name, [], prompts, cost), rel=1e-12)
+    assert of.whole == ()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_is_the_report_of_sequences_that_are_alike(name: str) -> None:
+    of = surface(name)
+    for batch, context in ((1, 0), (8, 100), (64, 5000), (300, 40_000)):
+        plain = llmir.analyze(program(name), "h100-sxm", batch=batch, new=1, context=context)
+        assert of.step(batch, of.kept([context] * batch)) == pytest.approx(float(plain.time_s), rel=1e-12)
+        read = llmir.analyze(program(name), "h100-sxm", batch=batch, new=300, context=context)
+        assert of.step(0, (), [(300, context)] * batch) == pytest.approx(float(read.time_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_asks_for_a_sum_of_each_mask_and_state(name: str) -> None:
+    for cost in (None, "ideal"):
+        assert {str(function) for function in surface(name, cost).keeps} == KEEPS[name]
+
+
+def test_a_mean_context_is_not_what_windows_keep() -> None:
+    """Half of the sequences are short: at the mean context all would fill their windows."""
+    of, contexts = surface("windowed"), [0, 2000] * 32
+    mean = [sum(contexts) // 64] * 64
+    assert of.kept(contexts)[0] == of.kept(mean)[0]
+    assert of.step(64, of.kept(contexts)) < of.step(64, of.kept(mean))
+
+
+sizes = st.sampled_from([Window(128), Window(2), Chunk(64), Entries(4)])
+
+
+@given(mask=sizes, contexts=st.lists(st.integers(0, 300), min_size=1, max_size=9))
+def test_pairs_of_a_step_follow_from_what_is_kept(mask: Mask, contexts: list[int]) -> None:
+    """Brute force: who sees whom, query by query."""
+    pairs, kept = mask.pairs(T, C), mask.kept(C)
+    assert isinstance(pairs, Dim) and isinstance(kept, Dim)
+    keeps = Keeps([pairs_at(pairs), kept])
+    constant, *often = keeps.of(pairs_at(pairs))
+    found = constant * len(contexts)
+    found += sum(times * total for times, total in zip(often, keeps.sums(contexts), strict=True))
+    seen = sum(2 * int(Binding(T=1, C=c)(pairs) / 2) for c in contexts)
+    assert found == seen
+    if isinstance(mask, Window):
+        assert seen == 2 * sum(min(c + 1, mask.width) for c in contexts)
+
+
+def pairs_at(size: Size) -> Dim:
+    (found,) = parts(size).values()
+    assert isinstance(found, Dim)
+    return found
+
+
+@given(contexts=st.lists(st.integers(0, 5000), min_size=1, max_size=20), ranks=st.integers(1, 4))
+def test_uneven_sequences_are_sums(contexts: list[int], ranks: int) -> None:
+    at, each = Uneven(contexts), np.array(contexts)
+    assert at(B) == len(contexts)
+    assert at(B * C) == each.sum()
+    assert at(B * T * Min.of(C + T, 100)) == np.minimum(each + 1, 100).sum()
+    assert at(ceildiv(B * T, ranks)) == -(-len(contexts) // ranks)
+    assert at(C * ceildiv(B, ranks)) == pytest.approx(-(-len(contexts) // ranks) * each.mean())
+    assert at.capped(C, 30) == pytest.approx(np.minimum(each, 30).mean())
+
+
+def test_what_is_wrong_is_said() -> None:
+    of = surface("windowed")
+    for given_, message in (
+        (
+            (2, (1, 2, 3)),
+            "kept: 2 sequences decode, expected the sums of C, min(C, 127), got (1.0, 2.0, 3.0)",
+        ),
+        ((0, (1, 2)), "kept: 0 sequences decode, expected none, got (1.0, 2.0)"),
+        ((0, ()), "surface: a step of no sequences; give decodes or chunks"),
+        ((0, (), [5]), "chunks: expected pairs of new and cached tokens, got 5"),
+        ((0, (), [(0, 5)]), "chunks: new"),
+    ):
+        with pytest.raises(InputError) as error:
+            of.step(*given_)  # type: ignore[arg-type]
+        assert message in str(error.value)
+    with pytest.raises(InputError, match=r"surface: DiT.* reads images"):
+        llmir.surface(llmir.load("DiT-XL/2"), "h100-sxm")
