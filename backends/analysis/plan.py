@@ -268,7 +268,7 @@ class Plan:
 
     def _launches(self, at: Binding) -> list[Number]:
         """How many kernels of a micro-batch the host launches on each stage; a graph of them goes at once."""
-        captured, _ = self._captured(at)
+        captured = self._captured(at)
         if isinstance(captured, bool):
             return [0 if captured else n for n in self._kernels]
         return [at.xp.where(captured, 0, n) for n in self._kernels]
