@@ -4,11 +4,11 @@
 
 Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave of tiles of each op, and never
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, or as
-much more as the rooflines of ops grow: experts that one does not touch, sums over links. Curves that break
-a law are counted by the op that does most of it. What rises by more than a quarter from the fifth on is
-counted as well, however large a wave is. Where a step runs at the next size that was captured, n grows to
-that size, and no rise counts from the largest graph to steps whose kernels the host launches one by one. What
-a device or an engine does not do is skipped, and said with the reason.
+much more as rooflines of ops grow, by experts that one does not touch, and bytes of sums over links. Curves
+that break a law are counted by the op that does most of it. What rises by more than a quarter from the fifth
+on is counted as well, however large a wave is. Where a step runs at the next size that was captured, n grows
+to that size, and no rise counts from the largest graph to what the engine launches kernel by kernel. What a
+device or an engine does not do is skipped, and said with the reason.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import numpy as np
 import llmir
 from llmir import hw
 from llmir.backends.cost import Row
+from llmir.backends.cost.calibrated import Measured
+from llmir.backends.cost.kernels import Gemm
 from llmir.dim import B, Binding
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,9 +43,10 @@ MODELS = (
 )
 PRECISIONS = ("", "quantize{weights=fp8, kv=fp8}")
 SHARDS = (1, 8)
-TILE = 128  # rows and columns of a tile; a wave is one on each multiprocessor
+TILE = 128  # rows and columns of other tiles; a wave is one on each multiprocessor
 EQUAL = 1e-9
 TWO = 1.3  # of the time of one new token, two at most
+SENT = 2.0  # of what ranks send for one new token, two send
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,21 @@ def program(model: str, engine: str, precision: str, tp: int) -> llmir.Program:
     return llmir.run(llmir.load(model), ",".join(filter(None, passes)))
 
 
-def wave(row: Row, device: hw.Device, at: Binding) -> Any:
-    """Seconds in which each multiprocessor multiplies a tile of each product, all of k deep, at its peak."""
+def wave(row: Row, price: Any, device: hw.Device, at: Binding) -> Any:
+    """Seconds in which each multiprocessor multiplies a tile of each product, all of k deep.
+
+    Products have the largest tile of their kernel, at the share of the peak that it reaches for long.
+    """
     if not row.work.gemms or not device.multiprocessors:
         return 0.0
     deep = sum((g.k for g in row.work.gemms[:1]), start=0)
     if row.kind == "attention":
         deep = sum((g.n for g in row.work.gemms), start=0)
-    return 2 * TILE * TILE * at(deep) * device.multiprocessors / device.matrix_peak(row.work.dtype.name)[0]
+    kernel = price.fit.kernel if isinstance(price, Measured) else None
+    (tall, wide), rate = (TILE, TILE), device.matrix_peak(row.work.dtype.name)[0]
+    if isinstance(kernel, Gemm):
+        (tall, wide), rate = kernel.tiles[-1], rate * kernel.rate * kernel.sustained
+    return 2 * tall * wide * at(deep) * device.multiprocessors / rate
 
 
 def launch(price: Any) -> float:
@@ -81,7 +91,11 @@ def launch(price: Any) -> float:
 def allowed(report: llmir.Report, count: int) -> Array:
     """Seconds of a launch and of a wave of tiles of each op, by op."""
     plan = report.plan
-    slack = [launch(plan.model.price(r)) + wave(r, plan.model.device, report.at) for r in plan.rows]
+    prices = [plan.model.price(row) for row in plan.rows]
+    slack = [
+        launch(price) + wave(row, price, plan.model.device, report.at)
+        for row, price in zip(plan.rows, prices, strict=True)
+    ]
     return np.array([np.broadcast_to(s, count) * r.repeat for s, r in zip(slack, plan.rows, strict=True)])
 
 
@@ -127,7 +141,8 @@ def pair(one: llmir.Report, two: llmir.Report, context: int) -> Iterator[Jump]:
     most = TWO * float(one.time_s)
     for op in two.ops:
         if (old := before.get(op.name)) and old.ideal_time_s:
-            most += float(old.total_s) * max(0.0, float(op.ideal_time_s / old.ideal_time_s) - TWO)
+            grows = SENT if op.kind == "collective" else float(op.ideal_time_s / old.ideal_time_s)
+            most += float(old.total_s) * max(0.0, grows - TWO)
     first, second = float(one.time_s), float(two.time_s)
     if second > most:
         ops, kinds = times(two, 1)

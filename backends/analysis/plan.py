@@ -78,7 +78,7 @@ class Plan:
         return self.model.prices(self.rows)
 
     @cached_property
-    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+    def timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -224,6 +224,11 @@ class Plan:
         (busy,) = self._stages(at, "graph")
         return busy
 
+    def launched(self, at: Binding, captured: bool) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one."""
+        (busy,) = self._stages(at, "graph" if captured and self.host else "alone")
+        return busy
+
     def priced(self, at: Binding) -> tuple[Seconds, Seconds]:
         """What `seconds` says, by the prices themselves."""
         captured = self._captured(at)
@@ -277,7 +282,7 @@ class Plan:
     def _groups(self) -> list[tuple[bool, Group]]:
         """Prices by what they depend on, and whether those pad."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
-        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
+        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self.timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:

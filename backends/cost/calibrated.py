@@ -232,7 +232,7 @@ class Fastest(Price):
     def _least(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
         """The least of each time that `value` says of a kernel."""
         if isinstance(at, Mixed):
-            return [sum(each) for each in zip(*(self._least(part, value) for part in at.parts), strict=True)]
+            return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
 

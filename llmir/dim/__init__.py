@@ -31,7 +31,7 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole
+from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, products, put, sole
 from .text import parse
 from .uneven import Uneven
 
@@ -67,6 +67,7 @@ __all__ = [
     "monomials",
     "parse",
     "product",
+    "products",
     "put",
     "sole",
 ]

@@ -25,7 +25,7 @@ from .base import DRAFTS, Kernel, Travel, choice, families, multiprocessors, par
 from .call import Call, prices
 from .prefill import SOFTMAX
 
-HEAD = 128  # size of the heads in the unit of `block_us`
+HEAD = 128  # size of the heads in the unit of `block_us`; blocks of smaller ones take as long
 ROWS = 128  # queries in a tile at most, as FlashAttention's and FlashInfer's have
 LEAST_ROWS = 16  # that a matrix instruction multiplies
 # Of rows with one new token none tells the following; of prompts on A100, H100, B200 the shares are higher.
@@ -48,7 +48,7 @@ class Decode(Kernel):
     bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that keys and values reach")
     alone: float = parameter(0.3, 0.01, 4, "", "time of a block alone, to that of its share of the traffic")
     block_us: float = parameter(
-        1.5, 0.05, 20, "µs", "to begin and end a block of heads of 128; grows as their root"
+        1.5, 0.05, 20, "µs", "to begin and end a block of heads up to 128; grows as the root of larger ones"
     )
     exposed: float = parameter(
         0.5, 0.01, 1, "", "of the shorter of that and traffic, not hidden by the longer"
@@ -98,7 +98,9 @@ class Decode(Kernel):
         rows = shape.rows_bytes / (device.memory_Bps * self.bandwidth)
         least = (1 - single) * read * self.row_s(device, shape) * LEAST_ROWS
         traffic = xp.maximum(cache + rows, least * xp.maximum(queries / LEAST_ROWS, 1))
-        block = self.block_us * 1e-6 * (shape.head / HEAD) ** 0.5 * (1 + single * (self.lone - 1))
+        block = (
+            self.block_us * 1e-6 * xp.maximum(shape.head / HEAD, 1) ** 0.5 * (1 + single * (self.lone - 1))
+        )
         each = cache / reading + rows / (heads * passes)
         longest = block + xp.maximum(self.alone * each, least / reading) / share
         begun = blocks * block * share

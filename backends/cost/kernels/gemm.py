@@ -21,7 +21,7 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Number
+from llmir.dim import Dim, Number
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
@@ -45,7 +45,8 @@ class GemmShape(Shape):
     """`batch` products m×k · k×n; bits an element of x, w and y; the dtype that computes.
 
     `turns` is how many weights are used in turn, by a model's layers or by a benchmark: between two uses of
-    one, all of them must fit in the L2 for it to stay there.
+    one, all of them must fit in the L2 for it to stay there. `widest` is the share of n that one product has
+    where it is several of the same x.
     """
 
     m: Number
@@ -57,6 +58,7 @@ class GemmShape(Shape):
     y_bits: float = 16
     dtype: str = "bf16"
     turns: Number = np.inf
+    widest: Number = 1.0
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
@@ -86,6 +88,12 @@ class Tile(NamedTuple):
     def busy(self, depth: Number) -> Number:
         """Seconds of a tile along so much of k."""
         return self.step * depth + self.ends
+
+
+def heated(busy: Number, shape: GemmShape) -> Number:
+    """Share of the way to the lowest clock: several products as one heat no more than the widest alone."""
+    alone = busy * shape.widest
+    return alone / (alone + POWER_S)
 
 
 @families(
@@ -121,7 +129,7 @@ class Gemm(Kernel):
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
-        slowed = 1 + (1 / self.sustained - 1) * busy / (busy + POWER_S)
+        slowed = 1 + (1 / self.sustained - 1) * heated(busy, shape)
         return busy * slowed + self.launch_us * 1e-6
 
     def moved(self, travel: Travel) -> dict[str, float]:
@@ -197,7 +205,7 @@ class LentGemm(Gemm):
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
         limited = self.limited().busy(device, shape, xp)
-        return busy + (limited - busy) * busy / (busy + POWER_S) + self.launch_us * 1e-6
+        return busy + (limited - busy) * heated(busy, shape) + self.launch_us * 1e-6
 
     def limited(self) -> LentGemm:
         """At the rate that is allowed for long."""
@@ -265,11 +273,18 @@ def product(row: Row) -> Call:
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
         turns=row.turns or np.inf,
+        widest=_widest([first.n, *(g.n for g in others)]),
     )
     known = _families(row.work.dtype, w)
     batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
     own = ("bmm_fp8" if known[0].startswith("gemm_fp8") else "bmm_bf16",) if batched else ()
     return Call((*own, *known), shape)
+
+
+def _widest(columns: list[Dim | int]) -> float:
+    """The largest share of them all, of those that are numbers."""
+    numbers = [n for n in columns if isinstance(n, int)]
+    return max(numbers) / sum(numbers) if len(numbers) == len(columns) else 1.0
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:
