@@ -118,7 +118,11 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
     same = graph[steps] == graph[steps + 1]
     for fault, over, by in (
-        ("jumps", (whole[steps + 1] - most) * same, ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps]),
+        (
+            "jumps",
+            (whole[steps + 1] - most) * same,
+            ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps],
+        ),
         ("falls", whole[steps] - whole[steps + 1], ops[:, steps] - ops[:, steps + 1]),
     ):
         worst = int(np.argmax(over / whole[steps]))

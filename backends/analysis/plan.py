@@ -98,13 +98,17 @@ class Plan:
         """The host of the engine that serves the program; None for what is no whole model."""
         return self.model.host if self.program.is_model else None
 
-    def timing(self, at: Binding, busy: Seconds | None = None) -> Timing:
-        """What each stage takes for a micro-batch; `busy` are the kernels' seconds, if they are known."""
+    def timing(self, at: Binding, busy: Seconds | None = None, captured: bool | None = None) -> Timing:
+        """What each stage takes for a micro-batch.
+
+        `busy` are the kernels' seconds, and `captured` is whether a graph holds them, if they are known.
+        """
         host, micro_batches = self.host, self.program.micro_batches
         busy = busy or self._busy(at)
         if host is None:
             return Timing(busy, micro_batches)
-        calls = zip(busy, self._launches(at), self._late, strict=True)
+        graph = self._captured(at) if captured is None else captured
+        calls = zip(busy, self._launches(at, graph), self._late, strict=True)
         first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
@@ -256,7 +260,10 @@ class Plan:
             return ()
         stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
-        launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._launches(at), strict=True)]
+        launched = [
+            host.launched(time, n, at.xp)
+            for time, n in zip(busy, self._launches(at, self._captured(at)), strict=True)
+        ]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
@@ -271,9 +278,8 @@ class Plan:
         found = found or [0.0] * (count * (1 + (kind == "both")))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
 
-    def _launches(self, at: Binding) -> list[Number]:
+    def _launches(self, at: Binding, captured: Any) -> list[Number]:
         """How many kernels of a micro-batch the host launches on each stage; a graph of them goes at once."""
-        captured = self._captured(at)
         if isinstance(captured, bool):
             return [0 if captured else n for n in self._kernels]
         return [at.xp.where(captured, 0, n) for n in self._kernels]
