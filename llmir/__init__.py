@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "analyze": "api",
     "calibrate": "measured",
+    "candidates": "many",
     "check": "api",
     "compile": "code",
     "devices": "api",
@@ -83,6 +85,7 @@ __all__ = [
     "__version__",
     "analyze",
     "calibrate",
+    "candidates",
     "check",
     "compile",
     "devices",

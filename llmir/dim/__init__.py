@@ -31,7 +31,22 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, products, put, sole
+from .polynomial import (
+    B,
+    C,
+    Dim,
+    Size,
+    T,
+    at_most,
+    falls,
+    grown,
+    monomials,
+    product,
+    products,
+    put,
+    sole,
+    symbols,
+)
 from .text import parse
 from .uneven import Uneven
 
@@ -70,4 +85,5 @@ __all__ = [
     "products",
     "put",
     "sole",
+    "symbols",
 ]

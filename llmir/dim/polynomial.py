@@ -156,6 +156,21 @@ def products(sizes: Iterable[Size]) -> set[Dim]:
 
 
 @lru_cache(maxsize=1 << 14)
+def symbols(size: Size) -> frozenset[str]:
+    """The names that it is a function of.
+
+    >>> from llmir.dim import ceildiv
+    >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))
+    ['B', 'C', 'T']
+    """
+    found: set[str] = set()
+    for monomial, _ in _terms(size):
+        for factor in monomial:
+            found |= {factor} if isinstance(factor, str) else frozenset().union(*map(symbols, factor.sizes))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1 << 14)
 def grown(size: Size) -> Size:
     """A size of what was cached as it is after the step: with C + T in place of C.
 
