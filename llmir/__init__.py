@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
         models,
         run,
+        sensitivity,
         workload,
     )
     from .backends.cost import CostModel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .code import compile, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "analyze": "api",
     "calibrate": "measured",
+    "candidates": "many",
     "check": "api",
     "compile": "code",
     "devices": "api",
@@ -52,6 +55,7 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
+    "sensitivity": "api",
     "save": "written",
     "simulate": "simulated",
     "stages": "staged",
@@ -83,6 +87,7 @@ __all__ = [
     "__version__",
     "analyze",
     "calibrate",
+    "candidates",
     "check",
     "compile",
     "devices",
@@ -100,6 +105,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "sensitivity",
     "simulate",
     "stages",
     "surface",

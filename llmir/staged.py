@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import convert
 from .cut import cut_sizes
 from .graph import PHASES
+from .many import cut
 from .verify import checked_program
 
 if TYPE_CHECKING:
@@ -48,14 +49,9 @@ def stages(
     from .backends.analysis.staged import in_stages, staged
 
     program, model = checked_program(program), _model(hw, cost, engine, efficiency)
-    either = "layers, or a number of stages"
-    cuts = [
-        convert.integer("stages", each, 1)
-        if isinstance(each, int)
-        else [convert.integer("stages: layers", n, 1) for n in convert.items("stages", each, either)]
-        for each in convert.items("stages", stages, "numbers of stages, or layers of each")
-    ]
+    asked = convert.items("stages", stages, "numbers of stages, or layers of each")
+    cuts = list(map(cut, asked))
     named = "" if phase is None else convert.choice("phase", phase, PHASES)
     runs, _, at = running(program, (checked(batch, new, context),), named)
-    by, sizes = policy(cache_policy).name, [cut_sizes(program, cut) for cut in cuts]
+    by, sizes = policy(cache_policy).name, [cut_sizes(program, each) for each in cuts]
     return tuple(in_stages(staged(runs, model, each, by), each, at) for each in sizes)

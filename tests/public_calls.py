@@ -159,8 +159,19 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "simulate": (llmir.simulate, {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
+    "candidates": (llmir.candidates, {"programs": [PROGRAM], "hw": "h100", **PRICING, **CACHES}),
+    "candidates in stages": (
+        lambda stages: llmir.candidates([(PROGRAM, stages)], "h100"),
+        {"stages": 1},
+    ),
+    "candidates' steps": (llmir.candidates([PROGRAM], "h100").step, {"batch": 1, "new": 1, "context": 0}),
+    "candidates' requests": (
+        llmir.candidates([PROGRAM], "h100").requests,
+        {"batch": [1, 2], "prompt": 10, "generate": 4},
+    ),
     "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
+    "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "surface": (llmir.surface, {"program": PROGRAM, "hw": "h100", **PRICING}),
     "surface kept": (llmir.surface(PROGRAM, "h100").kept, {"contexts": [5, 9]}),
     "surface steps": (

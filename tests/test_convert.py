@@ -15,7 +15,7 @@ from llmir.dim import B, Dim
 from llmir.errors import InputError, LlmirError
 from llmir.pipeline import PASSES
 
-from .test_wrong_types import PROGRAM, Odd
+from .public_calls import PROGRAM, Odd
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,37 @@ def play(users: int, prompt: int, generate: int, budget: int, steps: int) -> Pla
     return played
 
 
-def seconds(program: Program, steps: list[tuple[int, Parts]], context: int) -> list[float]:
+def play_prompts_first(
+    users: int, prompt: int, generate: int, budget: int, waves: int, *, whole: bool
+) -> Played:
+    """Prompts in order of arrival as far as the budget goes, maybe whole; decodes only where none waits."""
+    waiting, decoding = deque([Waiting(prompt, 0, generate - 1)] * users), list[int]()
+    played, asked = Played([], []), 0
+    while asked < waves * users:
+        now, room, parts, read = len(played.steps), budget, [], 0
+        while waiting and room >= (prompt if whole else 1):
+            request = waiting.popleft()
+            take = min(room, request.left)
+            parts.append((take, prompt - request.left))
+            room, left = room - take, request.left - take
+            if left:
+                waiting.appendleft(request._replace(left=left))
+            else:
+                read += 1
+                played.reads.append((request.came, now))
+        played.steps.append((0 if parts else len(decoding), tuple(Counter(parts).items())))
+        if not parts:
+            decoding = [more - 1 for more in decoding]
+            asked += decoding.count(0)
+            waiting.extend(Waiting(prompt, now + 1, generate - 1) for more in decoding if not more)
+            decoding = [more for more in decoding if more]
+        decoding += [generate - 1] * read
+    return played
+
+
+def seconds(
+    program: Program, steps: list[tuple[int, Parts]], context: int, engine: str = HOW["engine"]
+) -> list[float]:
     """Of each step, by what `analyze` says of one with these sequences and chunks."""
     alike: dict[tuple[int, bool], list[tuple[int, Parts]]] = defaultdict(list)
     for step in dict.fromkeys(steps):
@@ -85,7 +115,7 @@ def seconds(program: Program, steps: list[tuple[int, Parts]], context: int) -> l
                 [(count, new, cached) for _, parts in some for (new, cached), count in [parts[i]]]
             )
             each.append(dict(zip(("batch", "new", "context"), numbers.T, strict=True)))
-        report = llmir.analyze(program, "h100", **each[0], beside=each[1:], **HOW)
+        report = llmir.analyze(program, "h100", **each[0], beside=each[1:], engine=engine)
         found |= zip(some, np.atleast_1d(report.time_s), strict=True)
     return [found[step] for step in steps]
 
@@ -122,3 +152,34 @@ def test_a_loop_settles_where_it_ends_up_when_it_is_played(chunk: int) -> None:
     assert median(ttft) < 0.05
     assert max(ttft) < 0.4
     assert max(rate) < 0.04
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm@0.6"])
+@pytest.mark.parametrize("chunk", [2048, 8192])
+def test_waves_are_what_they_are_when_they_are_played(engine: str, chunk: int) -> None:
+    """Where prompts go first: exact where they are read whole, near where one fills up another's step."""
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of(engine))
+    whole, exact = engine != "sglang", {"rel": 1e-9}
+    for users, prompt, generate in (
+        (2, 4000, 20),
+        (12, 100, 300),
+        (12, 1000, 100),
+        (64, 700, 40),
+        (20, 3000, 60),
+    ):
+        if whole and prompt > chunk:
+            continue
+        asked: dict[str, Any] = {"prompt": prompt, "generate": generate, "chunk": chunk, "engine": engine}
+        service = llmir.workload(program, "h100", concurrency=users, **asked)
+        assert isinstance(service, Service)
+        loop = service.loop
+        assert loop.in_flight == users and loop.tpot_s is not None
+        played = play_prompts_first(users, prompt, generate, chunk, 3, whole=whole)
+        times = np.array(seconds(program, played.steps, prompt + (generate - 2) // 2, engine))
+        ends = np.concatenate([[0], np.cumsum(times)])
+        ttft = np.mean([ends[read + 1] - ends[came] for came, read in played.reads])
+        rate = 3 * users * generate / ends[-1]
+        tpot = (users * generate / rate - ttft) / (generate - 1)  # Little's law: so long is a request there
+        assert loop.ttft_s == pytest.approx(ttft, **(exact if whole else {"rel": 0.1}))
+        assert loop.tpot_s == pytest.approx(tpot, **(exact if whole else {"rel": 0.05}))
+        assert loop.output_tokens_per_s == pytest.approx(rate, **(exact if whole else {"rel": 0.03}))

@@ -127,16 +127,21 @@ def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, 
             raise InputError(f"new: layers of {program.name} see fewer tokens of a prompt: {takes}; {got}")
 
 
+def shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
+    """The shape that all sizes broadcast to; `InputError` if they do not."""
+    shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        said = ", ".join(str(np.shape(value)) for step in steps for value in step)
+        raise InputError(f"batch, new and context do not broadcast together: shapes {said}") from None
+
+
 def running(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
-    shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
-    try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
-        said = ", ".join(str(np.shape(value)) for step in steps for value in step)
-        raise InputError(f"batch, new and context do not broadcast together: shapes {said}") from None
+    shape(steps)
     if program.patches:
         phase = _encodes(program, steps, phase)
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):

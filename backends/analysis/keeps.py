@@ -56,6 +56,22 @@ def _apart(monomial: Monomial) -> tuple[Size, Size]:
     return product(sizes[0]), product(sizes[1])
 
 
+def symbols(size: Size) -> set[str]:
+    """Those that a size reads."""
+    terms = size.terms if isinstance(size, Dim) else ()
+    return {name for monomial, _ in terms for factor in monomial for name in _symbols(factor)}
+
+
+def atoms(sizes: Iterable[Size]) -> Iterator[Atom]:
+    """All atoms in sizes, those inside others too."""
+    for size in sizes:
+        for monomial, _ in size.terms if isinstance(size, Dim) else ():
+            for factor in monomial:
+                if isinstance(factor, Atom):
+                    yield factor
+                    yield from atoms(factor.sizes)
+
+
 def _symbols(factor: Factor) -> Iterator[str]:
     if isinstance(factor, str):
         yield factor

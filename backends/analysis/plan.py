@@ -13,14 +13,14 @@ from llmir.backends.analysis.code import Code, Figures, Often, TwoCode
 from llmir.backends.analysis.costs import Kind, Priced, kinds
 from llmir.backends.analysis.groups import Group
 from llmir.backends.analysis.liveness import Memory, memories
-from llmir.backends.analysis.timing import Overhead, Timing
+from llmir.backends.analysis.timing import Overhead, StageKind, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.network import ways
 from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, put, sole
+from llmir.dim import Binding, Dim, Mixed, Number, Size, sole, symbols
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
@@ -69,12 +69,13 @@ class Plan:
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self._made(), dict[Price, Price]()
+        made, known = self.made, dict[Price, Price]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
 
-    def _made(self) -> tuple[Price, ...]:
-        """What the model makes of each row."""
+    @cached_property
+    def made(self) -> tuple[Price, ...]:
+        """What the model makes of each row: equal prices, of which `prices` keeps one, may be several."""
         return self.model.prices(self.rows)
 
     @cached_property
@@ -152,14 +153,20 @@ class Plan:
         These have no caches, and are alike, so that they go to one token's experts. Nor have they logits:
         vLLM picks last tokens behind the graph (`logits_indices`, v1/worker/gpu_model_runner.py).
         """
-        if self._graphs is None or not self._graphs.sizes:
-            return (False,) * len(self.rows)
-        return tuple(
-            row.experts is None
-            and put(row.read, {"C": 0}) == row.read
-            and put(row.read, {"T": 0}) != row.read
-            for row in self.rows
-        )
+        return tuple(map(self.padding, self.rows))
+
+    def padding(self, row: Row) -> bool:
+        """Whether a row does."""
+        if self._graphs is None or not self._graphs.sizes or row.experts is not None:
+            return False
+        return "T" in (read := symbols(row.read)) and "C" not in read
+
+    def kinds_of_stages(self) -> Iterator[StageKind]:
+        """The stages, those together that take equally long."""
+        pairs = list(zip(self.rows, self.made, strict=True))
+        for number in range(self.depth):
+            its = [pair for pair in pairs if pair[0].stage == number]
+            yield StageKind(its, 1, not number)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -191,7 +198,7 @@ class Plan:
             return None
         return Often(
             lambda at: tuple(chain(*self.priced(at))),
-            lambda seconds, new: TwoCode(seconds, self.figures, new),
+            lambda seconds, new, most: TwoCode(seconds, self.figures, new, most),
         )
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
@@ -222,6 +229,16 @@ class Plan:
         if self._captured(at) is not True:
             return self.priced(at)[1]
         (busy,) = self._stages(at, "graph")
+        return busy
+
+    def repeats(self) -> Iterator[tuple[Price, tuple[int, ...]]]:
+        """Each price, and how often each stage runs it; one that pads in some places may come twice."""
+        for prices in self._timed.values():
+            yield from ((price, tuple(times)) for price, times in prices.items())
+
+    def launched(self, at: Binding, captured: bool) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one."""
+        (busy,) = self._stages(at, "graph" if captured and self.host else "alone")
         return busy
 
     def priced(self, at: Binding) -> tuple[Seconds, Seconds]:

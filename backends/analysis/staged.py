@@ -6,7 +6,7 @@ entry that are theirs, in what they receive and in what they send. Equal to what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from llmir.backends.analysis.caches import CachePolicy, policy
 from llmir.backends.analysis.costs import StageCost
 from llmir.backends.analysis.liveness import Bodies, Memory, Moment, moments, state
 from llmir.backends.analysis.plan import Plan, for_ranks, plan
+from llmir.backends.analysis.timing import StageKind
 from llmir.backends.cost import Model, Price, Row
 from llmir.backends.cost.nodes import ranks
 from llmir.backends.cost.rows import needs
@@ -80,6 +81,7 @@ class Known:
         self.program, self.by = program, by
         self.kinds: dict[tuple[object, ...], Kind] = {}
         self.shares: dict[tuple[object, ...], Share] = {}
+        self.bodies = Bodies(program, by)
         self.sizes: dict[tuple[Share, tuple[Share, ...]], tuple[Size, Size]] = {}
 
     def share(self, cut: Cut, number: int) -> Share:
@@ -90,7 +92,7 @@ class Known:
         if key not in self.shares:
             if alike not in self.kinds:
                 graph = cut.stage(number)
-                self.kinds[alike] = Kind(graph, moments(Bodies(self.program, self.by), graph))
+                self.kinds[alike] = Kind(graph, moments(self.bodies, graph))
             kind = self.kinds[alike]
             self.shares[key] = Share(kind, tuple(_inside(self.program, kind.graph, times)))
         return self.shares[key]
@@ -145,23 +147,50 @@ class Staged(Plan):
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The ops."""
-        mesh, found = self.program.mesh, []
-        for number, share in enumerate(self._shares):
-            ends = {value.node for value in share.kind.graph.outputs} if number < self.depth - 1 else ()
-            for path, graph, node, layers in share.runs:
-                if node.op.runs:
-                    needed = needs(graph, mesh)[node.name]
-                    row = Row(f"stage{number}.{path}", number, node, layers.count, *needed)
-                    sent = node.name in ends and graph is share.kind.graph
-                    found.append(_sent(row, number + 1, mesh) if sent else row)
-        return tuple(found)
+        return tuple(row for number in range(self.depth) for row in self._rows(number))
 
-    def _made(self) -> tuple[Price, ...]:
+    def _rows(self, number: int) -> Iterator[Row]:
+        """The ops of a stage."""
+        mesh, share = self.program.mesh, self._shares[number]
+        ends = self._ends(number)
+        for path, graph, node, layers in share.runs:
+            if node.op.runs:
+                needed = needs(graph, mesh)[node.name]
+                row = Row(f"stage{number}.{path}", number, node, layers.count, *needed)
+                sent = node.name in ends and graph is share.kind.graph
+                yield _sent(row, number + 1, mesh) if sent else row
+
+    def _ends(self, number: int) -> set[str]:
+        """The ops of a stage that send."""
+        graph = self._shares[number].kind.graph
+        return {value.node for value in graph.outputs} if number < self.depth - 1 else set()
+
+    @cached_property
+    def made(self) -> tuple[Price, ...]:
         """What the model makes of each row: of an op of a body, what it has made of it in one stage."""
+        return self._prices(self.rows)
+
+    def _prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
         known = _priced(self.program, self.model)
-        prices = self.model.prices(self.rows, {op: price for op, (_, price) in known.items()})
-        known.update((row.op, (row, price)) for row, price in zip(self.rows, prices, strict=True))
+        prices = self.model.prices(rows, {op: price for op, (_, price) in known.items()})
+        known.update((row.op, (row, price)) for row, price in zip(rows, prices, strict=True))
         return prices
+
+    def kinds_of_stages(self) -> Iterator[StageKind]:
+        """Those with the same share of the program that send equally fast."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for number, share in enumerate(self._shares):
+            found.setdefault((share, not number, *self._sends(number)), []).append(number)
+        for (_, first, *_), numbers in found.items():
+            rows = tuple(self._rows(numbers[0]))
+            yield StageKind([*zip(rows, self._prices(rows), strict=True)], len(numbers), bool(first))
+
+    def _sends(self, number: int) -> Iterator[Price]:
+        """The prices of what a stage sends."""
+        graph, mesh = self._shares[number].kind.graph, self.program.mesh
+        for name in self._ends(number):
+            row = Row(name, number, graph[name], 1, *needs(graph, mesh)[name])
+            yield from self.model.prices([_sent(row, number + 1, mesh)])
 
     @cached_property
     def memories(self) -> tuple[Memory, ...]:

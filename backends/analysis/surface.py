@@ -6,24 +6,25 @@ for each mask and kind of state the sum of what they keep.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any, NoReturn
 
 from llmir.backends.analysis.asked import binding, phase_of, verified
 from llmir.backends.analysis.keeps import Asked, Keeps, Kept, Step
 from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.surface_code import Steps
 from llmir.backends.analysis.timing import Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import Model
 from llmir.backends.cost.kernels.base import DRAFTS
-from llmir.convert import integer, items, number, shown
+from llmir.convert import MOST, integer, items, number, shown
 from llmir.dim import Binding, C, Dim
 from llmir.errors import InputError
 from llmir.graph import Program
 
 Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
-Phased = tuple[str, Binding]
+PAIRS = "pairs of new and cached tokens"
 
 
 class Surface:
@@ -38,6 +39,7 @@ class Surface:
             read = "prompts that layers see in part" if "prompt" in program.facts else "images"
             raise InputError(f"surface: {program.name} reads {read}; steps of tokens alone have one")
         self.program, self.model = program, model
+        self._codes: dict[tuple[bool, bool], Steps] = {}
 
     def __repr__(self) -> str:
         return f"<Surface {self.program.name} on {self.model.device.name}>"
@@ -63,7 +65,7 @@ class Surface:
         mean = (C,) if self._asked.joint else ()
         return Keeps((*self._asked.functions, *mean))
 
-    @property
+    @cached_property
     def keeps(self) -> tuple[Dim, ...]:
         """The functions of a sequence's context, `C`, whose sums over the decoding sequences it is given."""
         return self._keeps.functions
@@ -84,38 +86,71 @@ class Surface:
         Sequences are of all data-parallel ranks, which share them evenly. A chunk is its new tokens and those
         cached before them. InputError for an empty step, or other sums than of `keeps`.
         """
-        count = integer("decodes", decodes)
-        sums = [number("kept", total) for total in items("kept", kept, "sums")]
-        found = items("chunks", chunks, "pairs of new and cached tokens")
-        return float(self._timing(count, sums, [_chunk(one) for one in found]).step)
+        return self._seconds(decodes, kept, chunks)[0]
 
-    def _timing(self, count: int, kept: Sequence[float], chunks: Sequence[Chunk]) -> Timing:
-        if len(kept) != len(self.keeps) * bool(count):
-            wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if count else "none"
-            raise InputError(f"kept: {count:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
-        if single := [cached for new, cached in chunks if new == 1]:  # they go on by a token as well
-            before = kept or (0,) * len(self.keeps)
-            kept = [a + b for a, b in zip(before, self._keeps.sums(single), strict=True)]
-            count += len(single)
-        parts = self._parts(count, kept, Counter(one for one in chunks if one[0] > 1))
-        if not parts:
+    def stages(
+        self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch of such a step on each pipeline stage."""
+        return self._seconds(decodes, kept, chunks)[1:]
+
+    def _seconds(self, decodes: int, kept: Sequence[float], chunks: Iterable[Chunk]) -> tuple[float, ...]:
+        """Seconds of the step, and of one micro-batch on each stage."""
+        if type(decodes) is not int or not 0 <= decodes <= MOST:
+            decodes = integer("decodes", decodes)
+        # What a simulation asks for millions of times is looked at as little as can be.
+        if not (type(kept) in (tuple, list) and all(type(x) in (int, float) and x >= 0 for x in kept)):
+            kept = [number("kept", total) for total in items("kept", kept, "sums")]
+        if len(kept) != (len(self.keeps) if decodes else 0):
+            self._refuse(decodes, kept)
+        times: dict[Chunk, int] = {}
+        for one in chunks if type(chunks) in (tuple, list) else items("chunks", chunks, PAIRS):
+            chunk = _chunk(one)
+            times[chunk] = times.get(chunk, 0) + 1
+        for chunk in [chunk for chunk in times if chunk[0] == 1]:  # they go on by a token as well
+            more = self._keeps.sums([chunk[1]] * times[chunk])
+            kept = [a + b for a, b in zip(kept or (0,) * len(more), more, strict=True)]
+            decodes += times.pop(chunk)
+        if not decodes and not times:
             raise InputError("surface: a step of no sequences; give decodes or chunks")
+        parts = self.program.micro_batches
+        if parts > 1 and decodes:
+            decodes, kept = binding(parts, decodes, 1, 0).symbols["B"], [total / parts for total in kept]
+        each = [(n, *chunk) for chunk, n in times.items()]
+        if parts > 1:
+            each = [(binding(parts, n, new, 0).symbols["B"], new, cached) for n, new, cached in each]
+        few = self.program.splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
+        if few or not self.model.symbolic:
+            timing = self._timing(decodes, kept, each)
+            return (float(timing.step), *map(float, timing.stages))
+        if not each:
+            return self._steps(True, False).decode(decodes, kept)
+        return self._steps(bool(decodes), True).mixed(decodes, kept, each)
+
+    def _refuse(self, decodes: int, kept: Sequence[float]) -> NoReturn:
+        wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if decodes else "none"
+        raise InputError(f"kept: {decodes:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
+
+    def _timing(self, decodes: int, kept: Sequence[float], chunks: Sequence[tuple[int, int, int]]) -> Timing:
+        """By the prices themselves, of what one micro-batch has."""
+        parts: list[tuple[str, Binding]] = []
+        if decodes:
+            parts.append(("decode", Kept(self._keeps, decodes, kept)))
+        for times, new, cached in chunks:
+            parts.append((self._phase(new, cached), Binding(B=times, T=new, C=cached)))
         phases = [phase for phase, _ in parts]
-        splits = self.program.splits
-        at = parts[0][1] if len(parts) == 1 else Step([part for _, part in parts], phases if splits else ())
+        each = [part for _, part in parts]
+        at = Step(each, phases if self.program.splits else ()) if len(each) > 1 else each[0]
         return self._plan("decode" in phases, "prefill" in phases).timing(at)
 
-    def _parts(self, count: int, kept: Sequence[float], chunks: Mapping[Chunk, int]) -> list[Phased]:
-        """The kinds of sequences of one micro-batch, with their phases."""
-        parallel = self.program.micro_batches
-        found: list[Phased] = []
-        if count:
-            sequences = binding(parallel, count, 1, 0).symbols["B"]
-            found.append(("decode", Kept(self._keeps, sequences, [total / parallel for total in kept])))
-        for (new, cached), times in chunks.items():
-            phase = phase_of(verified(self.program, new, cached))
-            found.append((phase, binding(parallel, times, new, cached)))
-        return found
+    def _phase(self, new: int, cached: int) -> str:
+        return phase_of(verified(self.program, new, cached))
+
+    def _steps(self, decodes: bool, reads: bool) -> Steps:
+        key = (decodes, reads) if self.program.splits else (True, False)
+        if key not in self._codes:
+            self._codes[key] = Steps(self._plan(*key), self._keeps)
+        return self._codes[key]
 
     def _plan(self, decodes: bool, reads: bool) -> Plan:
         """That of what runs."""
@@ -125,8 +160,11 @@ class Surface:
         return plan(program, self.model)
 
 
-def _chunk(value: object) -> Chunk:
+def _chunk(value: Any) -> Chunk:
+    if type(value) is tuple and len(value) == 2:
+        new, cached = value
+        if type(new) is type(cached) is int and 0 < new <= MOST and 0 <= cached <= MOST:
+            return value
     if not isinstance(value, Sequence) or len(value) != 2:
-        raise InputError(f"chunks: expected pairs of new and cached tokens, got {shown(value)}")
-    new, cached = value
-    return integer("chunks: new", new, 1), integer("chunks: cached", cached)
+        raise InputError(f"chunks: expected {PAIRS}, got {shown(value)}")
+    return integer("chunks: new", value[0], 1), integer("chunks: cached", value[1])

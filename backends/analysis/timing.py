@@ -7,11 +7,21 @@ et al. 2021, "Efficient large-scale language model training on GPU clusters", se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
+from llmir.backends.cost import Price, Row
 from llmir.dataclass import dataclass
 from llmir.dim import Number, maximum
+
+
+class StageKind(NamedTuple):
+    """The rows of a stage, each with its price, how many stages are like it, and whether it is the first."""
+
+    priced: Sequence[tuple[Row, Price]]
+    times: int
+    first: bool
 
 
 class Overhead(NamedTuple):

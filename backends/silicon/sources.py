@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
-    **dict.fromkeys(("cache", "stored", "version", "machine", "chunk"), ""),
+    **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "ran"), ""),
     "turns": nan,
     "lengths": 1.0,
     "harness_us": 0.0,

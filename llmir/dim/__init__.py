@@ -31,7 +31,22 @@ from .atoms import (
     minimum,
 )
 from .binding import Binding, Mixed
-from .polynomial import B, C, Dim, Size, T, at_most, falls, grown, monomials, product, put, sole
+from .polynomial import (
+    B,
+    C,
+    Dim,
+    Size,
+    T,
+    at_most,
+    falls,
+    grown,
+    monomials,
+    product,
+    products,
+    put,
+    sole,
+    symbols,
+)
 from .text import parse
 from .uneven import Uneven
 
@@ -67,6 +82,8 @@ __all__ = [
     "monomials",
     "parse",
     "product",
+    "products",
     "put",
     "sole",
+    "symbols",
 ]

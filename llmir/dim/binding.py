@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any
 
@@ -197,6 +197,10 @@ class Mixed(Binding):
             return first.at(self)
         values = [part._product(monomial) for part in self.parts]
         return sum(values[1:], start=values[0])
+
+    def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
+        """Times that are of each part, together; `of` is what they are times of."""
+        return [sum(times[1:], start=times[0]) for times in zip(*map(seconds, self.parts), strict=True)]
 
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
         """Itself: a product of symbols says nothing of the parts."""

@@ -137,6 +137,12 @@ def sole(sizes: Iterable[Size]) -> Dim | None:
     >>> sole([3 * B * T, ceildiv(B * T + 1, 8)]), sole([B * T, B])
     (B*T, None)
     """
+    found = products(sizes)
+    return found.pop() if len(found) == 1 else None
+
+
+def products(sizes: Iterable[Size]) -> set[Dim]:
+    """The products of symbols that these sizes are functions of."""
     found: set[Dim] = set()
     open_ = list(monomials(sizes))
     while open_:
@@ -146,7 +152,22 @@ def sole(sizes: Iterable[Size]) -> Dim | None:
             found.add(size)
         else:
             open_ += monomials(first.sizes)
-    return found.pop() if len(found) == 1 else None
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def symbols(size: Size) -> frozenset[str]:
+    """The names that it is a function of.
+
+    >>> from llmir.dim import ceildiv
+    >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))
+    ['B', 'C', 'T']
+    """
+    found: set[str] = set()
+    for monomial, _ in _terms(size):
+        for factor in monomial:
+            found |= {factor} if isinstance(factor, str) else frozenset().union(*map(symbols, factor.sizes))
+    return frozenset(found)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -111,8 +111,10 @@ def _figures(
 
 def _layout(t: Table, i: int) -> Layout:
     """Degrees that are not said follow from the number of GPUs where only one is missing."""
-    gpus = t["num_gpus"][i]
-    said = {name: t[name][i] for name in ("tp", "pp", "dp")}
+    gpus, said = t["num_gpus"][i], {name: t[name][i] for name in ("tp", "pp", "dp", "ep")}
+    if ran := degrees_of(t["ran"][i]):
+        gpus, said = math.nan, dict.fromkeys(said, 1) | ran
+    experts = said.pop("ep")
     degrees = {name: int(n) or 1 for name, n in said.items() if not math.isnan(n)}
     noted: Mapping[str, int] = {}
     if gpus > 1 and not degrees.keys() & {"tp", "pp"}:
@@ -127,7 +129,7 @@ def _layout(t: Table, i: int) -> Layout:
         degrees |= dict.fromkeys(missing, 1) | {missing[0]: int(left)}
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
-    ep = noted.get("ep", 1) if math.isnan(t["ep"][i]) else int(t["ep"][i]) or 1
+    ep = noted.get("ep", 1) if math.isnan(experts) else int(experts) or 1
     weights, activations, kv = types(t, i)
     over, engine = (
         (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
@@ -179,6 +181,15 @@ def plain_model(name: str) -> str:
     return str(known()["models"].get(normalize(plain), plain))
 
 
+def degrees_of(words: str, gpus: int = 1) -> dict[str, int]:
+    """The degrees that words state, those without a number of all GPUs.
+
+    >>> degrees_of("TP = 4 and EP = 4"), degrees_of("PP", 2), degrees_of("")
+    ({'tp': 4, 'ep': 4}, {'pp': 2}, {})
+    """
+    return {kind.lower(): int(count or gpus) for kind, count in _DEGREE.findall(words)}
+
+
 def split(note: str, gpus: int) -> dict[str, int]:
     """How a note says that GPUs are used: by one kind of parallelism all, or so many by each.
 
@@ -187,7 +198,7 @@ def split(note: str, gpus: int) -> dict[str, int]:
     >>> split("PP", 4), split("Hybrid TP = 2 and PP = 2", 4), split("Hybrid TP = 2 and EP = 2", 4)
     ({'pp': 4, 'tp': 1}, {'tp': 2, 'pp': 2}, {'tp': 4, 'ep': 2, 'pp': 1})
     """
-    found = {kind.lower(): int(count or gpus) for kind, count in _DEGREE.findall(note)}
+    found = degrees_of(note, gpus)
     if not found:
         return {}
     pp = found.get("pp", 1)

@@ -1,0 +1,167 @@
+"""Programs that compete, priced at the same points: steps, and requests from prompt to last token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.analysis.asked import binding, checked, running, shape
+from llmir.backends.analysis.caches import policy
+from llmir.backends.analysis.many import Array, Points, Room, Stages
+from llmir.backends.analysis.plan import Plan
+from llmir.backends.analysis.staged import staged
+from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.cost import Model
+from llmir.convert import counts, integer
+from llmir.dataclass import dataclass
+from llmir.errors import HardwareError, InputError
+from llmir.frozen import Figures, FrozenDict, Immutable
+from llmir.graph import Program
+
+_CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
+
+
+@dataclass(frozen=True)
+class Steps(Figures):
+    """A step of each candidate, as `Report` has it: arrays with a row for each, NaN of what is refused."""
+
+    time_s: Array
+    period_s: Array
+    interval_s: Array
+    peak_memory_bytes: Array
+
+
+@dataclass(frozen=True)
+class Requests(Figures):
+    """Batches of requests, as `Workload` has them: arrays with a row for each candidate.
+
+    `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    e2e_s: Array
+    peak_memory_bytes: Array
+
+
+class Candidates(Immutable):
+    """Programs, each in stages of so many layers, on one device.
+
+    `refused` says why those have no figures that do not fit the device's nodes, by their numbers; InputError
+    if none does.
+    """
+
+    programs: tuple[tuple[Program, tuple[int, ...]], ...]
+    model: Model
+    cache_policy: str
+    refused: Mapping[int, str]
+    _plans: dict[tuple[Program, tuple[int, ...]], Plan]
+    _known: dict[tuple[int, ...], tuple[Stages, Room]]
+
+    def __init__(
+        self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
+    ) -> None:
+        policy_name, refused = policy(cache_policy).name, dict[int, str]()
+        vars(self).update(programs=tuple(programs), model=model, cache_policy=policy_name)
+        vars(self).update(_plans={}, _known={})
+        for i, (program, sizes) in enumerate(self.programs):
+            try:
+                self._plan(program, sizes)
+            except HardwareError as error:
+                refused[i] = str(error)
+        vars(self).update(refused=FrozenDict(refused))
+        if len(self.refused) == len(self.programs):
+            raise InputError(
+                f"candidates: {next(iter(self.refused.values()), 'expected programs, got none')}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Candidates, (self.programs, self.model, self.cache_policy)
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def __repr__(self) -> str:
+        return f"<Candidates: {len(self)} programs on {self.model.device.name}>"
+
+    def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> Steps:
+        """One step at these points, numbers or arrays that broadcast together.
+
+        InputError as `analyze` has it.
+        """
+        asked = checked(batch, new, context)
+        points, room = self._at(asked)
+        whole, slowest = points.timing()
+        interval = points.parts * slowest
+        figures = whole + interval - slowest, np.maximum(whole, interval), interval, room.peaks(points)
+        return Steps(*(self._all(each).reshape(len(self), *shape([asked])) for each in figures))
+
+    def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
+        """Batches of requests of so many tokens, each prompt read in one step.
+
+        InputError for models of images, whose requests are of more steps.
+        """
+        prompt, generate = integer("prompt", prompt, 1, LONGEST), integer("generate", generate, 1, LONGEST)
+        batch = np.atleast_1d(np.asarray(counts("batch", batch, 1)))
+        if batch.ndim > 1:
+            raise InputError(f"batch: expected numbers in a row, got an array of {batch.ndim} dimensions")
+        for program, _ in self.programs:
+            if program.patches or program.image_tokens:
+                raise InputError(f"requests: those of {program.name} have images; price them by workload")
+        read = self.step(batch, prompt)
+        peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
+        if generate > 1:
+            last = prompt + generate - 2
+            peak = np.maximum(peak, self.step(batch, 1, last).peak_memory_bytes)
+            decoding = self._decoding(batch, range(prompt, last + 1))
+        tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
+        return Requests(read.time_s, tpot, read.time_s + decoding, peak)
+
+    def _decoding(self, batch: Array, contexts: range) -> Array:
+        """Seconds of the steps of decode at these contexts."""
+        total: Any = 0.0
+        for i in range(0, len(contexts), _CONTEXTS):
+            some = np.array(contexts[i : i + _CONTEXTS])
+            points, _ = self._at((batch[:, None], 1, some[None]))
+            if np.all(points.parts == 1):  # the next step begins when the last stage is done
+                total = total + points.whole()
+                continue
+            whole, slowest = points.timing()
+            total = total + np.maximum(whole, points.parts * slowest).sum(axis=-1)
+        return self._all(total)
+
+    def _plan(self, program: Program, sizes: tuple[int, ...]) -> Plan:
+        key = program, sizes
+        if key not in self._plans:
+            self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
+        return self._plans[key]
+
+    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, Room]:
+        """The points, of one axis at least, and what holds what runs there."""
+        shape([step])
+        batch, new, context = step
+        step = np.atleast_1d(batch), new, context
+        plans = tuple(self._running(step))
+        key = tuple(map(id, plans))
+        if key not in self._known:
+            self._known[key] = Stages(plans), Room(plans)
+        stages, room = self._known[key]
+        parts = {of.program.micro_batches: None for of in plans}
+        return Points(stages, {m: binding(m, *step) for m in parts}), room
+
+    def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
+        for i, (program, sizes) in enumerate(self.programs):
+            if i not in self.refused:
+                plain = not (program.patches or program.splits or "prompt" in program.facts)
+                runs = program if plain else running(program, [step], "")[0]
+                yield self._plan(runs, sizes)
+
+    def _all(self, figures: Array) -> Array:
+        """With rows of NaN for those that are refused."""
+        if not self.refused:
+            return figures
+        found = np.full((len(self), *figures.shape[1:]), np.nan)
+        found[[i for i in range(len(self)) if i not in self.refused]] = figures
+        return found
