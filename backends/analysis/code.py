@@ -94,10 +94,16 @@ class Code:
         if kept is None:
             if (code := self.holding(batch, new)) is not self:
                 return code.point(batch, new, context)
+            kept = self._early(batch, new)
+        return self.run("late", "python")(context, *kept)
+
+    def _early(self, batch: int, new: int) -> tuple[Any, ...]:
+        """What a batch of so many new tokens decides, which is kept."""
+        if (batch, new) not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            kept = self._kept[batch, new] = self.run("early", "python")(batch, new)
-        return self.run("late", "python")(context, *kept)
+            self._kept[batch, new] = self.run("early", "python")(batch, new)
+        return self._kept[batch, new]
 
     def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
@@ -107,6 +113,11 @@ class Code:
 
     def _grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
         batch, new, context = at
+        if not np.ndim(batch) and not np.ndim(new):
+            return tuple(
+                np.broadcast_to(x, shape)
+                for x in self.run("late", "numpy")(context, *self._early(batch, new))
+            )
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
         def run(part: str, places: Any = None) -> None:
@@ -116,7 +127,8 @@ class Code:
                 few = [n in self.early.outputs for n in function.inputs]
                 given = [blocks.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
             found = zip(function.outputs, self.run(part, "numpy")(*given), strict=True)
-            values.update((n, value) for n, value in found if n not in values)  # what goes through is small
+            # What goes through is small, but for what is gathered.
+            values.update((n, value) for n, value in found if n not in values or places is not None)
 
         points = prod(shape)
         if places is None and _points(batch, new) == points:
@@ -184,7 +196,7 @@ class TwoCode(Code):
     def more(self, at: Binding, found: Sequence[Number]) -> tuple[Number, ...]:
         """The others at a point, of which the first were `found`."""
         batch, new, _ = sizes = tuple(at.symbols.values())
-        code = self if (batch, new) in self._kept else self.beyond
+        code = self if (batch, new) in self._kept else self.holding(batch, new)
         return code.run("more", "python")(*sizes, *found[self._count :])
 
 
@@ -211,7 +223,9 @@ class Often(Generic[C]):
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
         # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
-        pays = always and prod(at.shape) >= MANY if at.shape else self._points > OFTEN
+        many = bool(always) and prod(at.shape) >= MANY
+        one = not np.ndim(new) and not np.ndim(at.symbols["B"])  # batch, with any contexts
+        pays = many or (one and self._points > OFTEN)
         if not pays:
             return None
         pairs = _points(at.symbols["B"], new) if at.shape else self._points

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.simulation.load import Array
 from llmir.backends.simulation.simulation import QUANTILES, Simulation
 from llmir.views import exporter
 
@@ -44,6 +48,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     return [
         *(pair for pair in facts.head(found.job) if pair[0] in kept),
         ("requests", f"{len(load):,}, {comes}, {', '.join(lengths)} tokens on average"),
+        *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
         ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
     ]
@@ -51,9 +56,16 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
 
 def served(found: Simulation) -> list[tuple[str, str]]:
     """What the server did."""
+    rate, load = units.digits(found.largest_rate), "is overloaded" if found.overloaded else "is stable"
+    most = f"{rate} requests/s at most" + ("" if found.overloaded is None else f"; at this rate it {load}")
+    limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
+    named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
+    good = found.goodput
     many = int((found.preemptions > 0).sum())
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
+        *([] if good is None else [("goodput", f"{units.percent(good)} of requests: {named}")]),
+        ("can serve", most),
         (
             "time",
             f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
@@ -104,3 +116,31 @@ def simulation_html(found: Simulation) -> str:
         [("", ""), served(found), ()],
     )
     return "".join(table.html(*part) for part in parts)
+
+
+def requests_csv(found: Simulation) -> str:
+    """A line for each request that was served, which `--trace` reads again."""
+    load = found.load
+    return _lines(
+        {
+            "arrival_s": found.arrival_s,
+            "prompt": load.prompt,
+            "generate": load.generate,
+            "cached": load.cached,
+            "start_s": found.start_s,
+            "first_s": found.first_s,
+            "end_s": found.end_s,
+            "preemptions": found.preemptions,
+        }
+    )
+
+
+def steps_csv(found: Simulation) -> str:
+    """A line for each run of equal steps."""
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting")
+    return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
+
+
+def _lines(columns: Mapping[str, Array]) -> str:
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return "\n".join([",".join(columns), *(",".join(map(repr, row)) for row in rows)]) + "\n"
