@@ -194,7 +194,7 @@ def latent(row: Row) -> Call:
 @prices("latent_attention")
 def widened(row: Row) -> Call | None:
     """Over a narrow cache of latents: by the kernel for 16 bits, which widens it first."""
-    made = latent(row)
+    made: Any = latent(row)
     if not isinstance(made.shape, LatentShape) or made.shape.kv_bits > 8:
         return None
     return Call(("mla_absorbed",), replace(made.shape, kv_bits=16, stored_bits=made.shape.kv_bits))
