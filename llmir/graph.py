@@ -44,7 +44,7 @@ class Graph(Immutable, Shown):
 
     name: str
     outputs: tuple[Value, ...]
-    nx: nx.MultiDiGraph
+    _named: dict[str, Node]
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
         checked_name(name)
@@ -59,8 +59,7 @@ class Graph(Immutable, Shown):
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
             found[node.name] = node
         given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
-        vars(self).update(name=name, outputs=given, nx=FrozenGraph())
-        self.nx.hold(name, found)
+        vars(self).update(name=name, outputs=given, _named=found)
         for value in self.outputs:
             self.type(value)
 
@@ -68,9 +67,25 @@ class Graph(Immutable, Shown):
         return f"<Graph @{self.name}: {len(self.nodes)} ops>"
 
     @cached_property
+    def nx(self) -> nx.MultiDiGraph:
+        """The graph as networkx has it, made when it is first asked for."""
+        found = FrozenGraph()
+        found.hold(self.name, self._named)
+        return found
+
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in schedule order."""
-        return tuple(data["node"] for _, data in self.nx.nodes(data=True))
+        return tuple(self._named.values())
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """By the name of each node that is used, the names of those that use it, in schedule order."""
+        found: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            for value in node.operands:
+                found.setdefault(value.node, {})[node.name] = None
+        return FrozenDict((name, tuple(users)) for name, users in found.items())
 
     @cached_property
     def sources(self) -> tuple[Node, ...]:
@@ -89,8 +104,8 @@ class Graph(Immutable, Shown):
 
     def __getitem__(self, name: str) -> Node:
         try:
-            node: Node = self.nx.nodes[name]["node"]
-        except (KeyError, TypeError, nx.NetworkXError):  # what cannot be a key
+            node = self._named[name]
+        except (KeyError, TypeError):  # what cannot be a key
             shown = plain(name) if isinstance(name, str) else convert.shown(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
         return node
