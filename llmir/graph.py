@@ -35,10 +35,7 @@ _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers w
 
 
 class Graph(Immutable, Shown):
-    """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
-
-    node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
-    """
+    """Nodes in schedule order, frozen; `graph.nx` is a `networkx.MultiDiGraph`."""
 
     prints = "ir"
 
@@ -68,24 +65,13 @@ class Graph(Immutable, Shown):
 
     @cached_property
     def nx(self) -> nx.MultiDiGraph:
-        """The graph as networkx has it, made when it is first asked for."""
-        found = FrozenGraph()
-        found.hold(self.name, self._named)
-        return found
+        """Its node `name` holds `node`; an edge's key is the operand's slot, its `value` the value."""
+        return FrozenGraph.of(self.name, self._named)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in schedule order."""
         return tuple(self._named.values())
-
-    @cached_property
-    def users(self) -> Mapping[str, tuple[str, ...]]:
-        """By the name of each node that is used, the names of those that use it, in schedule order."""
-        found: dict[str, dict[str, None]] = {}
-        for node in self.nodes:
-            for value in node.operands:
-                found.setdefault(value.node, {})[node.name] = None
-        return FrozenDict((name, tuple(users)) for name, users in found.items())
 
     @cached_property
     def sources(self) -> tuple[Node, ...]:
@@ -104,11 +90,10 @@ class Graph(Immutable, Shown):
 
     def __getitem__(self, name: str) -> Node:
         try:
-            node = self._named[name]
+            return self._named[name]
         except (KeyError, TypeError):  # what cannot be a key
             shown = plain(name) if isinstance(name, str) else convert.shown(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
-        return node
 
     def type(self, value: Value) -> Tensor:
         """The type of a value; `VerifyError` if there is no such value."""
