@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
         models,
         run,
+        sensitivity,
         workload,
     )
     from .backends.cost import CostModel
@@ -54,6 +55,7 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "run": "api",
+    "sensitivity": "api",
     "save": "written",
     "simulate": "simulated",
     "stages": "staged",
@@ -103,6 +105,7 @@ __all__ = [
     "print_program",
     "run",
     "save",
+    "sensitivity",
     "simulate",
     "stages",
     "surface",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .backends.analysis.diff import StepDiff, WorkloadDiff
     from .backends.analysis.explanation import Explanation
     from .backends.analysis.report import Report
+    from .backends.analysis.sensitivity import Sensitivity
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
     from .backends.export.rows import Rows
@@ -270,6 +271,20 @@ def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> 
     if not isinstance(priced, Report):
         convert.refuse("priced", priced, "a Report or a Workload")
     return explain(priced, op)
+
+
+def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
+    """What a tenth more of each resource saves of a workload's steps, by phase and op, or another share.
+
+    Resources are the device's rates, by their names in its file, and the time of kernels' `launch` and of the
+    engine's `host`, which take so much less. Each is what the workload takes on a device that has more of it.
+    """
+    from .backends.analysis.sensitivity import sensitivity
+    from .backends.analysis.workload import Workload
+
+    if not isinstance(job, Workload):
+        convert.refuse("job", job, "a Workload")
+    return sensitivity(job, more)
 
 
 def interpret(

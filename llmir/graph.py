@@ -287,7 +287,7 @@ class Program(Record, Shown):
         """What paths of ops begin with in an entry: nothing where there is only one."""
         return f"{entry}." if len(self.entries) > 1 else ""
 
-    @property
+    @cached_property
     def parallelism(self) -> Parallelism:
         """How many ways each kind of parallelism splits it."""
         tp, dp = (self.mesh.degree(name) for name in ("tp", "dp"))

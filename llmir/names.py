@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -93,6 +92,8 @@ def numbered(param: str, layer: int | str) -> str:
 
 def suggest(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     """`; did you mean A, B?` for the known names nearest to `name`, or an empty string."""
+    import difflib  # which takes longer to import than most of llmir, and mistakes are rare
+
     spellings = {normalize(k): k for k in known}
     near = difflib.get_close_matches(normalize(name), spellings, n=limit, cutoff=0.55)
     return f"; did you mean {', '.join(spellings[n] for n in near)}?" if near else ""

@@ -171,6 +171,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
+    "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "surface": (llmir.surface, {"program": PROGRAM, "hw": "h100", **PRICING}),
     "surface kept": (llmir.surface(PROGRAM, "h100").kept, {"contexts": [5, 9]}),
     "surface steps": (

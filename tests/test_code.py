@@ -165,7 +165,7 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
         def over(*inputs: Any) -> Any:
             found = run(*inputs)
             if part != "counts":
-                asked.append((part, max((x.size for x in found), default=0)))
+                asked.append((part, max(map(np.size, found), default=0)))
             return found
 
         return over
@@ -212,3 +212,23 @@ def test_figures_become_code_after_many_points_and_stay_alike(
     columns = {"B": np.arange(1.0, 201), "T": 1, "C": 7}
     assert often(Binding(**columns))[0] == pytest.approx(np.cbrt(columns["B"] / 3) + 7, rel=1e-14)
     assert len(calls) == 4
+
+
+def test_after_more_points_code_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What decides nothing is looked for where many pairs of B and T are priced, and not before."""
+    made: list[tuple[int | None, int]] = []
+
+    def make(figures: Any, new: int | None, most: int) -> Code:
+        made.append((new, most))
+        return Code(figures, new, most)
+
+    def figures(at: Binding) -> tuple[Any, ...]:
+        size = at.symbols["B"]
+        return (at.xp.minimum(size + 100, 2 * size + 7) + at.symbols["C"],)
+
+    monkeypatch.setattr(module, "OFTEN", 2)
+    monkeypatch.setattr(module, "SHORT", 5)
+    often = Often(figures, make)
+    for size in (1, 92, 93, 94, 10, 20_000, 100_000):
+        assert often(Binding(B=size, T=1, C=3)) == (min(size + 100, 2 * size + 7) + 3,)
+    assert made == [(1, 0), (1, module.MOST)]

@@ -181,5 +181,5 @@ def test_waves_are_what_they_are_when_they_are_played(engine: str, chunk: int) -
         rate = 3 * users * generate / ends[-1]
         tpot = (users * generate / rate - ttft) / (generate - 1)  # Little's law: so long is a request there
         assert loop.ttft_s == pytest.approx(ttft, **(exact if whole else {"rel": 0.1}))
-        assert loop.tpot_s == pytest.approx(tpot, **(exact if whole else {"rel": 0.03}))
+        assert loop.tpot_s == pytest.approx(tpot, **(exact if whole else {"rel": 0.05}))
         assert loop.output_tokens_per_s == pytest.approx(rate, **(exact if whole else {"rel": 0.03}))

@@ -95,7 +95,7 @@ def test_what_is_left_out_decides_nothing(data: st.DataObject, most: int) -> Non
     calls = [tape.call(function, size * 2, k) for k in constants]
     late = tape.symbol("c") * tape.namespace.maximum(calls[0], calls[1])
     outline = Function.of(tape, "nc", [*calls, late])
-    found, every = within(outline, ["n"], most), whole(outline)
+    found, every = within(outline, ["n"], most), whole(outline).function
     assert len(found.function.live) <= len(every.live)
     short, full = scalar.compiled(found.function), scalar.compiled(every)
     for count in range(1, most + 1):

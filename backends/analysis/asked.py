@@ -35,7 +35,8 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
         raise InputError(
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
         )
-    return Binding(B=batch if micro_batches == 1 else batch // micro_batches, T=new, C=context)
+    each = batch if micro_batches == 1 else batch // micro_batches
+    return Binding.keeping(B=each, T=new, C=context)  # of `counts`, which copies
 
 
 def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:

@@ -18,6 +18,7 @@ from llmir.namespace import SCALARS
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
 COUNTS = ("B", "T")  # those of which there is one at least
 MOST = 1 << 16  # tokens up to which code leaves out what decides no price
+SHORT = 1024  # pairs of B and T from which it pays to find out what that is
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
@@ -39,21 +40,21 @@ def recorded(new: int | None = None) -> tuple[Tape, Binding]:
 class Code:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
-    `new` is T where that is always so. Up to `MOST` tokens it is code without what decides nothing there.
+    `new` is T where that is always so. Up to `most` tokens it is code without what decides nothing there.
     TypeError for figures that symbols do not go through.
     """
 
-    def __init__(self, figures: Figures, new: int | None = None) -> None:
+    def __init__(self, figures: Figures, new: int | None = None, most: int = MOST) -> None:
         tape, at = recorded(new)
-        self._record(Function.of(tape, SIZES, figures(at)))
+        self._record(Function.of(tape, SIZES, figures(at)), most)
 
-    def _record(self, outline: Function) -> None:
+    def _record(self, outline: Function, most: int) -> None:
         self.outline = outline
-        self._keep(within(outline, COUNTS, MOST))
+        self._keep(within(outline, COUNTS, most) if most else whole(outline))
 
     def _keep(self, code: Within) -> None:
         vars(self).pop("_parts", None)
-        self.whole, self._counts = code.function, code.counts
+        self.whole, self._counts, self._most = code
         self.early, self.late = self.whole.parted(LATE)
         self._kept: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._compiled: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {}
@@ -71,16 +72,16 @@ class Code:
     @cached_property
     def beyond(self: C) -> C:
         """The code for any number of tokens."""
-        function, code = whole(self.outline), copy(self)
-        code._keep(Within(function, Function(function.tape, function.inputs, ()), MOST))
+        code = copy(self)
+        code._keep(whole(self.outline))
         return code
 
     def holding(self: C, batch: Number, new: Number) -> C:
         """The code for so many tokens."""
-        many = np.ndim(batch) or np.ndim(new)
+        many = isinstance(batch, np.ndarray) or isinstance(new, np.ndarray)
         counts = self.run("counts", "numpy" if many else "python")(batch, new, 0)
         ends = [end(n) for n in counts for end in (np.min, np.max)] if many else counts
-        return self if all(1 <= n <= MOST for n in ends) else self.beyond
+        return self if not ends or (min(ends) >= 1 and max(ends) <= self._most) else self.beyond
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
@@ -93,10 +94,16 @@ class Code:
         if kept is None:
             if (code := self.holding(batch, new)) is not self:
                 return code.point(batch, new, context)
+            kept = self._early(batch, new)
+        return self.run("late", "python")(context, *kept)
+
+    def _early(self, batch: int, new: int) -> tuple[Any, ...]:
+        """What a batch of so many new tokens decides, which is kept."""
+        if (batch, new) not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            kept = self._kept[batch, new] = self.run("early", "python")(batch, new)
-        return self.run("late", "python")(context, *kept)
+            self._kept[batch, new] = self.run("early", "python")(batch, new)
+        return self._kept[batch, new]
 
     def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
@@ -106,6 +113,11 @@ class Code:
 
     def _grid(self, shape: tuple[int, ...], at: tuple[Number, ...], places: Any) -> tuple[Number, ...]:
         batch, new, context = at
+        if not np.ndim(batch) and not np.ndim(new):
+            return tuple(
+                np.broadcast_to(x, shape)
+                for x in self.run("late", "numpy")(context, *self._early(batch, new))
+            )
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
         def run(part: str, places: Any = None) -> None:
@@ -164,11 +176,11 @@ def _pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any
 class TwoCode(Code):
     """Figures of single points, and `more` of the same, which read what the first have come by."""
 
-    def __init__(self, figures: Figures, more: Figures, new: int | None = None) -> None:
+    def __init__(self, figures: Figures, more: Figures, new: int | None = None, most: int = MOST) -> None:
         tape, at = recorded(new)
         first = figures(at)
         self._count = len(first)
-        self._record(Function.of(tape, SIZES, (*first, *more(at))))
+        self._record(Function.of(tape, SIZES, (*first, *more(at))), most)
 
     def _keep(self, code: Within) -> None:
         tape, inputs, outputs = code.function.tape, code.function.inputs, code.function.outputs
@@ -183,20 +195,20 @@ class TwoCode(Code):
     def more(self, at: Binding, found: Sequence[Number]) -> tuple[Number, ...]:
         """The others at a point, of which the first were `found`."""
         batch, new, _ = sizes = tuple(at.symbols.values())
-        code = self if (batch, new) in self._kept else self.beyond
+        code = self if (batch, new) in self._kept else self.holding(batch, new)
         return code.run("more", "python")(*sizes, *found[self._count :])
 
 
 class Often(Generic[C]):
     """Figures as they are said, and as code from where that pays: at many points, or after many.
 
-    `make` makes code of them for so many new tokens, None for any.
+    `make` makes code of them for so many new tokens, None for any, and up to how many it is short.
     """
 
-    def __init__(self, figures: Figures, make: Callable[[Figures, int | None], C]) -> None:
+    def __init__(self, figures: Figures, make: Callable[[Figures, int | None, int], C]) -> None:
         self.figures, self.make = figures, make
         self._points = 0
-        self._codes: dict[int | None, C] = {}
+        self._codes: dict[tuple[int | None, int], C] = {}
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding."""
@@ -210,9 +222,13 @@ class Often(Generic[C]):
         new = at.symbols["T"]
         always = 1 if np.ndim(new) == 0 and new == 1 else None
         # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
-        pays = always and prod(at.shape) >= MANY if at.shape else self._points > OFTEN
+        many = bool(always) and prod(at.shape) >= MANY
+        one = not np.ndim(new) and not np.ndim(at.symbols["B"])  # batch, with any contexts
+        pays = many or (one and self._points > OFTEN)
         if not pays:
             return None
-        if always not in self._codes:
-            self._codes[always] = self.make(self.figures, always)
-        return self._codes[always]
+        pairs = _points(at.symbols["B"], new) if at.shape else self._points
+        kind = always, MOST if pairs >= SHORT else 0
+        if kind not in self._codes:
+            self._codes[kind] = self.make(self.figures, *kind)
+        return self._codes[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from llmir.backends.cost import BOUNDS, Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Number
-from llmir.frozen import Figures, read_only, sealed
+from llmir.frozen import Figures, FrozenDict, read_only, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
@@ -63,10 +63,9 @@ class OpCost(Figures):
         object.__setattr__(row, "__dict__", fields)
         return row
 
-    def of(self, row: Row) -> OpCost:
+    def of(self, named: Mapping[str, Any]) -> OpCost:
         """The same of another op whose figures are the same."""
-        where = {"name": row.name, "stage": row.stage, "kind": row.kind, "block": row.block}
-        return self.made({**vars(self), **where})
+        return self.made({**vars(self), **named})
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,8 @@ class Kind(NamedTuple):
     price: Price
     pads: bool
     first: int
-    others: tuple[int, ...]
+    named: Mapping[str, Any]
+    others: tuple[tuple[int, Mapping[str, Any]], ...]
     priced: slice
     amounts: slice
     shape: slice
@@ -164,42 +164,32 @@ def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int
         start, middle = end, end + len(row.amounts)
         end = middle + len(row.shape.shape)
         where = places[key], slice(start, middle), slice(middle, end)
-        found.append(Kind(row, prices[first], key[1], first, tuple(others), *where))
+        rest = tuple((i, named(rows[i])) for i in others)
+        found.append(Kind(row, prices[first], key[1], first, named(row), rest, *where))
     return tuple(found)
 
 
-def op(
-    row: Row,
-    price: Price,
-    values: Sequence[Number],
-    amounts: Sequence[Number],
-    shape: Sequence[Number],
-    at: Binding,
-    step_s: Number,
-    parts: int,
-) -> OpCost:
-    """The row of an op, at a point or on a grid; `step_s` are the seconds of the step on all stages.
+def op(kind: Kind, values: Sequence[Number], at: Binding, step_s: Number, parts: int) -> OpCost:
+    """The row of the first op of a kind, at a point or on a grid, of the `values` of `Plan.figures`.
 
-    `values` are what is `Priced`, `amounts` those of the row, `parts` the step's micro-batches.
+    `step_s` are the seconds of the step on all stages, `parts` its micro-batches.
     """
-    time, bound, least, which = values
+    time, bound, least, which = values[kind.priced]
+    amounts, shape = values[kind.amounts], tuple(values[kind.shape])
     word: Any
-    repeat, holding = row.repeat * parts, price.held(which)
     if at.shape:
         time, least, *amounts = (_whole(n, at) for n in (time, least, *amounts))
         shape, word = tuple(_whole(n, at) for n in shape), read_only(_WORDS[_whole(bound, at).astype(int)])
     else:
         word = BOUNDS[int(bound)]
     flops, matmul, read, write, weights, activations, cached, made, kept, sent = amounts
+    holding, repeat = kind.price.held(which), kind.row.repeat * parts
     intensity, share = over(flops, read + write), over(repeat * time, step_s)
     if at.shape:
         intensity, share = read_only(intensity), read_only(share)
     return OpCost.made(
         {
-            "name": row.name,
-            "stage": row.stage,
-            "kind": row.kind,
-            "block": row.block,
+            **kind.named,
             "repeat": repeat,
             "time_s": time,
             "flops": flops,
@@ -221,6 +211,11 @@ def op(
             "shape": shape,
         }
     )
+
+
+def named(row: Row) -> Mapping[str, Any]:
+    """What an op is called, and where it stands: the first fields of its row."""
+    return FrozenDict(name=row.name, stage=row.stage, kind=row.kind, block=row.block)
 
 
 _WORDS = np.array(BOUNDS)
@@ -306,18 +301,18 @@ def _overhead(
     **known: Any,
 ) -> OpCost:
     grid = np.shape(step_s)
-    none: Any = np.zeros(grid) if grid else 0
-    sizes = [field for field in OpCost.__dataclass_fields__ if field.endswith(("_bytes", "flops"))]
-    return OpCost(
-        name=program.prefix(program.entries[stage]) + name,
-        stage=stage,
-        kind=OVERHEAD,
-        repeat=repeat,
-        time_s=time_s + none,
-        intensity=none * math.nan,
-        bound=np.full(grid, bound) if grid else bound,
-        share=over(repeat * time_s, step_s),
-        shape=(),
-        **dict.fromkeys(sizes, none),
+    none: Any = read_only(np.zeros(grid)) if grid else 0
+    fields: dict[str, Any] = {
+        **dict.fromkeys(OpCost.__dataclass_fields__, none),
+        "name": program.prefix(program.entries[stage]) + name,
+        "stage": stage,
+        "kind": OVERHEAD,
+        "repeat": repeat,
+        "time_s": time_s + none,
+        "intensity": none * math.nan,
+        "bound": np.full(grid, bound) if grid else bound,
+        "share": over(repeat * time_s, step_s),
+        "shape": (),
         **known,
-    )
+    }
+    return OpCost.made({name: sealed(value) for name, value in fields.items()} if grid else fields)

@@ -72,16 +72,20 @@ def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, An
     }
 
 
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
 def plain(value: Any) -> Any:
     """Python's own types all the way down, for JSON; NaN becomes null."""
-    if isinstance(value, (str, int)):
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind in _PLAIN or isinstance(value, (str, int)):
         return value
     if isinstance(value, dict):
-        return {k: v if type(v) in (str, int) else plain(v) for k, v in value.items()}
+        return {k: v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())
-    if isinstance(value, Basis):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, Basis) else value

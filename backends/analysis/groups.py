@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import cache, partial
 
-from llmir.backends.analysis.code import MANY, Code
+from llmir.backends.analysis.code import COUNTS, MANY, Code
 from llmir.backends.analysis.sweeps import sweeps
 from llmir.backends.cost import Price
-from llmir.backends.cost.tape import PRINTERS, Function, Tape
+from llmir.backends.cost.tape import PRINTERS, Function, Outline, whole, within
 from llmir.dim import Binding, Dim, Number
 from llmir.namespace import SCALARS
 
+MOST = 1 << 24  # tokens up to which what decides nothing is left out
 # What a price is asked for, by name: seconds alone, in a graph that hides such a share of launches, or both.
 KINDS: dict[str, Callable[[Price, Binding, float], tuple[Number, ...]]] = {
     "alone": lambda price, at, hidden: (price.time(at),),
@@ -65,7 +65,19 @@ class Group:
         size = self.size
         if size is None:
             return Code(partial(self.sums, kind))
-        tape = Tape(SCALARS)
-        found = self.sums(kind, Binding.only(size, tape.symbol("x")))
-        run: Any = PRINTERS["numpy"].compiled(Function.of(tape, "x", found))
-        return lambda at: run(at(size))
+        tape = Outline(SCALARS)
+        found = Function.of(tape, "x", self.sums(kind, Binding.only(size, tape.symbol("x"))))
+        counts = set(size.terms[0][0]) <= set(COUNTS)
+        compiled = cache(lambda function: PRINTERS["numpy"].compiled(function(found)))
+
+        def code(at: Binding) -> Sequence[Number]:
+            values = at(size)
+            few = counts and values.max() <= MOST
+            seconds: Sequence[Number] = compiled(_few if few else whole)(values)
+            return seconds
+
+        return code
+
+
+def _few(outline: Function) -> Function:
+    return within(outline, "x", MOST).function

@@ -79,7 +79,7 @@ class Plan:
         return self.model.prices(self.rows)
 
     @cached_property
-    def timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -198,7 +198,7 @@ class Plan:
             return None
         return Often(
             lambda at: tuple(chain(*self.priced(at))),
-            lambda seconds, new: TwoCode(seconds, self.figures, new),
+            lambda seconds, new, most: TwoCode(seconds, self.figures, new, most),
         )
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
@@ -230,6 +230,11 @@ class Plan:
             return self.priced(at)[1]
         (busy,) = self._stages(at, "graph")
         return busy
+
+    def repeats(self) -> Iterator[tuple[Price, tuple[int, ...]]]:
+        """Each price, and how often each stage runs it; one that pads in some places may come twice."""
+        for prices in self._timed.values():
+            yield from ((price, tuple(times)) for price, times in prices.items())
 
     def launched(self, at: Binding, captured: bool) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one."""
@@ -282,7 +287,7 @@ class Plan:
     def _groups(self) -> list[tuple[bool, Group]]:
         """Prices by what they depend on, and whether those pad."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
-        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self.timed.items()]
+        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:

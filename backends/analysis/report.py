@@ -154,7 +154,8 @@ class Report(Immutable, Result):
         for kind in self.plan.kinds:
             *_, which = self._figures[kind.priced]
             of_others = getattr(kind.price.held(which), "lent", 0.0)
-            for i in (kind.first, *kind.others):
+            lent[kind.first] = of_others
+            for i, _ in kind.others:
                 lent[i] = of_others
         return costs.error(self.work, lent, self.plan.model.host_error or 0.0)
 
@@ -318,7 +319,7 @@ class Report(Immutable, Result):
         sums = (m * sum(part) for part in zip(*stages, strict=True))
         return dict(zip(Overhead._fields, sums, strict=True))
 
-    @figure
+    @cached_property
     def ops(self) -> tuple[OpCost, ...]:
         """The rows: of each stage its ops in schedule order, the engine's overhead, the bubble.
 
@@ -326,16 +327,15 @@ class Report(Immutable, Result):
         """
         return tuple(sorted((*self.work, *self.engine, *self._bubbles()), key=lambda row: row.stage))
 
-    @figure
+    @cached_property
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
         plan, parts, step_s, values = self.plan, self.program.micro_batches, self.all_stages_s, self._figures
         found: list[Any] = [None] * len(plan.rows)
         for kind in plan.kinds:
-            each = values[kind.priced], values[kind.amounts], values[kind.shape]
-            found[kind.first] = made = costs.op(kind.row, kind.price, *each, self.at, step_s, parts)
-            for i in kind.others:
-                found[i] = made.of(plan.rows[i])
+            found[kind.first] = made = costs.op(kind, values, self.at, step_s, parts)
+            for i, named in kind.others:
+                found[i] = made.of(named)
         return tuple(found)
 
     @cached_property
@@ -347,7 +347,7 @@ class Report(Immutable, Result):
         """Seconds of the stages, and what gives the figures of the rows: more of the same evaluation."""
         return self.plan.evaluated(self.at)
 
-    @figure
+    @cached_property
     def engine(self) -> tuple[OpCost, ...]:
         """The rows of the engine's overhead, one a stage; none for what no engine serves."""
         return costs.engine(self.program, self._overheads, self.all_stages_s, self.plan.model.host_error)

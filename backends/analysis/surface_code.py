@@ -8,7 +8,7 @@ reads caches: it is recorded, as a function of such sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import add
 from typing import Any
@@ -219,7 +219,7 @@ def _tables(of: Plan, graph: bool) -> tuple[list[Table], dict[Price, list[int]]]
     """Prices that sums of products of symbols decide, as tables by those; and the rest."""
     groups: dict[tuple[Dim, ...], dict[Price, list[int]]] = {}
     rest: dict[Price, list[int]] = {}
-    for price, repeats in _prices(of):
+    for price, repeats in of.repeats():
         sizes = _summed(price, of, graph)
         into = rest if sizes is None else groups.setdefault(sizes, {})
         before = into.get(price, [0] * of.depth)
@@ -231,11 +231,6 @@ def _launch(of: Plan, price: Price, at: Binding, graph: bool) -> Number:
     """Seconds of an op, in a graph or one by one."""
     (time,) = KINDS["graph"](price, at, of.host.hidden) if graph and of.host else KINDS["alone"](price, at, 0)
     return time
-
-
-def _prices(of: Plan) -> Iterator[tuple[Price, list[int]]]:
-    for prices in of.timed.values():
-        yield from prices.items()
 
 
 def _summed(price: Price, of: Plan, graph: bool) -> tuple[Dim, ...] | None:

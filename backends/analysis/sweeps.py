@@ -13,7 +13,7 @@ from llmir.dim import Binding, Number
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16
 # Points of which the times of the stages are held at once, 8 bytes each.
-WHOLE = 1 << 22
+WHOLE = 1 << 20
 
 
 def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import inf
@@ -299,6 +299,10 @@ class Calibrated(Model):
         whole = [price for call in parts if (price := self._measured(call, roofline))]
         return Part(one, _fastest(whole), share) if whole else one
 
+    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> Fit | None:
+        """The kernel of the first of these families that there is on a device."""
+        return nearest(device, families, engine)
+
     def _crossing(self, one: Measured, over: tuple[Call, ...], row: Row) -> Crossing:
         """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.
 
@@ -306,15 +310,15 @@ class Calibrated(Model):
         """
         device, most = boxed(self.device, row.work.ranks)
         calls = {within(one.call, n) for n in (most, max(2, len(split(self.device, row.work.group)[0])))}
-        fits = [nearest(device, one.call.families, engine) for engine in (self.engine, NCCL)]
+        fits = [self.fit(device, one.call.families, engine) for engine in (self.engine, NCCL)]
         inside = [replace(one, device=device, call=call, fit=fit) for call in calls for fit in fits if fit]
         made = Crossing(**vars(one), inside=tuple(inside), over=over)
-        fit = nearest(self.device, over[0].families, self.engine)
+        fit = self.fit(self.device, over[0].families, self.engine)
         known = fit and self.engine and owner(self.engine) == owner(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
-        found = nearest(self.device, made.families, self.engine)
+        found = self.fit(self.device, made.families, self.engine)
         if not found:
             return None
         by = by or found.family * bool(made.strange)

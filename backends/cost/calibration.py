@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from statistics import geometric_mean
 
 from llmir import hw
 from llmir.dataclass import dataclass
@@ -105,6 +104,8 @@ def _reach(device: Device, other: Device) -> Reached:
 
     Both as they were measured: a file that extends another's may state other rates.
     """
+    from statistics import geometric_mean  # which is slow to import
+
     home = next((d for d in by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
         return ALIKE

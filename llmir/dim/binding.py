@@ -116,6 +116,13 @@ class Binding(Immutable):
         return self._places[size]
 
     @staticmethod
+    def keeping(**symbols: Number) -> Binding:
+        """The same, without copies of read-only arrays of float64: of ours, which nobody writes to."""
+        found = Binding()
+        found._keep({name: v if _ours(v) else _figures(v) for name, v in symbols.items()}, {})
+        return found
+
+    @staticmethod
     def only(size: Dim, value: Number) -> Binding:
         """What says of a product of symbols what it is, and of the symbols nothing."""
         found = Binding()
@@ -141,6 +148,10 @@ def _figures(value: Any) -> Number:
     """An array or list as a read-only array of float64, a copy; anything else as it is."""
     many = isinstance(value, (np.ndarray, list, tuple))
     return read_only(np.array(value, dtype=np.float64)) if many else value
+
+
+def _ours(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float64 and not value.flags.writeable
 
 
 def _bound(symbols: Mapping[str, Number]) -> Binding:

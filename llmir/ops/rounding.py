@@ -27,7 +27,7 @@ _NORMAL = (
     1.0,
 )
 _MAGNITUDES = (0.0, 1 / 192, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
-_CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.unique([*_MAGNITUDES, *(-x for x in _MAGNITUDES)])}
+_CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.array(sorted({*_MAGNITUDES, *(-x for x in _MAGNITUDES)}))}
 
 
 def rounded(x: Array, to: DType) -> Array:

@@ -6,7 +6,6 @@ Axes: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
@@ -55,6 +54,8 @@ class GaussianTop(Op):
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """By the mean and the deviation of all elements of a token, those of other ranks too."""
+        from statistics import NormalDist  # which is slow to import, and prices do without
+
         x, moments = operands
         mean, square = np.moveaxis(moments / Binding()(results[0].shape[-1]), -1, 0)
         cutoff = mean + np.sqrt(np.maximum(square - mean * mean, 0)) * NormalDist().inv_cdf(self.sparsity)

@@ -64,7 +64,8 @@ class Call:
     def of(self, kernel: Kernel, device: Device, shape: Shape, xp: Namespace) -> Number:
         """Time of a shape of numbers, of arrays or of symbols, by the kernel alone."""
         numbers = {} if xp in (SCALARS, ARRAYS) else shape.numbers()
-        if (tape := tape_of(numbers.values())) is None:
+        tape, fitted = tape_of(numbers.values()), tape_of(vars(kernel).values())
+        if tape is None or fitted is not None:
             return getattr(kernel, self.part)(device, shape, xp)
         recorded = recording(kernel, self.part, device, shape.put(dict.fromkeys(numbers)))
         return tape.call(recorded, *numbers.values())

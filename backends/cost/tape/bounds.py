@@ -29,7 +29,7 @@ class Range(NamedTuple):
     @classmethod
     def of(cls, low: Any, high: Any) -> Range:
         """By its ends."""
-        return cls(low, high, bool(np.all(low >= 0)))
+        return cls(low, high, bool(low.min() >= 0))
 
     @classmethod
     def at(cls, value: Any) -> Range:
@@ -69,6 +69,8 @@ def _subtract(a: Range, b: Range) -> Range:
 def _multiply(a: Range, b: Range) -> Range:
     if a.positive and b.positive:
         return Range(a.low * b.low, a.high * b.high, True)
+    if a.positive and a.low is a.high:  # one value
+        return Range.of(a.low * b.low, a.low * b.high)
     return Range.of(*_corners(np.multiply, a, b))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from .bounds import BOUNDS, Range
 from .record import NOTHING, Function, Kept
 
+MANY = 100  # nodes of a function that is looked at on groups of blocks first
 Array = np.ndarray[Any, np.dtype[Any]]
 Places = Any  # of calls × blocks an array of bool, or True for all
 Masks = Mapping[int, Array]  # of choices, by call and argument, whether it may decide
@@ -97,29 +98,34 @@ class Choices:
         Ranges of inputs are arrays of calls × blocks. What no call keeps on groups of blocks, by the first
         of each, is looked at no further.
         """
-        coarse = {number: _grouped(x, groups) for number, x in inputs.items()}
-        _, masks = self._decided_by(coarse, calls, together=True)
-        most = self._named(masks, 0)
-        rest = Choices(self.function, most)
-        ranges, masks = rest._decided_by(inputs, calls)
+        some: Kept = NOTHING
+        if len(self.order) > MANY:
+            coarse = {number: _grouped(x, groups) for number, x in inputs.items()}
+            some = self._together(coarse)
+        rest = Choices(self.function, some) if some else self
+        ranges = rest.ranges(inputs)
+        relevant = rest._relevant(ranges)
+        masks = _masks(relevant, calls)
+        # What is dropped where it decides nothing may come to decide what it did not before.
+        wrong = rest._wrong(rest.ranges(inputs, masks), relevant, masks)
+        if wrong.any():
+            wrong = np.broadcast_to(wrong, calls)
+            safe = _masks(rest._relevant(ranges, everywhere=True), calls)
+            masks = {n: np.where(wrong[:, None], mask, masks.get(n, mask)) for n, mask in safe.items()}
         (output,) = self.function.outputs
-        kept = (rest._named(masks, call) for call in range(calls))
-        return ranges[output], tuple({**most, **some} for some in kept)
+        return ranges[output], tuple({**some, **rest._named(masks, call)} for call in range(calls))
 
-    def _decided_by(
-        self, inputs: Mapping[int, Range], calls: int, together: bool = False
-    ) -> tuple[dict[int, Range], Masks]:
-        """The ranges of all nodes, and what calls keep, each or together."""
+    def _together(self, inputs: Mapping[int, Range]) -> Kept:
+        """What choices keep in any call."""
         ranges = self.ranges(inputs)
         relevant = self._relevant(ranges)
-        masks = _masks(relevant, calls, together)
-        # What is dropped where it decides nothing may come to decide what it did not before.
-        wrong = self._wrong(self.ranges(inputs, masks), relevant, masks, calls)
-        if wrong.any():
-            safe = _masks(self._relevant(ranges, everywhere=True), calls, together)
-            wrong = wrong | (together and wrong.any())
-            masks = {n: np.where(wrong[:, None], mask, masks.get(n, mask)) for n, mask in safe.items()}
-        return ranges, masks
+        masks = {n: np.array([[np.any(x) for x in places]]) for n, (_, places) in relevant.items()}
+        kept = self._named(masks, 0)
+        if self._wrong(Choices(self.function, kept).ranges(inputs), relevant, masks).any():
+            relevant = self._relevant(ranges, everywhere=True)
+            masks = {n: np.array([[np.any(x) for x in places]]) for n, (_, places) in relevant.items()}
+            kept = self._named(masks, 0)
+        return kept
 
     def _named(self, masks: Masks, call: int) -> Kept:
         """Of choices that a call does not keep whole, the arguments that it keeps."""
@@ -190,7 +196,12 @@ class Choices:
         if choice.condition:
             (condition,) = choice.condition
             return [ranges[condition].high > 0, ~(ranges[condition].low > 0)]
+        if len(given) == 1:
+            return [True]
         lows, highs = _rising(choice.kind, given)
+        if len(given) == 2:
+            first = highs[0] <= highs[1]
+            return [first | ~(lows[0] >= highs[1]), ~(first & (lows[1] >= highs[0]))]
         least, taken = reduce(np.fmin, highs), np.False_
         found = []
         for low, high in zip(lows, highs, strict=True):
@@ -204,22 +215,25 @@ class Choices:
         ranges: Mapping[int, Range],
         relevant: Mapping[int, tuple[Places, list[Places]]],
         masks: Masks,
-        calls: int,
     ) -> Array:
         """The calls in which an argument that did not decide may do so, by what the others are now.
 
         A condition counts wherever its `where` does, and is what it was.
         """
-        found = np.zeros(calls, dtype=bool)
+        found = np.zeros(1, dtype=bool)
         for number, (here, deciding) in relevant.items():
-            choice = self.all[number]
-            if choice.condition or all(places is here for places in deciding):
+            choice, mask = self.all[number], masks[number]
+            if choice.condition or number not in ranges:
                 continue
-            lows, highs = _rising(choice.kind, [ranges[n] for n in choice.of])
-            least = reduce(np.minimum, map(_where, deciding, highs))
-            for i, (low, places) in enumerate(zip(lows, deciding, strict=True)):
-                some = masks[number][:, i, None] & (here & ~(places | (low >= least)))
-                found |= some.any(axis=-1)
+            kept = [i for i in range(len(deciding)) if mask[:, i].any()]
+            if len(kept) < 2:
+                continue
+            lows, highs = _rising(choice.kind, [ranges[choice.of[i]] for i in kept])
+            places = [deciding[i] for i in kept]
+            least = reduce(np.minimum, map(_where, places, highs))
+            for i, low, where in zip(kept, lows, places, strict=True):
+                some = mask[:, i, None] & (here & ~(where | (low >= least)))
+                found = found | some.any(axis=-1)
         return found
 
 
@@ -249,13 +263,11 @@ def _grouped(x: Range, groups: Array) -> Range:
     return Range(low, np.maximum.reduceat(x.high, groups, axis=-1), x.positive)
 
 
-def _masks(relevant: Mapping[int, tuple[Places, list[Places]]], calls: int, together: bool) -> Masks:
-    """Whether each argument of each choice decides anywhere, in each call, or in any."""
+def _masks(relevant: Mapping[int, tuple[Places, list[Places]]], calls: int) -> Masks:
+    """Whether each argument of each choice decides anywhere, in each call."""
 
     def anywhere(places: Places) -> Array:
         found = np.asarray(places)
-        if together:
-            return np.broadcast_to(found.any(), calls)
         return np.broadcast_to(found.any(axis=-1) if found.ndim else found, calls)
 
     return {n: np.stack([anywhere(x) for x in places], axis=1) for n, (_, places) in relevant.items()}

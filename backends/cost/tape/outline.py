@@ -46,10 +46,11 @@ class Within(NamedTuple):
     most: int
 
 
-def whole(outline: Function) -> Function:
-    """A function of an outline, with all that it calls, on a tape of its own."""
+def whole(outline: Function) -> Within:
+    """A function of an outline with all that it calls, on a tape of its own: it holds everywhere."""
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
-    return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
+    found = Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
+    return Within(found, Function.of(tape, names, ()), 0)
 
 
 def within(outline: Function, counts: Iterable[str], most: int) -> Within:

@@ -128,9 +128,10 @@ def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
     if len(operands) != 2:
         return None
     first, second = operands
+    if isinstance(first, Symbol) and isinstance(second, Symbol):
+        return first if function in IDEMPOTENT and first.number == second.number else None
     free, neutral, zero = function in COMMUTES, NEUTRAL.get(function), ZERO.get(function)
     rules = (
-        (function in IDEMPOTENT and _same(first, second), first),
         (_is(second, neutral), first),
         (free and _is(first, neutral), second),
         (_is(first, zero), first),

@@ -59,7 +59,7 @@ def compiled(term: Term, kind: type[Kernel], chosen: Mapping[str, float], device
     inputs = {name: f"p{i}" for i, name in enumerate(names)}
     kernel = kind(**chosen, **{name: tape.symbol(symbol) for name, symbol in inputs.items()})
     shape = _symbols(tape, term.call.shape, columns)
-    seconds = term.call.of(kernel, device, shape, tape.namespace)
+    seconds = getattr(kernel, term.call.part)(device, shape, tape.namespace)
     whole = Function.of(
         tape, [*columns, *inputs.values()], [tape.namespace.maximum(seconds, tape.symbol("least"))]
     )

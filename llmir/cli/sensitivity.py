@@ -1,0 +1,39 @@
+"""`llmir sensitivity`: what more of each resource buys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+from .command import command
+from .kinds import Number
+
+
+@command("sensitivity", "What 10% more of each resource saves, by phase and op.")
+@options.model
+@options.workload
+@options.lowering
+@options.draft
+@options.parallel
+@click.option("--more", type=Number("PERCENT"), default=10.0, show_default=True, help="So much more of each.")
+@options.form("table", "json")
+@options.output("Write a file; .txt or .json decides the format.")
+def sensitivity(**given: Any) -> None:
+    """Price a request again with more of each resource: what each saves of a step of prefill and of decode.
+
+    Resources are the rates of the device by their names in its file, the time in which kernels are launched,
+    and the engine's host. Those that save nothing are left out; JSON has what each saves in every op.
+
+    \b
+    llmir sensitivity llama3.1-8b --hw h100-sxm --batch 64
+    llmir sensitivity qwen3-32b --hw h200 --tp 4 --more 50 --format json
+    """
+    from llmir import api
+    from llmir.backends.analysis.sensitivity import Sensitivity
+
+    form = output.choose(given["output_file"], given["form"], Sensitivity)
+    job = inputs.workload(inputs.lowered(given), given)
+    output.result(api.sensitivity(job, given["more"] / 100), form, given["output_file"])
+    output.note(*job.notes)
