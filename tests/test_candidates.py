@@ -82,7 +82,7 @@ def test_steps_are_those_of_reports(search: Search, batch: list[int], tokens: in
 
 
 @settings(max_examples=12, deadline=None)
-@given(searches(), st.integers(1, 300), st.integers(1, 5000), st.sampled_from((1, 2, 7, 40)))
+@given(searches(), st.integers(1, 20), st.integers(1, 400), st.sampled_from((1, 2, 7, 40)))
 def test_requests_are_those_of_workloads(search: Search, batch: int, prompt: int, generate: int) -> None:
     programs, device, how = search
     found = llmir.candidates(programs, device, **how).requests([2 * batch, 6], prompt, generate)
