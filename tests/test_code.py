@@ -232,3 +232,13 @@ def test_after_more_points_code_is_short(monkeypatch: pytest.MonkeyPatch) -> Non
     for size in (1, 92, 93, 94, 10, 20_000, 100_000):
         assert often(Binding(B=size, T=1, C=3)) == (min(size + 100, 2 * size + 7) + 3,)
     assert made == [(1, 0), (1, module.MOST)]
+
+
+def test_what_does_not_read_contexts_is_there_at_every_point() -> None:
+    code = Code(lambda at: (at.symbols["B"] * 3 + at.xp.ceil(at.symbols["T"] / 2), at.symbols["C"] * 2))
+    batch, context = np.array([1, 2, 1, 2, 1, 1.0]), np.arange(6.0)
+    for given in ((batch, 1, context), (batch, np.ones(6), context), (batch[:, None], 1, context[None])):
+        small, late = code.grid(*given)
+        assert np.array_equal(small, np.broadcast_to(given[0] * 3 + 1, small.shape))
+        assert np.array_equal(late, np.broadcast_to(given[2] * 2, late.shape))
+        assert small.shape == late.shape

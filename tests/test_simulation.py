@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
+from llmir import hw
+from llmir.backends.cost import model as cost_model
 from llmir.backends.simulation.gaps import gaps
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
@@ -19,6 +21,7 @@ from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import LOG, Capacity, Server
+from llmir.backends.simulation.steps import PricedStep
 from llmir.cli import cli
 from llmir.errors import InputError
 from tests.naive_serving import Naive, Request
@@ -156,6 +159,22 @@ def test_a_static_batch_takes_what_a_workload_says() -> None:
     assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "engine"), [("llama3.1-8b", "vllm"), ("qwen3-30b-a3b", "sglang"), ("gemma-2-9b", "trtllm")]
+)
+def test_steps_from_tables_are_those_of_the_kernels(name: str, engine: str) -> None:
+    program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
+    model = cost_model(hw.load("h100-sxm"), None, engine, None)
+    tables, kernels = PricedStep(program, model, tokens=4096), PricedStep(program, model)
+    rng = np.random.default_rng(0)
+    for decodes in (0, 1, 3, 100, 256):
+        for chunks in (1, 1, 2, 5):
+            news, cached = rng.integers(9, 800, chunks), rng.integers(0, 2, chunks) * rng.integers(900)
+            kept = decodes * int(rng.integers(1, 3000))
+            given = decodes, kept, list(zip(news.tolist(), cached.tolist(), strict=True))
+            assert tables(*given) == pytest.approx(kernels(*given), rel=1e-12)
+
+
 def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:
     asked: dict[str, Any] = {"rate": 8, "prompt": "lognormal:300,0.6", "generate": "uniform:1,90"}
     one, two, three = (
@@ -185,7 +204,7 @@ def test_longer_requests_than_the_model_takes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "simulate: say how requests come, by rate or closed"),
+        ({}, "simulate: say how requests come, by one of rate, closed and trace"),
         ({"rate": 1, "closed": 2}, "simulate: say how requests come"),
         ({"rate": 0}, "rate: expected a number of at least 1e-06, got 0"),
         ({"rate": 1, "prompt": "pareto:3"}, "prompt: expected constant, uniform, normal"),

@@ -127,7 +127,8 @@ class Code:
                 few = [n in self.early.outputs for n in function.inputs]
                 given = [blocks.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
             found = zip(function.outputs, self.run(part, "numpy")(*given), strict=True)
-            values.update((n, value) for n, value in found if n not in values)  # what goes through is small
+            # What goes through is small, but for what is gathered.
+            values.update((n, value) for n, value in found if n not in values or places is not None)
 
         points = prod(shape)
         if places is None and _points(batch, new) == points:

@@ -6,14 +6,16 @@ from typing import Any, NamedTuple
 
 from llmir.backends.analysis.asked import checked, phase_of, running
 from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.code import Code
+from llmir.backends.analysis.code import SIZES, Code
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Model
-from llmir.backends.cost.tape import PRINTERS
+from llmir.backends.cost.tape import PRINTERS, scalar, slope
 from llmir.convert import MOST, choice, integer
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
 from llmir.graph import Program
+
+STEP = ("batch", "new", "context")
 
 
 class StepFigures(NamedTuple):
@@ -62,6 +64,19 @@ class StepCode:
         if self._plain and not at.shape:
             self._quick[single] = code
         return StepFigures(*code(at))
+
+    def slope(self, by: str, batch: int = 1, new: int = 1, context: int = 0) -> StepFigures:
+        """What a step takes more for one more in `batch`, `new` or `context`, by derivatives.
+
+        Between kinks: what is rounded up stands still, and of several kernels the one that holds goes on.
+        """
+        name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
+        given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
+        program, _, at = running(self.program, [given], self.phase)
+        sizes = [at.symbols[size] for size in SIZES]
+        code = self._code(program, False).holding(*sizes[:2])
+        found = scalar.compiled(slope(code.whole, name))(*sizes)
+        return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
 
     def _code(self, program: Program, single: bool) -> Code:
         """That of what runs, for single new tokens or any."""

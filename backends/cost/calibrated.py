@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import inf
 from operator import or_
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -165,6 +165,7 @@ class Fastest(Price):
     """
 
     prices: tuple[Measured, ...]
+    apart: ClassVar[bool] = True
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

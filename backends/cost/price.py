@@ -22,7 +22,10 @@ class Price(Protocol):
     """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
 
     It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
+    Where it takes sequences of several kinds `apart`, a step takes the sum of what each kind takes.
     """
+
+    apart: ClassVar[bool] = False
 
     @property
     def basis(self) -> Basis:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.simulation.load import Array
+from llmir.backends.simulation.replications import Replications
 from llmir.backends.simulation.simulation import QUANTILES, Simulation
 from llmir.views import exporter
 
@@ -19,6 +24,13 @@ LATENCIES = {
     "tpot": "TPOT, later tokens of a request",
     "itl": "ITL, from token to token",
     "e2e": "end to end",
+}
+
+FIGURES = {
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "largest_rate": "requests/s at most",
+    "goodput": "share within the limits",
 }
 
 
@@ -44,6 +56,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     return [
         *(pair for pair in facts.head(found.job) if pair[0] in kept),
         ("requests", f"{len(load):,}, {comes}, {', '.join(lengths)} tokens on average"),
+        *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
         ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
     ]
@@ -51,9 +64,16 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
 
 def served(found: Simulation) -> list[tuple[str, str]]:
     """What the server did."""
+    rate, load = units.digits(found.largest_rate), "is overloaded" if found.overloaded else "is stable"
+    most = f"{rate} requests/s at most" + ("" if found.overloaded is None else f"; at this rate it {load}")
+    limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
+    named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
+    good = found.goodput
     many = int((found.preemptions > 0).sum())
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
+        *([] if good is None else [("goodput", f"{units.percent(good)} of requests: {named}")]),
+        ("can serve", most),
         (
             "time",
             f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
@@ -104,3 +124,63 @@ def simulation_html(found: Simulation) -> str:
         [("", ""), served(found), ()],
     )
     return "".join(table.html(*part) for part in parts)
+
+
+def requests_csv(found: Simulation) -> str:
+    """A line for each request that was served, which `--trace` reads again."""
+    load = found.load
+    return _lines(
+        {
+            "arrival_s": found.arrival_s,
+            "prompt": load.prompt,
+            "generate": load.generate,
+            "cached": load.cached,
+            "start_s": found.start_s,
+            "first_s": found.first_s,
+            "end_s": found.end_s,
+            "preemptions": found.preemptions,
+        }
+    )
+
+
+def steps_csv(found: Simulation) -> str:
+    """A line for each run of equal steps."""
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting")
+    return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
+
+
+def _lines(columns: Mapping[str, Array]) -> str:
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return "\n".join([",".join(columns), *(",".join(map(repr, row)) for row in rows)]) + "\n"
+
+
+@table.printed(of=Replications)
+def replications(found: Replications) -> Group:
+    """What was asked, and the latencies with their intervals."""
+    shown = table.columns(HEADINGS, HEADINGS[1:])
+    for name, stats in found.latencies.items():
+        cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
+        table.add(shown, (LATENCIES[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])
+    rates = [
+        (FIGURES[name], f"{units.digits(mean)} ± {_half(mean, half)}")
+        for name, (mean, half) in found.figures.items()
+    ]
+    count = len(found.runs)
+    lines = [("replications", f"{count} of these, ± holds the mean in 95% of cases"), *rates]
+    lines += [("overloaded", f"{found.overloaded} of {count}")]
+    return table.stack(table.pairs(asked(found.runs[0])), "", shown, "", table.pairs(lines))
+
+
+def _half(mean: float, half: float) -> str:
+    return units.percent(half / mean) if mean else "0%"
+
+
+@exporter("csv", ".csv", of=Replications)
+def replications_csv(found: Replications) -> str:
+    """A line a figure and statistic, in seconds."""
+    rows: list[dict[str, Any]] = [
+        {"figure": name, "statistic": stat, **interval._asdict()}
+        for name, stats in found.latencies.items()
+        for stat, interval in stats.items()
+    ]
+    return jsonio.to_csv(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,13 @@ class Load(Figures):
         span = float(self.arrival_s[-1] - self.arrival_s[0])
         return (len(self) - 1) / span if span else None
 
+    def hit(self, share: float) -> Load:
+        """The same with a share of each prompt cached, but its last token, which is always read."""
+        cached = np.minimum(np.floor(share * self.prompt).astype(np.int64), self.prompt - 1)
+        return replace(self, cached=cached) if share else self
+
     def only(self, kept: Array) -> Load:
-        """The requests of a mask."""
+        """The requests of a mask, or of these numbers."""
         prompt, generate, cached = (x[kept] for x in (self.prompt, self.generate, self.cached))
         return Load(prompt, generate, cached, self.arrival_s[kept], self.users)
 
@@ -48,8 +54,3 @@ class Load(Figures):
 def poisson(rate: float, requests: int, rng: np.random.Generator) -> Array:
     """Arrivals at random, so many a second on average."""
     return np.cumsum(rng.exponential(1 / rate, requests))
-
-
-def hits(prompt: Array, share: float) -> Array:
-    """Of prompts the tokens that are kept already, a share of each; the last token is always read."""
-    return np.asarray(np.minimum(np.floor(share * prompt).astype(np.int64), prompt - 1))

@@ -39,8 +39,8 @@ class Policy(ABC):
     mixes: bool = True
 
     @abstractmethod
-    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
-        """Whether the first that waits may run: `new` tokens now, beside chunks that take so many blocks."""
+    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
+        """Whether the first that waits may run: `new` tokens now, beside those chunks."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
@@ -57,28 +57,26 @@ class Policy(ABC):
         """
         left = server.capacity.tokens - (server.decoding if self.mixes else 0)
         found: list[Chunk] = []
-        taken = 0
         for one in list(server.reading):
             new = min(left, one.tokens - one.done)
-            more = server.blocks.of(one.done + new) - server.blocks.of(one.done)
-            if server.tight and more > self.free(server) - taken:
+            if server.tight and server.taken([(one, new)]) > self.free(server, found):
                 server.preempt(one.request)
                 server.waiting.appendleft(one.request)
                 preempted = True
             elif new:
                 found.append((one, new))
-                left, taken = left - new, taken + more
+                left -= new
         while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
             request = server.waiting[0]
             unread = server.to_read[request] - server.cached[request]
             new = min(left, unread)
-            if (new < unread and not self.chunked) or not self.admits(server, request, new, taken):
+            if (new < unread and not self.chunked) or not self.admits(server, request, new, found):
                 break
-            one = server.admit(request)
-            found.append((one, new))
-            left, taken = left - new, taken + server.blocks.of(one.done + new) - server.blocks.of(one.done)
+            found.append((server.admit(request), new))
+            left -= new
         return found
 
-    def free(self, server: Server) -> int:
-        """Blocks that nobody has, less those of the decodes of the same step."""
-        return server.free - (server.blocks.due(server.step) if self.mixes else 0)
+    def free(self, server: Server, beside: list[Chunk]) -> int:
+        """Blocks that nobody has, less those of such chunks, and of the decodes of the same step."""
+        decodes = server.blocks.due(server.step) if self.mixes else 0
+        return server.free - decodes - server.taken(beside)

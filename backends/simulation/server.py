@@ -9,13 +9,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from .blocks import Blocks
 from .load import Load
-from .policy import Policy, Reading
+from .policy import Chunk, Policy, Reading
 from .prices import Prices
 
 FOREVER = float("inf")
@@ -60,6 +60,7 @@ class Server:
         self.generate: list[int] = load.generate.tolist()
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
+        self.final: list[int] = (-(-load.written // capacity.block)).tolist()  # blocks when it ends
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
         self.blocks = Blocks(capacity.blocks, capacity.block)
@@ -70,7 +71,7 @@ class Server:
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
         self.now = self.decoded_s = 0.0
         self.log = array("d")
-        self.answered: Callable[[int], None] = lambda request: None
+        self.answered: Callable[[int], None] | None = None  # told of each request that ends
 
     def come(self, request: int, time_s: float) -> None:
         """A request comes; what was idle goes on from then."""
@@ -82,7 +83,7 @@ class Server:
         policy = self.policy
         while self.now < until:
             before = self.preempted
-            if policy.mixes and self.short:
+            if policy.mixes and self.demand > self.blocks.total and self.short:
                 policy.relieve(self)
             if self.waiting or self.reading:
                 chunks = policy.chunks(self, self.preempted > before)
@@ -101,7 +102,7 @@ class Server:
     @property
     def short(self) -> bool:
         """Whether the next step of those that decode takes more blocks than are free."""
-        return self.demand > self.blocks.total and self.blocks.due(self.step) > self.free
+        return self.tight and self.blocks.due(self.step) > self.free
 
     @property
     def free(self) -> int:
@@ -109,11 +110,16 @@ class Server:
         read = sum(self.blocks.of(one.done) for one in self.reading)
         return self.blocks.total - read - self.blocks.held(self.kept, self.step)
 
+    def taken(self, chunks: Iterable[Chunk]) -> int:
+        """Blocks that so many tokens more of some that are read take."""
+        of = self.blocks.of
+        return sum(of(one.done + new) - of(one.done) for one, new in chunks)
+
     def admit(self, request: int) -> Reading:
         """The first that waits runs from now on: its prompt is read after what is cached of it."""
         self.waiting.popleft()
         self.running[request] = None
-        self.demand += self.blocks.of(self.written[request])
+        self.demand += self.final[request]
         if self.course.start_s[request] == FOREVER:
             self.course.start_s[request] = self.now
         reading = Reading(request, self.cached[request], self.to_read[request])
@@ -129,7 +135,7 @@ class Server:
         self.preempted += 1
         self.course.preemptions[request] += 1
         del self.running[request]
-        self.demand -= self.blocks.of(self.written[request])
+        self.demand -= self.final[request]
         end = next((end for end, other in self.ends if other == request), None)
         if end is None:
             self.reading = [one for one in self.reading if one.request != request]
@@ -170,13 +176,16 @@ class Server:
         if self.ends[0][0] == self.step:
             self._end()
 
-    def _read(self, chunks: list[tuple[Reading, int]]) -> None:
+    def _read(self, chunks: list[Chunk]) -> None:
         """A step that reads so many tokens of each, beside what decodes if the policy mixes both."""
         decodes = self.decoding if self.policy.mixes else 0
         kept = self.kept if decodes else 0
-        sizes = [(new, reading.done) for reading, new in chunks]
+        sizes, tokens = [], 0
+        for reading, new in chunks:
+            sizes.append((new, reading.done))
+            tokens += new
+            reading.done += new
         seconds = float(self.prices.step(decodes, kept, sizes))
-        tokens = sum(new for new, _ in sizes)
         self.log.extend((self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting)))
         self.now += seconds
         if decodes:
@@ -185,11 +194,10 @@ class Server:
             self.kept += decodes
             if self.ends[0][0] == self.step:
                 self._end()
-        for reading, new in chunks:
-            reading.done += new
+        for reading, _ in chunks:
             if reading.done == reading.tokens:
+                self.reading.remove(reading)
                 self._join(reading.request)
-        self.reading = [one for one in self.reading if one.done < one.tokens]
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""
@@ -221,5 +229,6 @@ class Server:
     def _answer(self, request: int) -> None:
         self.course.end_s[request] = self.now
         del self.running[request]
-        self.demand -= self.blocks.of(self.written[request])
-        self.answered(request)
+        self.demand -= self.final[request]
+        if self.answered:
+            self.answered(request)

@@ -13,9 +13,12 @@ from llmir.frozen import Figures, figure
 from llmir.views import Result
 
 from .gaps import gaps
+from .limits import GROWTH, growth, saturated, within
 from .load import Array, Load
 from .policy import Policy
+from .prices import Prices
 from .server import LOG, Capacity, Server
+from .steps import PricedStep
 
 QUANTILES = (50, 90, 99)
 
@@ -35,7 +38,8 @@ class Simulation(Figures, Result):
 
     Arrays have an entry a request: when it came, was first read, had its first token and ended, and how often
     it was preempted. `log` has a row for each event, of columns `LOG`. `refused` requests were longer than
-    `max_model_len` and are not in them.
+    `max_model_len` and are not in them. The first `warm_up` requests do not count in latencies and goodput,
+    which is of those within `max_ttft_s` and `max_tpot_s`.
     """
 
     job: Workload
@@ -51,9 +55,12 @@ class Simulation(Figures, Result):
     resumed_s: Array
     log: Array
     refused: int = 0
+    warm_up: int = 0
+    max_ttft_s: float | None = None
+    max_tpot_s: float | None = None
 
     @classmethod
-    def of(cls, job: Workload, server: Server, load: Load, refused: int) -> Simulation:
+    def of(cls, job: Workload, server: Server, load: Load, **more: Any) -> Simulation:
         """What a server leaves when all are served."""
         course = server.course
         return cls(
@@ -69,7 +76,7 @@ class Simulation(Figures, Result):
             joined_s=np.array(course.joined_s),
             resumed_s=np.array(course.resumed_s),
             log=np.array(server.log).reshape(-1, len(LOG)),
-            refused=refused,
+            **more,
         )
 
     @figure
@@ -104,16 +111,47 @@ class Simulation(Figures, Result):
 
     @figure
     def tpot_s(self) -> Array:
-        """Of each request with several tokens, the mean time of one after the first."""
-        many = self.load.generate > 1
-        return np.asarray((self.end_s - self.first_s)[many] / (self.load.generate[many] - 1))
+        """Of each request the mean time of a token after the first; NaN where there is none."""
+        later = self.load.generate - 1
+        none = np.full(len(later), np.nan)
+        return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
 
     @figure
     def latencies(self) -> Mapping[str, Spread | None]:
         """The spread of each figure over requests, of `itl` over tokens; None where there are none."""
-        found = {name: _spread(getattr(self, f"{name}_s")) for name in ("ttft", "queue", "prefill", "tpot")}
-        found["itl"] = _spread(*gaps(self.events, self.joined_s, self.resumed_s))
-        return {**found, "e2e": _spread(self.e2e_s)}
+        names = ("ttft", "queue", "prefill", "tpot", "e2e")
+        found = {name: _spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
+        last = found.pop("e2e")
+        return {**found, "itl": _spread(*self._gaps), "e2e": last}
+
+    @property
+    def _gaps(self) -> tuple[Array, Array]:
+        """Times between tokens, and how many there are: after the last arrival that does not count."""
+        begin = self.arrival_s[self.warm_up] if self.warm_up else -np.inf
+        events = {name: column[self.events["start_s"] >= begin] for name, column in self.events.items()}
+        return gaps(events, self.joined_s, self.resumed_s)
+
+    @figure
+    def within(self) -> Array:
+        """Of each request, whether it comes within the limits."""
+        return within(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of requests that come within the limits; None without limits."""
+        limited = self.max_ttft_s is not None or self.max_tpot_s is not None
+        return float(self.within[self.warm_up :].mean()) if limited else None
+
+    @property
+    def overloaded(self) -> bool | None:
+        """Whether waits grow as long as requests come; None of users, who wait for answers."""
+        return None if self.load.users else growth(self.arrival_s, self.queue_s) > GROWTH
+
+    @figure
+    def largest_rate(self) -> float:
+        """Requests a second that the server answers at most: it is stable at lower rates."""
+        prices = Prices(PricedStep(self.job.program, self.job.prefill.plan.model, self.capacity.tokens))
+        return saturated(prices, self.policy, self.capacity, self.load)
 
     @property
     def requests_per_s(self) -> float:
@@ -169,6 +207,12 @@ class Simulation(Figures, Result):
             "refused": self.refused,
             "users": self.load.users,
             "rate": self.load.rate,
+            "largest_rate": self.largest_rate,
+            "overloaded": self.overloaded,
+            "max_ttft_s": self.max_ttft_s,
+            "max_tpot_s": self.max_tpot_s,
+            "goodput": self.goodput,
+            "warm_up": self.warm_up,
             "duration_s": self.duration_s,
             "requests_per_s": self.requests_per_s,
             "output_tokens_per_s": self.output_tokens_per_s,
@@ -186,8 +230,9 @@ class Simulation(Figures, Result):
 
 
 def _spread(seconds: Array, weights: Array | None = None) -> Spread | None:
-    """Of seconds, each as often as its weight says."""
-    if not seconds.size:
+    """Of seconds, each as often as its weight says; NaN is none."""
+    seconds = seconds[~np.isnan(seconds)] if weights is None else seconds
+    if not (seconds if weights is None else weights).any():
         return None
     if weights is None:
         return Spread(float(seconds.mean()), *map(float, np.percentile(seconds, QUANTILES)))

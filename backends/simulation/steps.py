@@ -13,12 +13,16 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 from .prices import Chunks
+from .tables import Tables, tabled
 
 
 class PricedStep:
-    """Steps of a program by a cost model: `Step`. Those that decode have all as much cached, on average."""
+    """Steps of a program by a cost model: `Step`. Those that decode have all as much cached, on average.
 
-    def __init__(self, program: Program, model: Model) -> None:
+    Steps of up to so many `tokens` that read prompts are from tables where prices allow that.
+    """
+
+    def __init__(self, program: Program, model: Model, tokens: int = 0) -> None:
         parallel = program.parallelism
         if program.patches or program.image_tokens or "prompt" in program.facts:
             read = "images" if "prompt" not in program.facts else "prompts that layers see in part"
@@ -27,9 +31,13 @@ class PricedStep:
             if ranks > 1:
                 raise InputError(f"simulate: {name} is {ranks}; one rank of it is simulated, tp may be any")
         self.program, self.model = program, model
+        own = None if program.splits else plan(program, model)
+        self._tables = Tables(own, tokens) if tokens and own and tabled(own) else None
 
     def __call__(self, decodes: int, kept: Number, chunks: Chunks) -> Number:
         """Seconds from this step to the next."""
+        if chunks and self._tables and (seconds := self._tables(decodes, kept, chunks)) is not None:
+            return seconds
         parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
         parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
         phases = [phase_of(part.symbols["T"]) for part in parts]

@@ -66,16 +66,16 @@ class Whole(Count):
 
 
 class Number(Count):
-    """A number above 0."""
+    """A number above 0, or from `least` to `most`."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, least: float | None = None, most: float = float("inf")) -> None:
+        self.name, self.least, self.most = name, least, most
 
     def check(self, name: str, value: Any) -> float:
         """A float."""
         from llmir.convert import number
 
-        return number(name, value, above=True)
+        return number(name, value, self.least or 0.0, self.most, above=self.least is None)
 
 
 class Field(Count):

@@ -6,9 +6,17 @@ from typing import Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, options, output
 from .command import command
+from .ending import line
 from .kinds import Count, Number, Whole, spelled
+
+ASKED = (
+    *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "seed", "prefix_hits"),
+    *("chunked_prefill", "warm_up"),
+)
 
 
 class Lengths(Count):
@@ -34,23 +42,27 @@ class Lengths(Count):
 @click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
 @click.option("--closed", type=Count(), help="Instead: users, each of whom asks again when answered.")
 @click.option(
+    "--trace", metavar="FILE", help="Instead: requests of a file, .csv or .jsonl (docs/serving.md)."
+)
+@click.option(
+    "--speed", type=Number("TIMES"), default=1.0, help="How much faster a trace runs.  [default: 1]"
+)
+@click.option(
     "--prompt",
     type=Lengths(),
-    default=2048,
-    show_default=True,
     help="Tokens of a prompt: a number, uniform:LEAST,MOST, normal:MEAN,DEVIATION, exponential:MEAN or "
-    "lognormal:MEDIAN,SIGMA.",
+    "lognormal:MEDIAN,SIGMA.  [default: 2048]",
 )
+@click.option("--generate", type=Lengths(), help="Tokens generated, likewise.  [default: 128]")
+@click.option("--requests", type=Whole(), help="How many, such as 1e5.  [default: 1000]")
+@click.option("--seed", type=Whole(0), help="Of what is random.  [default: 0]")
 @click.option(
-    "--generate", type=Lengths(), default=128, show_default=True, help="Tokens generated, likewise."
+    "--replications", type=Whole(2), help="Run so often, by seeds one after another; with intervals."
 )
-@click.option("--requests", type=Whole(), default=1000, show_default=True, help="How many, such as 1e5.")
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Of what is random.")
 @click.option(
     "--prefix-hits",
-    type=click.FloatRange(0, 1),
+    type=Number("SHARE", least=0.0, most=1.0),
     default=0.0,
-    metavar="SHARE",
     help="Share of each prompt that is in the cache already.  [default: 0]",
 )
 @click.option(
@@ -58,6 +70,13 @@ class Lengths(Count):
     default=None,
     help="Whether prompts are read in chunks.  [default: as the engine does]",
 )
+@click.option("--warm-up", type=Whole(0), default=0, help="First requests that do not count.  [default: 0]")
+@click.option(
+    "--max-ttft", type=Number("MS"), help="Goodput is of requests whose first token comes by then (ms)."
+)
+@click.option("--max-tpot", type=Number("MS"), help="… and later ones (mean of a request, ms).")
+@click.option("--requests-out", metavar="FILE", help="Write a CSV line for each request.")
+@click.option("--steps-out", metavar="FILE", help="Write a CSV line for each run of equal steps.")
 @options.pricing
 @options.lowering
 @options.parallel
@@ -73,19 +92,38 @@ def serve_sim(**given: Any) -> None:
 
     \b
     llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6 --generate lognormal:200,0.6
+    llmir serve-sim qwen3-32b --tp 2 --trace conversations.csv --max-ttft 1000 --max-tpot 30
     llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --generate 500 --engine sglang
     """
-    from llmir import simulate
+    from llmir import replicate, simulate
+    from llmir.backends.export import simulation as tables
+    from llmir.backends.export.files import write
+    from llmir.backends.simulation.replications import Replications
     from llmir.backends.simulation.simulation import Simulation
 
-    form = output.choose(given["output_file"], given["form"], Simulation)
+    times = given["replications"]
+    form = output.choose(given["output_file"], given["form"], Replications if times else Simulation)
+    outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
+    for name in outputs:
+        if given[name] is not None:
+            if times:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option}: is of one run, leave out --replications {times}")
+            output.choose(given[name], None, {".csv": "csv"})
     program = inputs.lowered(given)
-    asked = ("rate", "closed", "prompt", "generate", "requests", "seed", "prefix_hits", "chunked_prefill")
-    found = simulate(
-        program,
-        inputs.hardware(given, program),
-        **{name: given[name] for name in (*asked, *inputs.LIMITS, *inputs.PRICING)},
-        reserve_bytes=given["reserve"],
-    )
+    limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
+    asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
+    asked["reserve_bytes"] = given["reserve"]
+    device = inputs.hardware(given, program)
+    if times:
+        again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
+        output.result(again, form, given["output_file"])
+        output.note(*again.notes)
+        return
+    found = simulate(program, device, **asked)
     output.result(found, form, given["output_file"])
+    for name, text in outputs.items():
+        if given[name] is not None:
+            write(given[name], text(found))
+            line("wrote", given[name])
     output.note(*found.notes)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from . import blocks, scalar
 from .outline import Outline, Within, whole, within
 from .record import Function, Symbol, Tape, tape_of
+from .slopes import slope
 
 
 class Printer(Protocol):
@@ -30,6 +31,7 @@ __all__ = [
     "Within",
     "blocks",
     "scalar",
+    "slope",
     "tape_of",
     "whole",
     "within",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class Sglang(Policy):
     name: ClassVar[str] = "sglang"
     mixes: bool = False
 
-    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
         """If all of it has room by the estimate."""
-        size, most = server.blocks.size, server.blocks.of(server.written[request]) + 2
+        size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most <= server.blocks.total:
             return True
         to_come = sum(min(end - server.step, CLIP) for end, _ in server.ends)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class Trtllm(Policy):
     name: ClassVar[str] = "trtllm"
     chunked: bool = False
 
-    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
         """If nobody that runs will need its blocks."""
-        return server.demand + server.blocks.of(server.written[request]) <= server.blocks.total
+        return server.demand + server.final[request] <= server.blocks.total
 
     def relieve(self, server: Server) -> None:
         """There is room always."""

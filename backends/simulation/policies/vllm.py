@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Policy
+from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ class Vllm(Policy):
 
     name: ClassVar[str] = "vllm"
 
-    def admits(self, server: Server, request: int, new: int, taken: int) -> bool:
+    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
         """If there are blocks for the chunk."""
         blocks = server.blocks
-        if server.demand + blocks.of(server.written[request]) <= blocks.total:
+        if server.demand + server.final[request] <= blocks.total:
             return True
-        return blocks.of(server.cached[request] + new) <= self.free(server) - taken
+        return blocks.of(server.cached[request] + new) <= self.free(server, beside)
 
     def relieve(self, server: Server) -> None:
         """The last that was admitted goes, then the one before it …"""
