@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .plugins import load_plugin
-    from .simulated import simulate
+    from .simulated import replicate, simulate
     from .staged import stages
     from .swept import sweep
     from .text import parse_program, print_program
@@ -55,6 +55,7 @@ _LAZY = {
     "load": "api",
     "measure": "measured",
     "models": "api",
+    "replicate": "simulated",
     "run": "api",
     "sensitivity": "api",
     "save": "written",
@@ -105,6 +106,7 @@ __all__ = [
     "parse_program",
     "pipeline_of",
     "print_program",
+    "replicate",
     "run",
     "save",
     "sensitivity",

@@ -15,6 +15,7 @@ from .verify import checked_program
 if TYPE_CHECKING:
     from .backends.cost import CostModel
     from .backends.simulation.load import Load
+    from .backends.simulation.replications import Replications
     from .backends.simulation.simulation import Simulation
 
 REQUESTS = 10_000_000  # at most: as many as memory holds what is known of
@@ -78,6 +79,24 @@ def simulate(
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
     return run(Workload(program, model.device, 1, 1, 1, *memory, *limits), load, chunked, **counted)
+
+
+def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: Any) -> Replications:
+    """`simulate` so many times, by seeds one after another: means over the runs, with intervals of 95%.
+
+    >>> import llmir
+    >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    >>> found = llmir.replicate(model, "h100-sxm", 5, rate=9, prompt="uniform:99,999", requests=200)
+    >>> mean, half = found.latencies["ttft"]["p90"]
+    >>> len(found.runs), 0 < half < mean
+    (5, True)
+    """
+    from .backends.simulation.replications import Replications
+
+    if asked.get("trace") is not None:
+        raise InputError("replications: a trace is the same each time, leave one of them out")
+    first, count = convert.integer("seed", seed), convert.integer("replications", times, 2, 1000)
+    return Replications(tuple(simulate(program, hw, seed=first + run, **asked) for run in range(count)))
 
 
 def _load(rate: Any, closed: Any, trace: Any, speed: float, drawn: dict[str, Any]) -> Load:

@@ -104,6 +104,7 @@ REQUESTS = {
     "prefix_hits": 0.0,
     "seed": 0,
 }
+REQUESTS |= {"trace": None, "speed": 1.0, "warm_up": 0, "max_ttft_s": None, "max_tpot_s": None}
 SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
 SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
 LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
@@ -156,6 +157,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
     "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
     "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
+    "replicate": (
+        lambda **x: llmir.replicate(requests=3, closed=2, prompt=8, generate=2, **x),
+        {"program": PROGRAM, "hw": "h100-sxm", "times": 2, "seed": 0},
+    ),
     "simulate": (llmir.simulate, {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
@@ -333,6 +338,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 GIVEN_BACK = {
     "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
     "Pass": {"given"},  # is inherited from, likewise
+    "replicate": {"program", "hw", "times", "seed"},  # the others are those of `simulate`
     "save": {"result", "path", "format"},  # its options are those of an exporter, which refuses others
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }

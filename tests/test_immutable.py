@@ -77,6 +77,7 @@ def roots(folder: Path) -> Iterator[object]:
     yield llmir.analyze(plain, "h100-sxm", new=[1, 2], efficiency={"memory": 0.5})
     before, after = (llmir.workload(p, "h100-sxm", generate=3) for p in (llmir.load("llama3.1-8b"), plain))
     yield from (before, llmir.diff(before, after), llmir.diff(point, point))
+    yield llmir.replicate(plain, "h100-sxm", 2, closed=2, requests=3, prompt=9, generate=4)
     yield llmir.simulate(plain, "h100-sxm", closed=2, requests=3, prompt=9, generate=4)
     yield explain(llmir.analyze(plain, "h100-sxm", batch=4), "lm_head")
     yield conservation(plain, llmir.run(plain, "shard{tp=2}"), batch=2, new=1, context=3)

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy import stats
 
 import llmir
+from llmir.backends.simulation.replications import STUDENT
 from llmir.backends.simulation.trace import trace
 from llmir.cli import cli
 from llmir.errors import InputError
@@ -108,6 +110,26 @@ def test_a_server_is_stable_below_its_largest_rate_and_overloaded_above() -> Non
         assert found.largest_rate == pytest.approx(most, rel=0.01)
         if overloaded:  # it cannot do more than that
             assert found.requests_per_s <= 1.02 * most
+
+
+def test_intervals_of_replications_are_students() -> None:
+    asked = {"rate": 12, "requests": 200, "prompt": "lognormal:512,0.6", "generate": 50}
+    found = llmir.replicate(MODEL, "h100-sxm", 4, seed=3, **asked)
+    each = [llmir.simulate(MODEL, "h100-sxm", seed=seed, **asked) for seed in (3, 4, 5, 6)]
+    p99 = [np.percentile(run.ttft_s, 99) for run in each]
+    interval = stats.t.interval(0.95, 3, np.mean(p99), stats.sem(p99))
+    mean, half = found.latencies["ttft"]["p99"]
+    assert (mean - half, mean + half) == pytest.approx(interval, rel=1e-3)
+    assert found.overloaded == 0
+    options = ["--rate", "12", "--requests", "200", "--prompt", "lognormal:512,0.6", "--generate", "50"]
+    shown = CliRunner().invoke(
+        cli, ["serve-sim", "llama3.1-8b", *options, "--seed", "3", "--replications", "4", "--format", "json"]
+    )
+    assert json.loads(shown.stdout) == found.to_dict()
+
+
+def test_quantiles_of_student_are_those_of_scipy() -> None:
+    assert stats.t.ppf(0.975, np.arange(1, 21)) == pytest.approx(np.array(STUDENT), abs=6e-4)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ class Workload(Record, Result):
     def asked(self) -> Mapping[str, Any]:
         """What is read and written, by the names of the options."""
         sizes = {"batch": self.batch, "prompt": self.prompt, "generate": self.generate}
-        return sizes | {"chunk": self.budget, "cached": self.cached}
+        return MappingProxyType(sizes | {"chunk": self.budget, "cached": self.cached})
 
     @property
     def _lanes(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from llmir.backends.export import facts, jsonio, table, units
 from llmir.backends.simulation.load import Array
+from llmir.backends.simulation.replications import Replications
 from llmir.backends.simulation.simulation import QUANTILES, Simulation
 from llmir.views import exporter
 
@@ -23,6 +24,13 @@ LATENCIES = {
     "tpot": "TPOT, later tokens of a request",
     "itl": "ITL, from token to token",
     "e2e": "end to end",
+}
+
+FIGURES = {
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "largest_rate": "requests/s at most",
+    "goodput": "share within the limits",
 }
 
 
@@ -144,3 +152,35 @@ def steps_csv(found: Simulation) -> str:
 def _lines(columns: Mapping[str, Array]) -> str:
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return "\n".join([",".join(columns), *(",".join(map(repr, row)) for row in rows)]) + "\n"
+
+
+@table.printed(of=Replications)
+def replications(found: Replications) -> Group:
+    """What was asked, and the latencies with their intervals."""
+    shown = table.columns(HEADINGS, HEADINGS[1:])
+    for name, stats in found.latencies.items():
+        cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
+        table.add(shown, (LATENCIES[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])
+    rates = [
+        (FIGURES[name], f"{units.digits(mean)} ± {_half(mean, half)}")
+        for name, (mean, half) in found.figures.items()
+    ]
+    count = len(found.runs)
+    lines = [("replications", f"{count} of these, ± holds the mean in 95% of cases"), *rates]
+    lines += [("overloaded", f"{found.overloaded} of {count}")]
+    return table.stack(table.pairs(asked(found.runs[0])), "", shown, "", table.pairs(lines))
+
+
+def _half(mean: float, half: float) -> str:
+    return units.percent(half / mean) if mean else "0%"
+
+
+@exporter("csv", ".csv", of=Replications)
+def replications_csv(found: Replications) -> str:
+    """A line a figure and statistic, in seconds."""
+    rows: list[dict[str, Any]] = [
+        {"figure": name, "statistic": stat, **interval._asdict()}
+        for name, stats in found.latencies.items()
+        for stat, interval in stats.items()
+    ]
+    return jsonio.to_csv(rows)

@@ -40,10 +40,10 @@ def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) ->
     """Requests a second that a server answers which always has some that wait: no larger rate is stable.
 
     That is the saturation rule (Baccelli and Foss 1995). The first and the last fifth of answers are left
-    out, while the server fills and empties.
+    out, while the server fills and empties. A shorter load is repeated.
     """
-    some = load.only(np.arange(len(load)) < ENOUGH)
-    at_once = replace(some, arrival_s=np.zeros(len(some)), users=None)
+    some = load.only(np.arange(ENOUGH) % len(load))
+    at_once = replace(some, arrival_s=np.zeros(ENOUGH), users=None)
     ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
-    return (last - first) / float(ends[last] - ends[first]) if last > first else 1 / float(ends[-1])
+    return (last - first) / float(ends[last] - ends[first])

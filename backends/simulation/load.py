@@ -46,7 +46,7 @@ class Load(Figures):
         return replace(self, cached=cached) if share else self
 
     def only(self, kept: Array) -> Load:
-        """The requests of a mask."""
+        """The requests of a mask, or of these numbers."""
         prompt, generate, cached = (x[kept] for x in (self.prompt, self.generate, self.cached))
         return Load(prompt, generate, cached, self.arrival_s[kept], self.users)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, options, output
 from .command import command
 from .ending import line
@@ -55,6 +57,9 @@ class Lengths(Count):
 @click.option("--requests", type=Whole(), help="How many, such as 1e5.  [default: 1000]")
 @click.option("--seed", type=Whole(0), help="Of what is random.  [default: 0]")
 @click.option(
+    "--replications", type=Whole(2), help="Run so often, by seeds one after another; with intervals."
+)
+@click.option(
     "--prefix-hits",
     type=Number("SHARE", least=0.0, most=1.0),
     default=0.0,
@@ -90,25 +95,32 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim qwen3-32b --tp 2 --trace conversations.csv --max-ttft 1000 --max-tpot 30
     llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --generate 500 --engine sglang
     """
-    from llmir import simulate
+    from llmir import replicate, simulate
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
+    from llmir.backends.simulation.replications import Replications
     from llmir.backends.simulation.simulation import Simulation
 
-    form = output.choose(given["output_file"], given["form"], Simulation)
+    times = given["replications"]
+    form = output.choose(given["output_file"], given["form"], Replications if times else Simulation)
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
     for name in outputs:
         if given[name] is not None:
+            if times:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option}: is of one run, leave out --replications {times}")
             output.choose(given[name], None, {".csv": "csv"})
     program = inputs.lowered(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
-    found = simulate(
-        program,
-        inputs.hardware(given, program),
-        **{name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)},
-        **limits,
-        reserve_bytes=given["reserve"],
-    )
+    asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
+    asked["reserve_bytes"] = given["reserve"]
+    device = inputs.hardware(given, program)
+    if times:
+        again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
+        output.result(again, form, given["output_file"])
+        output.note(*again.notes)
+        return
+    found = simulate(program, device, **asked)
     output.result(found, form, given["output_file"])
     for name, text in outputs.items():
         if given[name] is not None:
