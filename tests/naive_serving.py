@@ -168,6 +168,8 @@ class Naive:
             shares = FRACTION * sum(rest(r) for r in self.running if r.decodes)
             free = len(self.unused) * self.size - shares - later
             return request.unread + rest(request) < free
+        if self.engine == "v0":
+            return self.blocks(request.unread) + self.total // 100 <= len(self.unused)
         return True
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:

@@ -50,6 +50,10 @@ class Policy(ABC):
         """Tokens that are read at once at most, where prompts are read whole: after a preemption, all."""
         return written
 
+    def spare(self, blocks: int) -> int:
+        """Of so many blocks, those that no request may take when it is admitted."""
+        return 0
+
     def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
         """What the next step reads, as far as its tokens, sequences and blocks go.
 

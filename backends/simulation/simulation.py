@@ -144,8 +144,10 @@ class Simulation(Figures, Result):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow as long as requests come; None of users, who wait for answers."""
-        return None if self.load.users else growth(self.arrival_s, self.queue_s) > GROWTH
+        """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
+        if self.load.users:
+            return None
+        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self.queue_s) > GROWTH
 
     @figure
     def largest_rate(self) -> float:
