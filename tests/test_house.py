@@ -31,15 +31,16 @@ ROOMS = {
     "cost": {"hw"},
     "analysis": {"cost", "hw"},
     "serving": {"cost", "analysis", "hw"},
+    "search": {"cost", "analysis", "hw"},
     "simulation": {"cost", "analysis", "hw"},
-    "export": {"cost", "analysis", "serving", "simulation", "hw"},
+    "export": {"cost", "analysis", "serving", "search", "simulation", "hw"},
     "silicon": {"cost", "analysis", "serving", "export", "hw"},
 }
 WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "many", "measured", "simulated", "staged", "usual", "written"}
+SEES_ALL |= {"code", "deployment", "many", "measured", "simulated", "staged", "swept", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
 

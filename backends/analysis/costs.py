@@ -238,8 +238,8 @@ def error(ops: Sequence[OpCost], lent: Sequence[float], host_error: float) -> Nu
         return None
     own, others, whole = 0.0, 0.0, 0.0
     for op, part in pairs:
-        known = op.error or 0.0
-        of_others = min(part, known)
+        known: Any = op.error
+        of_others = np.minimum(part, known)
         own = own + op.share * (known**2 - of_others**2) ** 0.5
         others, whole = others + op.share * of_others, whole + op.share
     return np.hypot(np.maximum(over(own, whole), host_error), over(others, whole))

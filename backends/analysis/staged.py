@@ -118,14 +118,14 @@ class Known:
         return weights, self.by.reserved(states)
 
 
-_known = lru_cache(maxsize=64)(Known)
+_known = lru_cache(maxsize=1024)(Known)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _priced(program: Program, model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
     """The prices that were found of a program's ops, in whatever stages."""
     whole = Plan(program, model)
-    return {row.op: (row, price) for row, price in zip(whole.rows, whole.prices, strict=True)}
+    return {row.op: (row, price) for row, price in zip(whole.rows, whole.made, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)

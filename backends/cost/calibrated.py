@@ -190,7 +190,9 @@ class Fastest(Price):
     def held(self, which: Number) -> Price:
         """The one that is fastest; all where it is now one and now another."""
         first = which if isinstance(which, int) else int(np.min(which))
-        return self.prices[first] if first >= 0 and np.all(which == first) else self
+        if first >= 0 and np.all(which == first):
+            return self.prices[first]
+        return self if first < 0 else _Varied(self.prices, which)
 
     def which(self, at: Binding) -> Number:
         """The number of the fastest, the first of equals."""
@@ -263,6 +265,24 @@ class Fastest(Price):
 
 def _fastest(prices: list[Measured]) -> Measured | Fastest:
     return Fastest(tuple(prices)) if len(prices) > 1 else prices[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Varied(Fastest):
+    """The same on a grid of which the fastest is known at each point, by number."""
+
+    fastest: Number
+
+    @property
+    def error(self) -> Any:
+        """Those of the fastest; the largest if one is not known."""
+        errors = [price.error for price in self.prices]
+        return super().error if None in errors else np.array(errors)[self.fastest]
+
+    @property
+    def lent(self) -> Any:
+        """Those of the fastest."""
+        return np.array([price.lent for price in self.prices])[self.fastest]
 
 
 @dataclass(frozen=True, eq=False)
