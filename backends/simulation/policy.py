@@ -72,7 +72,7 @@ class Policy(ABC):
                 left -= new
         while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
             request = server.waiting[0]
-            unread = server.to_read[request] - server.cached[request]
+            unread = server.unread(request)
             new = min(left, unread)
             if (new < unread and not self.chunked) or not self.admits(server, request, new, found):
                 break
