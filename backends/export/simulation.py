@@ -82,6 +82,7 @@ def served(found: Simulation) -> list[tuple[str, str]]:
         ("output tokens/s", units.digits(found.output_tokens_per_s)),
         ("decoding in a step", f"{units.digits(found.decodes)} sequences on average"),
         ("caches", f"{units.percent(found.cached_share)} full at most"),
+        *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
         ("preemptions", preempted),
     ]
 
@@ -134,7 +135,7 @@ def requests_csv(found: Simulation) -> str:
             "arrival_s": found.arrival_s,
             "prompt": load.prompt,
             "generate": load.generate,
-            "cached": load.cached,
+            "cached": found.cached,
             "start_s": found.start_s,
             "first_s": found.first_s,
             "end_s": found.end_s,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .blocks import Blocks
 from .load import Load
 from .policy import Chunk, Policy, Reading
+from .prefixes import Prefixes
 from .prices import Prices
 
 FOREVER = float("inf")
@@ -64,6 +65,7 @@ class Server:
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
         self.blocks = Blocks(capacity.blocks, capacity.block)
+        self.prefixes = Prefixes(load.hashes, capacity.blocks * capacity.block) if load.hashes else None
         self.waiting: deque[int] = deque()
         self.reading: list[Reading] = []
         self.running: dict[int, None] = {}  # in the order of admission
@@ -115,8 +117,18 @@ class Server:
         of = self.blocks.of
         return sum(of(one.done + new) - of(one.done) for one, new in chunks)
 
+    def unread(self, request: int) -> int:
+        """Tokens that are to be read of the first that waits, if it is admitted now."""
+        if self.prefixes:
+            block = self.capacity.block  # whole ones are found, and a token is left to read
+            most = (self.to_read[request] - 1) // block * block
+            self.cached[request] = min(self.prefixes.kept(request) // block * block, most)
+        return self.to_read[request] - self.cached[request]
+
     def admit(self, request: int) -> Reading:
         """The first that waits runs from now on: its prompt is read after what is cached of it."""
+        if self.prefixes:
+            self.prefixes.use(request)
         self.waiting.popleft()
         self.running[request] = None
         self.demand += self.final[request]

@@ -36,10 +36,11 @@ class Spread(NamedTuple):
 class Simulation(Figures, Result):
     """Requests that an engine served: `job` says the program, device and limits, `load` what came.
 
-    Arrays have an entry a request: when it came, was first read, had its first token and ended, and how often
-    it was preempted. `log` has a row for each event, of columns `LOG`. `refused` requests were longer than
-    `max_model_len` and are not in them. The first `warm_up` requests do not count in latencies and goodput,
-    which is of those within `max_ttft_s` and `max_tpot_s`.
+    Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it
+    was preempted, and what was cached of its prompt when it was admitted. `log` has a row for each event, of
+    columns `LOG`. `refused` requests were longer than `max_model_len` and are not in them. The first
+    `warm_up` requests do not count in latencies and goodput, which is of those within `max_ttft_s` and
+    `max_tpot_s`.
     """
 
     job: Workload
@@ -51,6 +52,7 @@ class Simulation(Figures, Result):
     first_s: Array
     end_s: Array
     preemptions: Array
+    cached: Array
     joined_s: Array
     resumed_s: Array
     log: Array
@@ -73,6 +75,7 @@ class Simulation(Figures, Result):
             first_s=np.array(course.first_s),
             end_s=np.array(course.end_s),
             preemptions=np.array(course.preemptions),
+            cached=np.array(server.cached),
             joined_s=np.array(course.joined_s),
             resumed_s=np.array(course.resumed_s),
             log=np.array(server.log).reshape(-1, len(LOG)),
@@ -144,8 +147,10 @@ class Simulation(Figures, Result):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow as long as requests come; None of users, who wait for answers."""
-        return None if self.load.users else growth(self.arrival_s, self.queue_s) > GROWTH
+        """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
+        if self.load.users:
+            return None
+        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self.queue_s) > GROWTH
 
     @figure
     def largest_rate(self) -> float:
@@ -165,6 +170,11 @@ class Simulation(Figures, Result):
 
     def _rate(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else float("inf")
+
+    @property
+    def prefix_hits(self) -> float:
+        """The share of all prompts' tokens that was in the cache already."""
+        return float(self.cached.sum() / self.load.prompt.sum())
 
     @property
     def steps(self) -> int:
@@ -221,6 +231,7 @@ class Simulation(Figures, Result):
             "busy": self.busy,
             "decodes": self.decodes,
             "cached_share": self.cached_share,
+            "prefix_hits": self.prefix_hits,
             "preemptions": int(self.preemptions.sum()),
         }
 
