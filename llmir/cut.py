@@ -181,7 +181,7 @@ class Cut:
         return b.graph()
 
     def sliced(self, number: int) -> Graph:
-        """That graph where ranks send slices of what each of them holds, as the pass `slice-sends` makes it."""
+        """That graph where ranks send slices of what each holds, as the pass `slice-sends` makes it."""
         received, sent = self.slices(number - 1) if number else {}, self.slices(number)
         graph = self.stage(number)
         return in_slices(graph, received, sent) if received or sent else graph
