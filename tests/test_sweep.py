@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.search.axes import axis
-from llmir.backends.search.part import BYTES, SHARES, WORK
+from llmir.backends.search.figures import BYTES, SHARES, WORK
 from llmir.backends.search.sweep import Sweep
 from llmir.errors import InputError
 

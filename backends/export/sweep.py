@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.backends.export import jsonio, table, units
 from llmir.backends.search.axes import POINTS
-from llmir.backends.search.part import SHARES
+from llmir.backends.search.figures import SHARES
 from llmir.backends.search.sweep import Sweep
 from llmir.views import exporter
 

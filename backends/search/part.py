@@ -7,19 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.analysis.costs import BUBBLE
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import BOUNDS, Model
+from llmir.backends.cost import Model
 from llmir.errors import LlmirError
 from llmir.frozen import Array
 from llmir.graph import Program
 
 from .axes import POINTS, Value
+from .figures import BYTES, SHARES, WORK, figures
+from .fits import fits
 
-BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
-WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
-SHARES = tuple(f"{bound}_share" for bound in (*BOUNDS, BUBBLE))
 NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, "cost_usd_per_mtok")
 FIGURES = ("devices", "fits", *NUMBERS)
 
@@ -78,30 +74,9 @@ def _fill(columns: dict[str, Array], rows: Array, program: Program, model: Model
 
 
 def _figures(program: Program, model: Model, batch: Array, new: Array, context: Array) -> dict[str, Any]:
-    """What `analyze` says of a step, the share of it that each bound accounts for, and its price.
-
-    Whether it fits is whether so many requests of that length do, all together, by the engine's rule.
-    """
-    report = Report(program, model.device, batch=batch, new=new, context=context, model=model)
-    found = {name: getattr(report, name) for name in ("time_s", "ideal_time_s", *BYTES, *WORK)}
-    bounds = {f"{bound}_share": share for bound, share in report.bound.items()}
-    error, hourly = report.error, model.device.price_per_hour_usd
+    """What `analyze` says of steps, whether they fit, and their price."""
+    found = figures(program, model, batch, new, context)
+    interval, hourly = found.pop("interval_s"), model.device.price_per_hour_usd
     if hourly is not None:
-        usd = report.interval_s * program.devices * hourly / 3600
-        found["cost_usd_per_mtok"] = 1e6 * usd / (batch * new)
-    return {
-        **found,
-        **bounds,
-        "error": np.nan if error is None else error,
-        "fits": batch <= _most(program, model, new + context),
-    }
-
-
-def _most(program: Program, model: Model, lengths: Array) -> Array:
-    """The largest batch of requests of each length."""
-    each, places = np.unique(lengths, return_inverse=True)
-    batch = program.micro_batches * program.parallelism.dp
-    jobs = (
-        Workload(program, model.device, batch=batch, prompt=int(n), generate=1, model=model) for n in each
-    )
-    return np.array([job.max_batch for job in jobs])[places]
+        found["cost_usd_per_mtok"] = 1e6 * interval * program.devices * hourly / 3600 / (batch * new)
+    return {**found, "fits": fits(program, model, batch, new + context)}
