@@ -58,7 +58,7 @@ def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts
     for host in found:
         assert host.elsewhere is not None
         assert host.elsewhere > 3 * max(host.errors(host.fitted).mape, host.errors(host.by_model).mape)
-    old, new = found
+    _, new = found
     assert np.isnan(new.by_tp).all()
     assert new.error == max(new.errors(of).mape for of in (new.fitted, new.by_model))
 
