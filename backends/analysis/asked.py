@@ -12,6 +12,8 @@ from llmir.convert import counts, shown
 from llmir.dim import Binding, Dim, Mixed, Number, Uneven
 from llmir.errors import InputError
 from llmir.graph import APART, Program
+from llmir.hw import Engine
+from llmir.hw.sections.scheduler import Scheduler
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
@@ -27,6 +29,14 @@ def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
     if not isinstance(part, Mapping) or not set(part) <= set(known):
         raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {shown(part)}")
     return checked(**part)
+
+
+def unpadded(engine: Engine | None, what: str) -> None:
+    """`InputError` for an engine that pads: no step of it has sequences of several lengths."""
+    scheduler = engine and engine.section(Scheduler)
+    if scheduler and scheduler.pads:
+        told = "price one batch, with new and context of the longest"
+        raise InputError(f"{what}: {engine} pads the sequences of a step to the longest; {told}")
 
 
 def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:

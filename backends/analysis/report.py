@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import checked, idle, other, running
+from llmir.backends.analysis.asked import checked, idle, other, running, unpadded
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.document import plain
@@ -22,7 +22,7 @@ from llmir.backends.analysis.sweeps import WHOLE, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
-from llmir.convert import POINTS, items
+from llmir.convert import POINTS, items, shown
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Immutable, figure, rebuilt, sealed
@@ -111,7 +111,10 @@ class Report(Immutable, Result):
             LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
         vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:], cache_policy=cache_policy)
-        vars(self)["plan"] = self._plan(model or cost.model(device))
+        model = model or cost.model(device)
+        if len({(shown(new), shown(context)) for _, new, context in steps}) > 1:
+            unpadded(model.runs, "beside")
+        vars(self)["plan"] = self._plan(model)
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
