@@ -31,10 +31,10 @@ def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
     return checked(**part)
 
 
-def unpadded(engine: Engine | None, what: str) -> None:
-    """`InputError` for an engine that pads: no step of it has sequences of several lengths."""
+def unpadded(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
+    """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
     scheduler = engine and engine.section(Scheduler)
-    if scheduler and scheduler.pads:
+    if scheduler and scheduler.pads and len({(shown(new), shown(old)) for _, new, old in steps}) != 1:
         told = "price one batch, with new and context of the longest"
         raise InputError(f"{what}: {engine} pads the sequences of a step to the longest; {told}")
 

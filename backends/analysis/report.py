@@ -22,7 +22,7 @@ from llmir.backends.analysis.sweeps import WHOLE, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
-from llmir.convert import POINTS, items, shown
+from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
 from llmir.errors import InputError
 from llmir.frozen import Immutable, figure, rebuilt, sealed
@@ -112,8 +112,7 @@ class Report(Immutable, Result):
         vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
         vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:], cache_policy=cache_policy)
         model = model or cost.model(device)
-        if len({(shown(new), shown(context)) for _, new, context in steps}) > 1:
-            unpadded(model.runs, "beside")
+        unpadded(model.runs, "beside", steps)
         vars(self)["plan"] = self._plan(model)
 
     def __reduce__(self) -> tuple[Any, ...]:
