@@ -4,7 +4,7 @@
 
 CPU time, the median of several runs. `prices` are the functions themselves, which report and tests fall back
 on; `code` is what `llmir.compile` makes of them, and what making it takes stands below. Where numba is
-installed, grids run by it too, with what compiling their loop takes where no folder has it, and where one does.
+installed, grids run by it too, with what compiling their loop takes, and reading it from its folder.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
 GRID = 100_000  # points from which what the context decides is a loop of numba, where that is asked for
-LONGEST = 1000  # operations of a loop: a compiler takes a second for a hundred, and most of a minute for so many
+LONGEST = 1000  # operations of such a loop: compiling a hundred takes a second, so many most of a minute
 OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
 SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
@@ -46,9 +46,7 @@ class Code:
     Large grids run as `by` says, "numpy" or "numba". TypeError for figures that symbols do not go through.
     """
 
-    def __init__(
-        self, figures: Figures, new: int | None = None, most: int = MOST, by: str = "numpy"
-    ) -> None:
+    def __init__(self, figures: Figures, new: int | None = None, most: int = MOST, by: str = "numpy") -> None:
         self.by = by
         tape, at = recorded(new)
         self._record(Function.of(tape, SIZES, figures(at)), most)

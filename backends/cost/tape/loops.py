@@ -1,8 +1,8 @@
 """A tape's function as a loop over points for numba, which compiles it once for a machine.
 
-Constants are arguments: what does the same to other numbers, such as steps of two models of a family or on two
-devices, is one text. Texts and what is compiled of them are kept in the folder `LLMIR_CACHE`, else in `llmir`
-among the user's caches.
+Constants are arguments: what does the same to other numbers, such as steps of two models of a family or on
+two devices, is one text. Texts and what is compiled of them are kept in the folder `LLMIR_CACHE`, else in
+`llmir` among the user's caches.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def loop(function: Function, rows: Collection[str], name: str = "run") -> Loop:
     nodes = function.tape.nodes
     constants: list[float] = []
     said: dict[int, str] = {}
-    outer, inner, after = [], [], []
+    outer: list[str] = []
+    inner: list[str] = []
+    after: list[str] = []
     for number, name_ in function.inputs.items():
         if name_ in rows:
             said[number] = f"k{len(outer)}"
@@ -156,7 +158,7 @@ def available() -> bool:
 
 
 def folder() -> Path:
-    """Where texts and what is compiled of them are kept."""
+    """Where texts, and what is compiled of them, are kept."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("LLMIR_CACHE") or Path(caches) / "llmir").expanduser()
 
