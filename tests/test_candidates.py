@@ -59,7 +59,7 @@ def searches(draw: st.DrawFn) -> Search:
 
 
 def whole(program: Program, stages: int) -> Program:
-    return llmir.run(program, f"stages{{pp={stages}}}") if stages > 1 else program
+    return llmir.run(program, f"stages{{pp={stages}}},slice-sends") if stages > 1 else program
 
 
 def near(found: Any, due: Any) -> bool:

@@ -17,7 +17,8 @@ CORE = (
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
     *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
-    *("node", "graph", "bodies", "opmethods", "build", "cut", "text", "verify", "rewrite", "pipeline"),
+    *("node", "graph", "bodies", "opmethods", "build", "slices", "cut"),
+    *("text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
     "frontends": {*CORE, "frontends"},

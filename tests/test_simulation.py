@@ -111,6 +111,7 @@ def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool]) -> No
     assert found.end_s == pytest.approx([r.times[-1] for r in naive.requests], rel=1e-9)
     assert server.cached == [r.cached for r in naive.requests]
     assert [len(r.times) for r in naive.requests] == load.generate.tolist()
+    assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
     events = dict(zip(LOG, np.array(server.log).reshape(-1, len(LOG)).T, strict=True))
     seconds, counts = gaps(events, np.array(found.joined_s), np.array(found.resumed_s))

@@ -71,6 +71,7 @@ class Server:
         self.running: dict[int, None] = {}  # in the order of admission
         self.ends: list[tuple[int, int]] = []  # a heap
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
+        self.most_held = 0  # blocks in use at most
         self.now = self.decoded_s = 0.0
         self.log = array("d")
         self.answered: Callable[[int], None] | None = None  # told of each request that ends
@@ -185,6 +186,7 @@ class Server:
         self.now = self.decoded_s = self.now + seconds
         self.step += steps
         self.kept += steps * decodes
+        self._hold()
         if self.ends[0][0] == self.step:
             self._end()
 
@@ -204,12 +206,20 @@ class Server:
             self.decoded_s = self.now
             self.step += 1
             self.kept += decodes
-            if self.ends[0][0] == self.step:
-                self._end()
+        self._hold()
+        if decodes and self.ends[0][0] == self.step:
+            self._end()
         for reading, _ in chunks:
             if reading.done == reading.tokens:
                 self.reading.remove(reading)
                 self._join(reading.request)
+
+    def _hold(self) -> None:
+        """Count the blocks in use, before some are given back, where they may be more than ever."""
+        tokens = self.kept + sum(one.done for one in self.reading) if self.reading else self.kept
+        others = (self.decoding + len(self.reading)) * (self.blocks.size - 1)
+        if tokens + others > self.most_held * self.blocks.size:
+            self.most_held = max(self.most_held, self.blocks.total - self.free)
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""

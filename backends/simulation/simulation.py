@@ -38,9 +38,9 @@ class Simulation(Figures, Result):
 
     Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it
     was preempted, and what was cached of its prompt when it was admitted. `log` has a row for each event, of
-    columns `LOG`. `refused` requests were longer than `max_model_len` and are not in them. The first
-    `warm_up` requests do not count in latencies and goodput, which is of those within `max_ttft_s` and
-    `max_tpot_s`.
+    columns `LOG`; `most_blocks` were in use at once. `refused` requests were longer than `max_model_len` and
+    are not in them. The first `warm_up` requests do not count in latencies and goodput, which is of those
+    within `max_ttft_s` and `max_tpot_s`.
     """
 
     job: Workload
@@ -56,6 +56,7 @@ class Simulation(Figures, Result):
     joined_s: Array
     resumed_s: Array
     log: Array
+    most_blocks: int
     refused: int = 0
     warm_up: int = 0
     max_ttft_s: float | None = None
@@ -78,6 +79,7 @@ class Simulation(Figures, Result):
             cached=np.array(server.cached),
             joined_s=np.array(course.joined_s),
             resumed_s=np.array(course.resumed_s),
+            most_blocks=server.most_held,
             log=np.array(server.log).reshape(-1, len(LOG)),
             **more,
         )
@@ -193,13 +195,6 @@ class Simulation(Figures, Result):
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
 
     @property
-    def cached_share(self) -> float:
-        """The most that what decodes has in the caches, of the tokens that these hold."""
-        steps, decodes = self.events["steps"], self.events["decodes"]
-        tokens = self.events["kept"] + steps * decodes
-        return float(tokens.max(initial=0.0)) / (self.capacity.blocks * self.capacity.block)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know."""
         long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
@@ -230,7 +225,7 @@ class Simulation(Figures, Result):
             "steps": self.steps,
             "busy": self.busy,
             "decodes": self.decodes,
-            "cached_share": self.cached_share,
+            "most_blocks": self.most_blocks,
             "prefix_hits": self.prefix_hits,
             "preemptions": int(self.preemptions.sum()),
         }
