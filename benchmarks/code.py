@@ -93,6 +93,24 @@ def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     return lambda at: (plan.timing(at, plan.busy(at)).step, *sweeps(peak, at))
 
 
+def surfaces(program: Any, device: str) -> None:
+    """Steps of a server: as many sequences go on, each with its own context, alone and beside a prompt."""
+    import llmir
+    from llmir.backends.analysis.surface import Surface
+
+    surface: Surface = llmir.surface(program, device)
+    kept = itertools.cycle([surface.kept(range(n, n + 64 * 50, 50)) for n in range(1000, 3000)])
+    batch = surface.batch(range(1000, 1000 + 64 * 50, 50))
+    lines: dict[str, Callable[[], object]] = {
+        "64 sequences decode": lambda: surface.step(64, next(kept)),
+        "beside a prompt of 512 tokens": lambda: surface.step(64, next(kept), ((512, 0),)),
+        "beside a chunk after more of them": lambda: surface.step(64, next(kept), ((512, 1024),)),
+        "what they keep a step later": batch.advance,
+    }
+    for name, run in lines.items():
+        print(f"{'a surface, ' + name:58}{1e3 * timed(many(run, 2000), 7) / 2000:8.2f} µs", flush=True)
+
+
 def fits(device: str) -> None:
     """Times of 35,000 products, as a fit asks for them at each step."""
     import numpy as np
@@ -149,6 +167,7 @@ def main() -> None:
         report(Code(figures, new), figures, what, points)
         loops(figures, new, what, grid)
         making(figures, new, what)
+    surfaces(program, asked.device)
     fits(asked.device)
 
 

@@ -35,16 +35,13 @@ _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers w
 
 
 class Graph(Immutable, Shown):
-    """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
-
-    node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
-    """
+    """Nodes in schedule order, frozen; `graph.nx` is a `networkx.MultiDiGraph`."""
 
     prints = "ir"
 
     name: str
     outputs: tuple[Value, ...]
-    nx: nx.MultiDiGraph
+    _named: dict[str, Node]
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
         checked_name(name)
@@ -59,8 +56,7 @@ class Graph(Immutable, Shown):
                     raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
             found[node.name] = node
         given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
-        vars(self).update(name=name, outputs=given, nx=FrozenGraph())
-        self.nx.hold(name, found)
+        vars(self).update(name=name, outputs=given, _named=found)
         for value in self.outputs:
             self.type(value)
 
@@ -68,9 +64,14 @@ class Graph(Immutable, Shown):
         return f"<Graph @{self.name}: {len(self.nodes)} ops>"
 
     @cached_property
+    def nx(self) -> nx.MultiDiGraph:
+        """Its node `name` holds `node`; an edge's key is the operand's slot, its `value` the value."""
+        return FrozenGraph.of(self.name, self._named)
+
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in schedule order."""
-        return tuple(data["node"] for _, data in self.nx.nodes(data=True))
+        return tuple(self._named.values())
 
     @cached_property
     def sources(self) -> tuple[Node, ...]:
@@ -89,11 +90,10 @@ class Graph(Immutable, Shown):
 
     def __getitem__(self, name: str) -> Node:
         try:
-            node: Node = self.nx.nodes[name]["node"]
-        except (KeyError, TypeError, nx.NetworkXError):  # what cannot be a key
+            return self._named[name]
+        except (KeyError, TypeError):  # what cannot be a key
             shown = plain(name) if isinstance(name, str) else convert.shown(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
-        return node
 
     def type(self, value: Value) -> Tensor:
         """The type of a value; `VerifyError` if there is no such value."""

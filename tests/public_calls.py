@@ -238,6 +238,16 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda job, level, phase: llmir.draw(job, FOLDER / "x.dot", level=level, phase=phase),
         {"job": REPORT, "level": "layer", "phase": "both"},
     ),
+    "sweep": (
+        lambda model, axes, pipeline, executor, progress: llmir.sweep(
+            model, axes, pipeline=pipeline, executor=executor, progress=progress
+        ),
+        {"model": PROGRAM, "axes": {"batch": "1:4"}, "pipeline": "dce", "executor": None, "progress": None},
+    ),
+    "sweep axis": (
+        lambda tp, weights, batch: llmir.sweep(PROGRAM, {"tp": tp, "weights": weights, "batch": batch}),
+        {"tp": 1, "weights": "fp8", "batch": "1:2"},
+    ),
     "trace": (
         lambda job, phase, rank: llmir.trace(job, FOLDER / "x.json", phase=phase, rank=rank),
         {"job": REPORT, "phase": "decode", "rank": 0},
