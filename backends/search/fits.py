@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ def fits(program: Program, model: Model, batch: Array, length: Array) -> Array:
     def job(length: int) -> Workload:
         return Workload(program, model.device, batch=at_once, prompt=length, generate=1, model=model)
 
-    lengths, places = np.unique(length, return_inverse=True)
-    jobs = [job(int(n)) for n in (lengths[0], lengths[-1])]
+    jobs = [job(int(end)) for end in (np.min(length), np.max(length))]
     pools = [each.pool for each in jobs]
     alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
     sizes = _held(pools[0], program) if alike else ()
     if not sizes or any(map(falls, sizes)):
+        lengths, places = np.unique(length, return_inverse=True)
         return batch <= np.array([job(int(n)).max_batch for n in lengths])[places]
     return _short(jobs[0], sizes, batch, length) <= 0
 
@@ -46,10 +47,14 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
     parts, dp = program.micro_batches, program.parallelism.dp
     sequences = batch // parts
     at = Binding(B=sequences, T=1, C=length - 1)
-    held = [np.broadcast_to(at(size), batch.shape) for size in sizes]
-    each, places = np.unique(np.maximum(pool.sequences, -(-sequences * parts // dp)), return_inverse=True)
-    rooms = [[room.caches for room in pool.rooms(int(n))] for n in each]
-    lacks = [of - np.array(room)[places] for of, room in zip(held, zip(*rooms, strict=True), strict=True)]
+    each = np.maximum(pool.sequences, -(-sequences * parts // dp))
+    if np.max(each) == pool.sequences:
+        rooms: list[Any] = [room.caches for room in pool.rooms(pool.sequences)]
+    else:
+        counts, places = np.unique(each, return_inverse=True)
+        stages = zip(*(pool.rooms(int(n)) for n in counts), strict=True)
+        rooms = [np.array([room.caches for room in stage])[places] for stage in stages]
+    lacks = [at(size) - room for size, room in zip(sizes, rooms, strict=True)]
     usable = job.capacity_bytes
-    most: Array = np.ceil(usable + np.max(lacks, axis=0))
+    most: Array = np.ceil(usable + reduce(np.maximum, lacks))
     return most - usable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,14 +42,22 @@ def part(structure: Mapping[str, Value], program: Program, model: Model, points:
     grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in points), indexing="ij")
     at = dict(zip(POINTS, (axis.ravel() for axis in grid), strict=True))
     size = at["batch"].size
-    columns = {**at, **{name: np.full(size, np.nan) for name in NUMBERS}}
-    columns |= {"devices": np.full(size, program.devices), "fits": np.zeros(size, dtype=bool)}
+    columns = {**at, "devices": np.broadcast_to(program.devices, size)}
     columns["refused"] = np.full(size, "", dtype=object)
-    for decodes in (True, False):
-        rows = np.flatnonzero((at["new"] == 1) == decodes)
-        if rows.size:
-            _fill(columns, rows, program, model)
+    decodes = {n == 1 for n in points[1]}
+    if len(decodes) == 1:  # all of them in one phase
+        with suppress(LlmirError):
+            return Part(structure, {**columns, **_nothing(size), **_figures(program, model, **at)})
+    columns |= {name: values.copy() for name, values in _nothing(size).items()}
+    for one in decodes:
+        _fill(columns, np.flatnonzero((at["new"] == 1) == one), program, model)
     return Part(structure, columns)
+
+
+def _nothing(size: int) -> dict[str, Array]:
+    """The figures of rows that have none, read-only."""
+    numbers = dict.fromkeys(NUMBERS, np.broadcast_to(np.nan, size))
+    return {**numbers, "fits": np.broadcast_to(np.False_, size)}
 
 
 def refused(structure: Mapping[str, Value], why: object) -> Part:
