@@ -31,7 +31,7 @@ def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
     product = next((n for n in before if _multiplies(n)), None)
-    if product is None and (first or any(graph[user].op.copies for user in graph.nx.successors(node.name))):
+    if product is None and (first or any(user.op.copies for user, _ in graph.users[node.name])):
         product = _after(graph, node)
     if product is None:
         return None
@@ -67,5 +67,5 @@ def _after(graph: Graph, node: Node) -> Node | None:
     for name in names:
         if _multiplies(graph[name]):
             return graph[name]
-        names.extend(user for user in graph.nx.successors(name) if user not in names)
+        names.extend(user.name for user, _ in graph.users[name] if user.name not in names)
     return None
