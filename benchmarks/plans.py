@@ -84,7 +84,7 @@ def main() -> None:
         for i in alone:
             sharded, stages = programs[i]
             if stages > 1:
-                sharded = llmir.run(sharded, f"stages{{pp={stages}}}")
+                sharded = llmir.run(sharded, f"stages{{pp={stages}}},slice-sends")
             for batch in BATCHES:
                 at = {"batch": batch, "prompt": PROMPT + 8, "generate": asked.generate}
                 job = llmir.workload(sharded, asked.device, **at)

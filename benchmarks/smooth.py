@@ -6,9 +6,9 @@ Of a decode step by sequences: t(n+1) ≤ t(n)·(1 + 1/n) + a launch and a wave 
 below t(n); of a step by new tokens of a sequence the same. Two new tokens cost at most 1.3 times one, or as
 much more as rooflines of ops grow, by experts that one does not touch, and bytes of sums over links. Curves
 that break a law are counted by the op that does most of it. What rises by more than a quarter from the fifth
-on is counted as well, however large a wave is, but for the step to what has no graph at the engine. Where
-a step runs at the next size that was captured, n grows to that size. What a device or an engine does not do
-is skipped, and said with the reason.
+on is counted as well, however large a wave is. Where a step runs at the next size that was captured, n grows
+to that size, and no rise counts from the largest graph to what the engine launches kernel by kernel. What a
+device or an engine does not do is skipped, and said with the reason.
 """
 
 from __future__ import annotations
@@ -115,8 +115,14 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
     run = np.broadcast_to(sizes * report.plan.runs(report.at)(B) / report.at(B), sizes.shape)
     grows = np.maximum(1 + 1 / sizes[steps], run[steps + 1] / run[steps])  # of what was captured
     most = whole[steps] * grows + slack.sum(0)[steps]
+    graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
+    same = graph[steps] == graph[steps + 1]
     for fault, over, by in (
-        ("jumps", whole[steps + 1] - most, ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps]),
+        (
+            "jumps",
+            (whole[steps + 1] - most) * same,
+            ops[:, steps + 1] - ops[:, steps] * grows - slack[:, steps],
+        ),
         ("falls", whole[steps] - whole[steps + 1], ops[:, steps] - ops[:, steps + 1]),
     ):
         worst = int(np.argmax(over / whole[steps]))
@@ -124,9 +130,8 @@ def curve(law: str, report: llmir.Report, sizes: Array) -> Iterator[Jump]:
             share = float(over[worst] / whole[steps][worst])
             yield Jump(f"{law} {fault}", share, int(sizes[steps][worst]), kinds[int(by[:, worst].argmax())])
     rise = whole[steps + 1] / whole[steps] - 1
-    graph = np.broadcast_to(report.plan.captured(report.at), sizes.shape)
     late = sizes[steps] > 4  # before, one more is a quarter more
-    late &= (graph[steps] == graph[steps + 1]) & (run[steps + 1] <= run[steps] + 1)
+    late &= same & (run[steps + 1] <= run[steps] + 1)
     if late.any() and rise[late].max() > 0.25:
         worst = int(np.argmax(np.where(late, rise, 0)))
         by = ops[:, steps + 1] - ops[:, steps]

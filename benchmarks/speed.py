@@ -167,6 +167,12 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     yield "a million decodes, 1,000 batches", 0.12, partial(points, at=few)
     yield "a million decodes, all batches different", 2.5, partial(points, at=every)
 
+    def swept(cost: Cost) -> object:
+        axes = {"hw": DEVICE, "cost": cost, "batch": "1:1000", "context": "64:64000:64"}
+        return llmir.sweep(program, axes, pipeline="").columns["time_s"]
+
+    yield "a sweep of a million rows", 0.2, swept
+
     narrow = "quantize{weights=fp8, kv=fp8}"
     for name, model, how in (
         ("lower a new 405B, tp 8", MODEL, "shard{tp=8}"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .plugins import load_plugin
     from .simulated import replicate, simulate
     from .staged import stages
+    from .swept import sweep
     from .text import parse_program, print_program
     from .usual import pipeline_of
     from .written import draw, save, trace
@@ -61,6 +62,7 @@ _LAZY = {
     "simulate": "simulated",
     "stages": "staged",
     "surface": "code",
+    "sweep": "swept",
     "trace": "written",
     "validate": "measured",
     "workload": "api",
@@ -111,6 +113,7 @@ __all__ = [
     "simulate",
     "stages",
     "surface",
+    "sweep",
     "trace",
     "validate",
     "workload",

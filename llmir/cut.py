@@ -12,7 +12,8 @@ from .errors import PassError
 from .graph import Graph, Node, Program, Value
 from .layers import Layers
 from .op import Loop
-from .tensor import Tensor
+from .slices import copied, in_slices
+from .tensor import Placement, Tensor
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,17 @@ class Cut:
         else:
             b.output(*(b.send(new[v], to=number + 1, block="pipeline") for v in self.crossing[number]))
         return b.graph()
+
+    def sliced(self, number: int) -> Graph:
+        """That graph where ranks send slices of what each holds, as the pass `slice-sends` makes it."""
+        received, sent = self.slices(number - 1) if number else {}, self.slices(number)
+        graph = self.stage(number)
+        return in_slices(graph, received, sent) if received or sent else graph
+
+    def slices(self, number: int) -> dict[int, Placement]:
+        """Of what a stage sends in slices, by its number, the axes they are over."""
+        found = {i: copied(self.types[v], self.program.mesh) for i, v in enumerate(self.crossing[number])}
+        return {i: over for i, over in found.items() if over}
 
     def run_by(self, number: int) -> Iterator[Node]:
         """The ops of a stage."""

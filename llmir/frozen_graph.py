@@ -18,6 +18,13 @@ class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no type
 
     _sealed = False  # networkx's own flag says so of views of a graph too, which it fills after
 
+    @classmethod
+    def of(cls, name: str, nodes: Mapping[str, Any]) -> FrozenGraph:
+        """The graph of these nodes."""
+        found = cls()
+        found.hold(name, nodes)
+        return found
+
     def hold(self, name: str, nodes: Mapping[str, Any]) -> None:
         """Become the graph of these nodes, read-only down to the attributes of each edge."""
         used: dict[str, FrozenDict[str, Any]] = {}

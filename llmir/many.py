@@ -29,7 +29,8 @@ def candidates(
     """Programs that are compared at the same points: what is the same in several is priced once.
 
     Each is a program, or a pair of one and the pipeline stages that it is in, as `llmir.stages` takes them.
-    Their figures are those that `analyze` and `workload` give of each; other arguments are as there.
+    Their figures are those that `analyze` and `workload` (with chunk="all") give of each; other arguments
+    are as there.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.DEFAULT_PIPELINE)

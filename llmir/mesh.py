@@ -76,7 +76,14 @@ class Mesh:
         if self.devices > MOST_DEVICES:
             raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.ep, self.sp))
+
+    @cached_property
     def devices(self) -> int:
         """How many devices there are."""
         return prod(size for _, size in self.axes)

@@ -114,9 +114,7 @@ class Graph(Immutable, Shown):
         """The same as networkx has it, made when it is first asked for."""
         from .frozen_graph import FrozenGraph  # networkx takes a third of a start
 
-        found = FrozenGraph()
-        found.hold(self.name, self._nodes)
-        return found
+        return FrozenGraph.of(self.name, self._nodes)
 
     @cached_property
     def sources(self) -> tuple[Node, ...]:

@@ -32,8 +32,9 @@ def stages(
 ) -> tuple[InStages, ...]:
     """One step of a program in each of `stages`: how many pipeline stages, or the layers of each of them.
 
-    Its figures are those that `analyze` gives of what the pass `stages` makes of the program, which is best
-    the last of its passes; but layers are lowered and priced once for all. Other arguments are as there.
+    Its figures are those that `analyze` gives of what the passes `stages` and `slice-sends` make of the
+    program, which are best the last of its passes; but layers are lowered and priced once for all. Other
+    arguments are as there.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")

@@ -26,7 +26,9 @@ def pipeline_of(engine: str | None = None) -> str:
     """
     from . import hw
 
-    return _said(None if engine is None else hw.engine(convert.text("engine", engine, error=HardwareError)))
+    return passes_of(
+        None if engine is None else hw.engine(convert.text("engine", engine, error=HardwareError))
+    )
 
 
 def engines() -> dict[str, str]:
@@ -34,15 +36,16 @@ def engines() -> dict[str, str]:
     from . import hw
 
     newest = map(hw.engine, hw.engines())
-    return {str(engine): _said(engine) for engine in newest}
+    return {str(engine): passes_of(engine) for engine in newest}
 
 
-def _said(engine: Engine | None) -> str:
+def passes_of(engine: Engine | None) -> str:
+    """The passes that an engine runs by default; `DEFAULT_PIPELINE` of none."""
     from .hw.sections.passes import Passes
     from .passes import DEFAULT_PIPELINE
 
-    said = engine.section(Passes) if engine else None
-    return said.pipeline if said else DEFAULT_PIPELINE
+    passes = engine.section(Passes) if engine else None
+    return passes.pipeline if passes else DEFAULT_PIPELINE
 
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
@@ -63,5 +66,5 @@ def priced_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:
     from .hw import load
 
     priced = [model(load(device), **options) for device in devices]
-    found = {_said(each.runs) for each in priced}
-    return found.pop() if len(found) == 1 else _said(None)
+    found = {passes_of(each.runs) for each in priced}
+    return found.pop() if len(found) == 1 else passes_of(None)

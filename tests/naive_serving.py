@@ -16,6 +16,7 @@ class Request:
     prompt: int
     generate: int
     cached: int
+    hashes: tuple[int, ...] = ()
     blocks: list[int] = field(default_factory=list)
     stored: int = 0  # tokens in the cache
     made: int = 0  # tokens generated
@@ -47,13 +48,13 @@ class Naive:
     ) -> None:
         self.step, self.engine, self.requests = step, engine, requests
         self.size, self.tokens, self.sequences, self.chunked = size, tokens, sequences, chunked
-        self.total = total
+        self.total, self.users = total, users
         self.unused = list(range(total))
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # as admitted
         self.now = 0.0
         self.comes = list(requests)
-        self.users = users
+        self.recent: list[int] = []  # hashes in the prefix cache
         if users:
             self.waiting, self.comes = self.comes[:users], self.comes[users:]
         self.most_held = 0
@@ -140,6 +141,9 @@ class Naive:
                 left -= new
         while self.waiting and left and not preempted and len(self.running) < self.sequences:
             request = self.waiting[0]
+            if request.hashes:
+                hits = [h in self.recent for h in request.hashes] + [False]
+                request.cached = min(512 * hits.index(False), (request.unread - 1) // self.size * self.size)
             cached = request.cached
             new = min(left, request.unread - cached)
             if new < request.unread - cached and not self.chunked:
@@ -147,6 +151,8 @@ class Naive:
             if not self.room(request, chunks) or not self.store(request, cached + new):
                 break
             self.waiting.pop(0)
+            self.recent = [h for h in self.recent if h not in request.hashes] + list(request.hashes)
+            self.recent = self.recent[max(0, len(self.recent) - self.total * self.size // 512) :]
             request.stored = cached
             if request.start is None:
                 request.start = self.now
@@ -168,6 +174,8 @@ class Naive:
             shares = FRACTION * sum(rest(r) for r in self.running if r.decodes)
             free = len(self.unused) * self.size - shares - later
             return request.unread + rest(request) < free
+        if self.engine == "v0":
+            return self.blocks(request.unread) + self.total // 100 <= len(self.unused)
         return True
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:

@@ -174,7 +174,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         llmir.candidates([PROGRAM], "h100").requests,
         {"batch": [1, 2], "prompt": 10, "generate": 4},
     ),
-    "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
+    "compile": (
+        llmir.compile,
+        {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES, "by": "numpy"},
+    ),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
@@ -234,6 +237,16 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "draw": (
         lambda job, level, phase: llmir.draw(job, FOLDER / "x.dot", level=level, phase=phase),
         {"job": REPORT, "level": "layer", "phase": "both"},
+    ),
+    "sweep": (
+        lambda model, axes, pipeline, executor, progress: llmir.sweep(
+            model, axes, pipeline=pipeline, executor=executor, progress=progress
+        ),
+        {"model": PROGRAM, "axes": {"batch": "1:4"}, "pipeline": "dce", "executor": None, "progress": None},
+    ),
+    "sweep axis": (
+        lambda tp, weights, batch: llmir.sweep(PROGRAM, {"tp": tp, "weights": weights, "batch": batch}),
+        {"tp": 1, "weights": "fp8", "batch": "1:2"},
     ),
     "trace": (
         lambda job, phase, rank: llmir.trace(job, FOLDER / "x.json", phase=phase, rank=rank),

@@ -255,7 +255,7 @@ def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
         assert attention.error == kernels[family].error
     both = llmir.analyze(program, "h100", batch=4, new=np.array([1, 512]), context=99, engine="trtllm")
     (attention,) = (op for op in both.ops if op.kind == "attention")
-    assert attention.error == max(kernels[f].error for f in ("attention_decode", "attention_prefill"))
+    assert [*attention.error] == [kernels[f].error for f in ("attention_decode", "attention_prefill")]
 
 
 def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> None:

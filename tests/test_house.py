@@ -17,7 +17,8 @@ CORE = (
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
     *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("op", "ops", "layers"),
-    *("node", "graph", "bodies", "opmethods", "build", "cut", "text", "verify", "rewrite", "pipeline"),
+    *("node", "graph", "bodies", "opmethods", "build", "slices", "cut"),
+    *("text", "verify", "rewrite", "pipeline"),
 )
 OUTER = {
     "frontends": {*CORE, "frontends"},
@@ -31,15 +32,16 @@ ROOMS = {
     "cost": {"hw"},
     "analysis": {"cost", "hw"},
     "serving": {"cost", "analysis", "hw"},
+    "search": {"cost", "analysis", "hw"},
     "simulation": {"cost", "analysis", "hw"},
-    "export": {"cost", "analysis", "serving", "simulation", "hw"},
+    "export": {"cost", "analysis", "serving", "search", "simulation", "hw"},
     "silicon": {"cost", "analysis", "serving", "export", "hw"},
 }
 WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "many", "measured", "simulated", "staged", "usual", "written"}
+SEES_ALL |= {"code", "deployment", "many", "measured", "simulated", "staged", "swept", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
 

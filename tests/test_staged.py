@@ -1,4 +1,4 @@
-"""Pipeline stages told from one program are those that the pass `stages` makes, op by op and byte by byte."""
+"""Pipeline stages told from one program are those that passes make, op by op and byte by byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIGURES = ("time_s", "period_s", "interval_s", "bubble", "peak_memory_bytes")
 
 def alike(program: Program, sizes: tuple[int, ...], hw: str = "h200", **at: Any) -> None:
     """Each phase, by figures, by row, and by the sizes of memory in symbols."""
-    cut = llmir.run(program, Stages(layers=sizes))
+    cut = llmir.run(program, [Stages(layers=sizes), "slice-sends"])
     by = model(device(hw))
     for phase in ("prefill", "decode"):
         one, other = by_arithmetic(program.phase(phase), by, sizes), plan(cut.phase(phase), by)
@@ -107,7 +107,7 @@ def test_policies_of_caches(policy: str) -> None:
     program = llmir.run(llmir.load("gemma-3-4b"), llmir.DEFAULT_PIPELINE)
     at = {"batch": 4, "new": 1, "context": 3000, "cache_policy": policy}
     (step,) = llmir.stages(program, "h200", [3], **at)
-    report = llmir.analyze(llmir.run(program, "stages{pp=3}"), "h200", **at)
+    report = llmir.analyze(llmir.run(program, "stages{pp=3},slice-sends"), "h200", **at)
     assert [s.kv_cache_bytes for s in step.stages] == [s.kv_cache_bytes for s in report.stages]
 
 
@@ -115,7 +115,8 @@ def test_links_that_only_sends_go_over_may_have_a_share() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
     how: dict[str, Any] = {"efficiency": {"network": 0.5}, "batch": 8, "context": 100}
     (step,) = llmir.stages(program, "dgx-h100", [2], **how)
-    assert step.time_s == llmir.analyze(llmir.run(program, "stages{pp=2}"), "dgx-h100", **how).time_s
+    cut = llmir.run(program, "stages{pp=2},slice-sends")
+    assert step.time_s == llmir.analyze(cut, "dgx-h100", **how).time_s
     with pytest.raises(InputError, match="network cannot act"):
         llmir.stages(program, "dgx-h100", [1], **how)
 

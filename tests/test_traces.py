@@ -52,6 +52,7 @@ def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str
         ("v.csv", VIDUR.splitlines()[0], "has no requests"),
         ("x.csv", "a,b\n1,2\n", "columns a, b are no trace; known are TIMESTAMP, ContextTokens"),
         ("m.jsonl", MOONCAKE.replace("396", '"x"'), "line 2: input_length is 'x'"),
+        ("m.jsonl", MOONCAKE.replace("[1]", '"a"'), "line 1: hash_ids is 'a', expected a list of integers"),
         ("m.jsonl", "[1]\n{", "line 1: no JSON object, '[1]'; line 2: no JSON object, '{'"),
         ("none.csv", None, "cannot be read"),
     ],

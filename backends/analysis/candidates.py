@@ -35,7 +35,7 @@ class Steps(Figures):
 
 @dataclass(frozen=True)
 class Requests(Figures):
-    """Batches of requests, as `Workload` has them: arrays with a row for each candidate.
+    """Batches of requests, as `Workload` has them whose `chunk` is "all": a row for each candidate.
 
     `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
     """

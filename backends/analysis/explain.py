@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from llmir.backends.analysis.arithmetic import arithmetic
 from llmir.backends.analysis.costs import OpCost
 from llmir.backends.analysis.explanation import (
     Amount,
@@ -13,6 +14,7 @@ from llmir.backends.analysis.explanation import (
     Constant,
     Explanation,
     Kernel,
+    Line,
     Route,
     Sent,
 )
@@ -20,9 +22,10 @@ from llmir.backends.analysis.overhead import find as find_overhead
 from llmir.backends.analysis.overhead import terms
 from llmir.backends.analysis.report import Report
 from llmir.backends.cost import Exchange, Limit, Price, Row, limits
-from llmir.backends.cost.calibrated import Fastest, Measured
-from llmir.backends.cost.kernels import parameters
+from llmir.backends.cost.calibrated import Crossing, Fastest, Measured
+from llmir.backends.cost.kernels import Shape, parameters
 from llmir.backends.cost.network import Way
+from llmir.backends.cost.part import Part
 from llmir.dim import Binding, Mixed, Size
 from llmir.errors import InputError
 from llmir.graph import Instance, Program
@@ -217,13 +220,22 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
+def _held(price: Price, at: Binding) -> Price:
+    """The price whose time it is at a point: of kernels the fastest, or what none takes less than."""
+    if isinstance(price, Part) and price.own.time(at) == price.time(at):
+        return _held(price.own, at)
+    if not isinstance(price, Fastest) or isinstance(at, Mixed):
+        return price
+    floors = (one.less for one in price.prices if one.less)
+    return next((one for one in (price.of(at), *floors) if one.time(at) == price.time(at)), price.of(at))
+
+
 def _kernel(price: Price, at: Binding) -> Kernel | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    if isinstance(price, Fastest) and not isinstance(at, Mixed):
-        price = price.of(at) or price
+    price = _held(price, at)
     if not isinstance(price, Measured):
         return None
-    fit = price.fit
+    fit, given = price.fit, price.call.at(at)
     constants = (
         Constant(p.name, getattr(fit.kernel, p.name), p.unit, p.meaning) for p in parameters(type(fit.kernel))
     )
@@ -235,9 +247,14 @@ def _kernel(price: Price, at: Binding) -> Kernel | None:
         rows=fit.fitted.rows,
         error=fit.fitted.error,
         strange=price.call.strange + price.call.doubt,
-        given={name: value for name, value in vars(price.call.at(at)).items() if value != math.inf},
+        given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
+        lines=() if isinstance(price, Crossing) else _lines(price, given),
     )
+
+
+def _lines(price: Measured, shape: Shape) -> tuple[Line, ...]:
+    return arithmetic(price.fit.kernel, price.call.part, price.device, shape)
 
 
 def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:

@@ -81,8 +81,20 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line of arithmetic: a formula of a kernel's parameters, of what it is given and of lines before."""
+
+    name: str
+    formula: str
+    value: Number
+
+
+@dataclass(frozen=True)
 class Kernel(Figures):
-    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to."""
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
+
+    `lines` are what it computes there; the last is its time.
+    """
 
     family: str
     engine: str
@@ -93,6 +105,7 @@ class Kernel(Figures):
     strange: float  # what heads, or ops, that it was not fitted to add to `error`
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
+    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)

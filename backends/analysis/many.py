@@ -187,8 +187,8 @@ class Points:
 
     @cached_property
     def _kernels(self) -> Array:
-        """How many kernels each stage launches."""
-        return self.stages.kernels.reshape(self.column)
+        """How many kernels the host launches for each stage; a graph of them goes at once."""
+        return np.where(self._captured, 0.0, self.stages.kernels.reshape(self.column))
 
     @cached_property
     def _beside(self) -> Array:

@@ -47,7 +47,7 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
         Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
         Term(
             "as launched",
-            f"by the CPU, {host.launching}",
+            "at once" if captured else f"by the CPU, {host.launching}",
             float(whole - added.host_s - added.skew_s),
         ),
         *_late(report, row, host.skew_us, float(whole - added.host_s)),

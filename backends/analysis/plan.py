@@ -99,13 +99,17 @@ class Plan:
         """The host of the engine that serves the program; None for what is no whole model."""
         return self.model.host if self.program.is_model else None
 
-    def timing(self, at: Binding, busy: Seconds | None = None) -> Timing:
-        """What each stage takes for a micro-batch; `busy` are the kernels' seconds, if they are known."""
+    def timing(self, at: Binding, busy: Seconds | None = None, captured: bool | None = None) -> Timing:
+        """What each stage takes for a micro-batch.
+
+        `busy` are the kernels' seconds, and `captured` is whether a graph holds them, if they are known.
+        """
         host, micro_batches = self.host, self.program.micro_batches
         busy = busy or self._busy(at)
         if host is None:
             return Timing(busy, micro_batches)
-        calls = zip(busy, self._kernels, self._late, strict=True)
+        graph = self._captured(at) if captured is None else captured
+        calls = zip(busy, self._launches(at, graph), self._late, strict=True)
         first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
         return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
 
@@ -125,7 +129,7 @@ class Plan:
     @cached_property
     def _graphs(self) -> Graphs | None:
         """What the engine says of its graphs."""
-        return self.model.runs.section(Graphs) if self.model.runs and self.host else None
+        return self.model.runs.section(Graphs) if self.model.runs and self.program.is_model else None
 
     def runs(self, at: Binding) -> Binding:
         """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
@@ -268,7 +272,10 @@ class Plan:
             return ()
         stages = range(self.depth)
         alone, busy = seconds or self.seconds(at)
-        launched = [host.launched(time, n, at.xp) for time, n in zip(busy, self._kernels, strict=True)]
+        launched = [
+            host.launched(time, n, at.xp)
+            for time, n in zip(busy, self._launches(at, self._captured(at)), strict=True)
+        ]
         before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
         late = [host.waited(late) for late in self._late]
         return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
@@ -282,6 +289,12 @@ class Plan:
             found = [a + b for a, b in zip(found, each, strict=True)] if found else list(each)
         found = found or [0.0] * (count * (1 + (kind == "both")))
         return (tuple(found[i : i + count]) for i in range(0, len(found), count))
+
+    def _launches(self, at: Binding, captured: Any) -> list[Number]:
+        """How many kernels of a micro-batch the host launches on each stage; a graph of them goes at once."""
+        if isinstance(captured, bool):
+            return [0 if captured else n for n in self._kernels]
+        return [at.xp.where(captured, 0, n) for n in self._kernels]
 
     @cached_property
     def _groups(self) -> list[tuple[bool, Group]]:

@@ -152,14 +152,14 @@ class Report(Points, Result):
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        lent = [0.0] * len(self.work)
+        lent, model = [0.0] * len(self.work), self.plan.model
         for kind in self.plan.kinds:
             *_, which = self._figures[kind.priced]
             of_others = getattr(kind.price.held(which), "lent", 0.0)
             lent[kind.first] = of_others
             for i, _ in kind.others:
                 lent[i] = of_others
-        return costs.error(self.work, lent, self.plan.model.host_error or 0.0)
+        return costs.error(self.work, lent, model.host_error or 0.0, lent_in_host=model.lent_in_host)
 
     @figure
     def period_s(self) -> Number:

@@ -1,7 +1,8 @@
 """Pipeline stages by arithmetic: what each takes and holds, from one program that is not cut.
 
 Stages run the bodies that the whole runs, each so many times; beside that they differ in the few ops of the
-entry that are theirs, in what they receive and in what they send. Equal to what the pass `stages` makes.
+entry that are theirs, in what they receive and in what they send. Equal to what the passes `stages` and
+`slice-sends` make.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from llmir.backends.analysis.liveness import Bodies, Memory, Moment, moments, st
 from llmir.backends.analysis.plan import Plan, for_ranks, plan
 from llmir.backends.analysis.timing import StageKind
 from llmir.backends.cost import Model, Price, Row
-from llmir.backends.cost.nodes import ranks
+from llmir.backends.cost.nodes import Ranks, ranks
 from llmir.backends.cost.rows import needs
 from llmir.cut import Cut
 from llmir.dataclass import dataclass
@@ -91,7 +92,7 @@ class Known:
         key = alike, tuple(times.values())
         if key not in self.shares:
             if alike not in self.kinds:
-                graph = cut.stage(number)
+                graph = cut.sliced(number)
                 self.kinds[alike] = Kind(graph, moments(self.bodies, graph))
             kind = self.kinds[alike]
             self.shares[key] = Share(kind, tuple(_inside(self.program, kind.graph, times)))
@@ -118,14 +119,15 @@ class Known:
         return weights, self.by.reserved(states)
 
 
-_known = lru_cache(maxsize=64)(Known)
+_known = lru_cache(maxsize=1024)(Known)
+_cut = lru_cache(maxsize=1024)(Cut)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _priced(program: Program, model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
     """The prices that were found of a program's ops, in whatever stages."""
     whole = Plan(program, model)
-    return {row.op: (row, price) for row, price in zip(whole.rows, whole.prices, strict=True)}
+    return {row.op: (row, price) for row, price in zip(whole.rows, whole.made, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +143,7 @@ class Staged(Plan):
 
     @cached_property
     def _shares(self) -> tuple[Share, ...]:
-        cut, known = Cut(self.program, self.sizes), _known(self.program, policy(self.cache_policy))
+        cut, known = _cut(self.program, self.sizes), _known(self.program, policy(self.cache_policy))
         return tuple(known.share(cut, number) for number in range(self.depth))
 
     @cached_property
@@ -198,7 +200,7 @@ class Staged(Plan):
         by = policy(self.cache_policy)
         known, phases = _known(self.program, by), self.program.phases
         whole = [_whole(phase) for name, phase in phases.items() if name == "encode"]
-        cuts = [(_known(p, by), Cut(p, self.sizes)) for name, p in phases.items() if name != "encode"]
+        cuts = [(_known(p, by), _cut(p, self.sizes)) for name, p in phases.items() if name != "encode"]
         found = []
         for number, share in enumerate(self._shares):
             beside = (*(of.share(cut, number) for of, cut in cuts), *(whole if not number else ()))
@@ -255,8 +257,17 @@ def staged(program: Program, model: Model, sizes: tuple[int, ...], cache_policy:
         raise PassError(f"stages: the phase that drafts is one stage; load {program.name} without it")
     rows = Staged(program, model, cache_policy, sizes).rows if getattr(model, "of_links", ()) else ()
     sent = [row for row in rows if row.work.wire]
-    on_nodes = for_ranks(ranks(program).staged(len(sizes)), model, program, sent)
+    on_nodes = for_ranks(_ranks(program, sizes), model, program, sent)
     return Staged(program, on_nodes, cache_policy, sizes)
+
+
+def _ranks(program: Program, sizes: tuple[int, ...]) -> Ranks:
+    """Those of a program in stages, with those that gather what they have sent in slices."""
+    cut = _cut(program, sizes)
+    over = {over for number in range(len(sizes)) for over in cut.slices(number).values()}
+    one = ranks(program).staged(len(sizes))
+    groups = one.groups.union(map(program.mesh.group, over))
+    return one._replace(joins=one.joins.union(map(frozenset, over)), groups=groups)
 
 
 def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:

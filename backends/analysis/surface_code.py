@@ -9,7 +9,6 @@ reads caches: it is recorded, as a function of such sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from operator import add
 from typing import Any
 
@@ -255,7 +254,7 @@ class Decoding:
     def __init__(self, of: Plan, keeps: Keeps, graph: bool) -> None:
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
         at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
-        timing = of.timing(at, of.launched(at, graph))
+        timing = of.timing(at, of.launched(at, graph), graph)
         self._code = Code(tape, ("B",), names, (timing.step, *timing.stages))
 
     def __call__(self, count: int, sums: Sequence[float]) -> tuple[float, ...]:
@@ -271,6 +270,7 @@ class Steps:
         self._captured: dict[tuple[int, bool], bool] = {}
         self._decoding: dict[bool, Decoding] = {}
         self._beside: dict[tuple[bool, bool], Beside] = {}
+        self._timing: dict[bool, Run] = {}
 
     def decode(self, count: int, sums: Sequence[float]) -> tuple[float, ...]:
         """Seconds of a step that only decodes, and of each stage."""
@@ -295,7 +295,9 @@ class Steps:
         key = bool(count), graph
         if key not in self._beside:
             self._beside[key] = Beside(self.of, self.keeps, *key)
-        return self._timing(sequences, *self._beside[key](count, sums, chunks))
+        if graph not in self._timing:
+            self._timing[graph] = self._timed(graph)
+        return self._timing[graph](sequences, *self._beside[key](count, sums, chunks))
 
     def _graph(self, tokens: int, few: bool, at: Callable[[], Binding]) -> bool:
         """Whether a step of so many tokens, few of each sequence or not, is launched as a graph."""
@@ -304,8 +306,8 @@ class Steps:
             self._captured[key] = bool(self.of.host and self.of.captured(at()))
         return self._captured[key]
 
-    @cached_property
-    def _timing(self) -> Run:
+    def _timed(self, graph: bool) -> Run:
+        """What stages take as a function of the sequences and of the kernels' seconds on each."""
         tape, names = Tape(SCALARS), [f"t{i}" for i in range(self.of.depth)]
-        timing = self.of.timing(Binding(B=tape.symbol("B")), tuple(map(tape.symbol, names)))
+        timing = self.of.timing(Binding(B=tape.symbol("B")), tuple(map(tape.symbol, names)), graph)
         return scalar.compiled(Function.of(tape, ("B", *names), (timing.step, *timing.stages)))

@@ -26,6 +26,7 @@ from .limit import BOUNDS
 from .nodes import boxed, split
 from .part import Part
 from .price import Model, Price, Roofline
+from .relatives import on_own_chip
 from .rows import Row
 from .stand_in import stand_in, within
 
@@ -190,7 +191,9 @@ class Fastest(Price):
     def held(self, which: Number) -> Price:
         """The one that is fastest; all where it is now one and now another."""
         first = which if isinstance(which, int) else int(np.min(which))
-        return self.prices[first] if first >= 0 and np.all(which == first) else self
+        if first >= 0 and np.all(which == first):
+            return self.prices[first]
+        return self if first < 0 else _Varied(self.prices, which)
 
     def which(self, at: Binding) -> Number:
         """The number of the fastest, the first of equals."""
@@ -266,6 +269,24 @@ def _fastest(prices: list[Measured]) -> Measured | Fastest:
 
 
 @dataclass(frozen=True, eq=False)
+class _Varied(Fastest):
+    """The same on a grid of which the fastest is known at each point, by number."""
+
+    fastest: Number
+
+    @property
+    def error(self) -> Any:
+        """Those of the fastest; the largest if one is not known."""
+        errors = [price.error for price in self.prices]
+        return super().error if None in errors else np.array(errors)[self.fastest]
+
+    @property
+    def lent(self) -> Any:
+        """Those of the fastest."""
+        return np.array([price.lent for price in self.prices])[self.fastest]
+
+
+@dataclass(frozen=True, eq=False)
 class Calibrated(Model):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
 
@@ -276,6 +297,11 @@ class Calibrated(Model):
     runs: hw.Engine | None = None
 
     name = "calibrated"
+
+    @property
+    def lent_in_host(self) -> bool:
+        """Whether the runs that hosts are fitted to borrowed kernels as this device does."""
+        return self.host_error is not None and on_own_chip(self.device)
 
     @property
     def kernels(self) -> str:

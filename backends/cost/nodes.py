@@ -70,7 +70,7 @@ class Ranks(NamedTuple):
         return self._replace(stages=stages, groups=self.groups | sends)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def ranks(program: Program) -> Ranks:
     """Those of a program."""
     joins = frozenset(frozenset(at.node.op.joins) for at in program.instances()) - {frozenset()}

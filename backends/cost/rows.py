@@ -97,7 +97,7 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
     return sum((n for r, n in amounts if r == role), start=0)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def needs(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
     """What each op of a graph needs, wherever it runs: the fields of its row from `work` on."""
     found = {}
@@ -118,7 +118,7 @@ def needs(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
     runs = (at for at in program.instances() if at.node.op.runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from llmir.dim import ATOMS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+_LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # constants to four digits
 
 
 @table.printed(of=Explanation)
@@ -128,7 +131,15 @@ def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
     more = f" and {100 * kernel.strange:.0f}% more on such as this" * bool(kernel.strange)
     lines = [f"of {given}", scope, f"{off}{more}; {e.basis}"]
     rows = [(p.name, f"{p.value:g} {p.unit}".strip(), p.meaning) for p in kernel.parameters]
-    return table.stack(*map(_text, lines), table.pairs(rows))
+    sums = [(x.name, f"= {_LONG.sub(_short, x.formula)}", f"= {x.value:.4g}") for x in kernel.lines]
+    shown = [*map(_text, lines), table.pairs(rows)]
+    if sums:
+        shown += [_text("which computes there, in seconds and bytes:"), table.pairs(sums, prose=(1,))]
+    return table.stack(*shown)
+
+
+def _short(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.4g}"
 
 
 def _routes(e: Explanation) -> RenderableType:

@@ -69,6 +69,7 @@ def served(found: Simulation) -> list[tuple[str, str]]:
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
     good = found.goodput
+    full = found.most_blocks / found.capacity.blocks
     many = int((found.preemptions > 0).sum())
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
@@ -81,7 +82,8 @@ def served(found: Simulation) -> list[tuple[str, str]]:
         ("requests/s", units.digits(found.requests_per_s)),
         ("output tokens/s", units.digits(found.output_tokens_per_s)),
         ("decoding in a step", f"{units.digits(found.decodes)} sequences on average"),
-        ("caches", f"{units.percent(found.cached_share)} full at most"),
+        ("caches", f"{found.most_blocks:,} blocks in use at most, {units.percent(full)}"),
+        *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
         ("preemptions", preempted),
     ]
 
@@ -134,7 +136,7 @@ def requests_csv(found: Simulation) -> str:
             "arrival_s": found.arrival_s,
             "prompt": load.prompt,
             "generate": load.generate,
-            "cached": load.cached,
+            "cached": found.cached,
             "start_s": found.start_s,
             "first_s": found.first_s,
             "end_s": found.end_s,

@@ -15,7 +15,7 @@ from .server import Capacity
 GROWTH = (
     0.01  # seconds a second by which waits grow in a server that is overloaded: 1% more comes than it does
 )
-ENOUGH = 5000  # requests that saturate a server
+ENOUGH = 3000  # requests that saturate a server
 
 
 def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None) -> Array:

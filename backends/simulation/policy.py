@@ -50,6 +50,10 @@ class Policy(ABC):
         """Tokens that are read at once at most, where prompts are read whole: after a preemption, all."""
         return written
 
+    def spare(self, blocks: int) -> int:
+        """Of so many blocks, those that no request may take when it is admitted."""
+        return 0
+
     def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
         """What the next step reads, as far as its tokens, sequences and blocks go.
 
@@ -68,7 +72,7 @@ class Policy(ABC):
                 left -= new
         while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
             request = server.waiting[0]
-            unread = server.to_read[request] - server.cached[request]
+            unread = server.unread(request)
             new = min(left, unread)
             if (new < unread and not self.chunked) or not self.admits(server, request, new, found):
                 break

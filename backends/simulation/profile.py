@@ -12,6 +12,7 @@ from llmir.errors import InputError
 from llmir.hw.sections.scheduler import Scheduler
 
 from .load import Array, Load
+from .policies.vllm import Vllm
 from .policy import POLICIES, Policy
 from .server import Capacity
 
@@ -38,14 +39,14 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
         raise InputError(f"{why}; engines are {', '.join(POLICIES)}")
     known = POLICIES[name]()
     scheduler = engine.section(Scheduler)
-    if scheduler and scheduler.mixes != known.mixes:
-        known = replace(known, mixes=scheduler.mixes, chunked=False)
+    if isinstance(known, Vllm) and scheduler and not scheduler.mixes:
+        known = Vllm(mixes=scheduler.mixes, chunked=False, watermark=0.01)
     return known if chunked is None else replace(known, chunked=chunked)
 
 
 def check(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
-    _within("the cache", load.written, room.blocks * room.block)
+    _within("the cache", load.written, (room.blocks - fills.spare(room.blocks)) * room.block)
     if not fills.chunked:
         _within("a step", fills.longest(load.prompt - load.cached, load.written), room.tokens)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .blocks import Blocks
 from .load import Load
 from .policy import Chunk, Policy, Reading
+from .prefixes import Prefixes
 from .prices import Prices
 
 FOREVER = float("inf")
@@ -64,11 +65,13 @@ class Server:
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
         self.blocks = Blocks(capacity.blocks, capacity.block)
+        self.prefixes = Prefixes(load.hashes, capacity.blocks * capacity.block) if load.hashes else None
         self.waiting: deque[int] = deque()
         self.reading: list[Reading] = []
         self.running: dict[int, None] = {}  # in the order of admission
         self.ends: list[tuple[int, int]] = []  # a heap
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
+        self.most_held = 0  # blocks in use at most
         self.now = self.decoded_s = 0.0
         self.log = array("d")
         self.answered: Callable[[int], None] | None = None  # told of each request that ends
@@ -115,8 +118,18 @@ class Server:
         of = self.blocks.of
         return sum(of(one.done + new) - of(one.done) for one, new in chunks)
 
+    def unread(self, request: int) -> int:
+        """Tokens that are to be read of the first that waits, if it is admitted now."""
+        if self.prefixes:
+            block = self.capacity.block  # whole ones are found, and a token is left to read
+            most = (self.to_read[request] - 1) // block * block
+            self.cached[request] = min(self.prefixes.kept(request) // block * block, most)
+        return self.to_read[request] - self.cached[request]
+
     def admit(self, request: int) -> Reading:
         """The first that waits runs from now on: its prompt is read after what is cached of it."""
+        if self.prefixes:
+            self.prefixes.use(request)
         self.waiting.popleft()
         self.running[request] = None
         self.demand += self.final[request]
@@ -173,6 +186,7 @@ class Server:
         self.now = self.decoded_s = self.now + seconds
         self.step += steps
         self.kept += steps * decodes
+        self._hold()
         if self.ends[0][0] == self.step:
             self._end()
 
@@ -192,12 +206,20 @@ class Server:
             self.decoded_s = self.now
             self.step += 1
             self.kept += decodes
-            if self.ends[0][0] == self.step:
-                self._end()
+        self._hold()
+        if decodes and self.ends[0][0] == self.step:
+            self._end()
         for reading, _ in chunks:
             if reading.done == reading.tokens:
                 self.reading.remove(reading)
                 self._join(reading.request)
+
+    def _hold(self) -> None:
+        """Count the blocks in use, before some are given back, where they may be more than ever."""
+        tokens = self.kept + sum(one.done for one in self.reading) if self.reading else self.kept
+        others = (self.decoding + len(self.reading)) * (self.blocks.size - 1)
+        if tokens + others > self.most_held * self.blocks.size:
+            self.most_held = max(self.most_held, self.blocks.total - self.free)
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""

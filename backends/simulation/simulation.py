@@ -36,10 +36,11 @@ class Spread(NamedTuple):
 class Simulation(Figures, Result):
     """Requests that an engine served: `job` says the program, device and limits, `load` what came.
 
-    Arrays have an entry a request: when it came, was first read, had its first token and ended, and how often
-    it was preempted. `log` has a row for each event, of columns `LOG`. `refused` requests were longer than
-    `max_model_len` and are not in them. The first `warm_up` requests do not count in latencies and goodput,
-    which is of those within `max_ttft_s` and `max_tpot_s`.
+    Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it
+    was preempted, and what was cached of its prompt when it was admitted. `log` has a row for each event, of
+    columns `LOG`; `most_blocks` were in use at once. `refused` requests were longer than `max_model_len` and
+    are not in them. The first `warm_up` requests do not count in latencies and goodput, which is of those
+    within `max_ttft_s` and `max_tpot_s`.
     """
 
     job: Workload
@@ -51,9 +52,11 @@ class Simulation(Figures, Result):
     first_s: Array
     end_s: Array
     preemptions: Array
+    cached: Array
     joined_s: Array
     resumed_s: Array
     log: Array
+    most_blocks: int
     refused: int = 0
     warm_up: int = 0
     max_ttft_s: float | None = None
@@ -73,8 +76,10 @@ class Simulation(Figures, Result):
             first_s=np.array(course.first_s),
             end_s=np.array(course.end_s),
             preemptions=np.array(course.preemptions),
+            cached=np.array(server.cached),
             joined_s=np.array(course.joined_s),
             resumed_s=np.array(course.resumed_s),
+            most_blocks=server.most_held,
             log=np.array(server.log).reshape(-1, len(LOG)),
             **more,
         )
@@ -144,8 +149,10 @@ class Simulation(Figures, Result):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow as long as requests come; None of users, who wait for answers."""
-        return None if self.load.users else growth(self.arrival_s, self.queue_s) > GROWTH
+        """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
+        if self.load.users:
+            return None
+        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self.queue_s) > GROWTH
 
     @figure
     def largest_rate(self) -> float:
@@ -167,6 +174,11 @@ class Simulation(Figures, Result):
         return count / self.duration_s if self.duration_s else float("inf")
 
     @property
+    def prefix_hits(self) -> float:
+        """The share of all prompts' tokens that was in the cache already."""
+        return float(self.cached.sum() / self.load.prompt.sum())
+
+    @property
     def steps(self) -> int:
         """How many steps there were."""
         return int(self.events["steps"].sum())
@@ -181,13 +193,6 @@ class Simulation(Figures, Result):
         """Sequences that decode in a step that decodes any, on average."""
         count = self.events["steps"] * (self.events["decodes"] > 0)
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
-
-    @property
-    def cached_share(self) -> float:
-        """The most that what decodes has in the caches, of the tokens that these hold."""
-        steps, decodes = self.events["steps"], self.events["decodes"]
-        tokens = self.events["kept"] + steps * decodes
-        return float(tokens.max(initial=0.0)) / (self.capacity.blocks * self.capacity.block)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -220,7 +225,8 @@ class Simulation(Figures, Result):
             "steps": self.steps,
             "busy": self.busy,
             "decodes": self.decodes,
-            "cached_share": self.cached_share,
+            "most_blocks": self.most_blocks,
+            "prefix_hits": self.prefix_hits,
             "preemptions": int(self.preemptions.sum()),
         }
 

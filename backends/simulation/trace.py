@@ -5,7 +5,7 @@
 | Azure | CSV | `TIMESTAMP, ContextTokens, GeneratedTokens` |
 | vidur | CSV | `arrived_at, num_prefill_tokens, num_decode_tokens`, in seconds |
 | llmir | CSV | `arrival_s, prompt, generate`, what `--requests-out` writes |
-| Mooncake, AIPerf | JSON lines | `timestamp` in ms, `input_length, output_length` |
+| Mooncake, AIPerf | JSON lines | `timestamp` in ms, `input_length, output_length`, maybe `hash_ids` |
 """
 
 from __future__ import annotations
@@ -80,11 +80,13 @@ def trace(path: Path, speed: float = 1.0) -> Load:
         raise InputError(f"{name}: {'; '.join(wrong[:FIRST])}{more}")
     if not found:
         raise InputError(f"{name}: has no requests")
-    time, prompt, generate = (np.array(column) for column in zip(*(row for _, row in found), strict=True))
-    return Load(prompt, generate, np.zeros_like(prompt), (time - time[0]) / speed)
+    times, prompts, answers, hashes = zip(*(row for _, row in found), strict=True)
+    time, prompt, generate = np.array(times), np.array(prompts), np.array(answers)
+    known = hashes if any(hashes) else ()
+    return Load(prompt, generate, np.zeros_like(prompt), (time - time[0]) / speed, None, known)
 
 
-Row = tuple[float, int, int]
+Row = tuple[float, int, int, tuple[int, ...]]
 Lines = Iterator[tuple[int, "Row | str"]]  # and in place of a row what is wrong with it
 
 
@@ -129,4 +131,7 @@ def _row(form: Form, row: Mapping[str, Any]) -> Row | str:
         if not (1 <= count <= LONGEST and count.is_integer()):
             return f"{name} is {shown(cell)}, expected tokens from 1 to {LONGEST:,}"
         tokens.append(int(count))
-    return time, tokens[0], tokens[1]
+    hashes = row.get("hash_ids") or ()
+    if not isinstance(hashes, list | tuple) or not all(type(each) is int for each in hashes):
+        return f"hash_ids is {shown(hashes)}, expected a list of integers"
+    return time, tokens[0], tokens[1], tuple(hashes)

@@ -12,6 +12,7 @@ from llmir.errors import InputError
 from . import fits, options, output
 from .command import command
 from .ending import line
+from .progress import bar
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")
@@ -60,7 +61,7 @@ def calibrate(
             raise InputError(f"--run: measures all kernels of eager PyTorch; leave {wrong} out")
         if output_file is None:
             raise InputError("--run: -o must name the folder that the measured times go to")
-        with fits.bar() as progress:
+        with bar() as progress:
             about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
             found = measured.measure(output_file, tell=output.note, **about)
         fits.show(found, form or "table")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from . import output
@@ -19,22 +17,3 @@ def show(found: Refit, form: str) -> None:
     kernels, hosts = found.kernels, found.hosts
     rows = [*kernels, *({"device": None, "family": "host", **host} if kernels else host for host in hosts)]
     output.emit_rows(rows, form, None, overview.shown(found))
-
-
-@contextmanager
-def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """What shows on stderr how many sizes are timed, from the first on."""
-    from rich.console import Console
-    from rich.progress import Progress, TimeElapsedColumn
-
-    shown = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True))
-    task = shown.add_task("measuring", total=None)
-
-    with ExitStack() as stack:
-
-        def progress(what: str, done: int, of: int) -> None:
-            if not shown.live.is_started:
-                stack.enter_context(shown)
-            shown.update(task, completed=done, total=of, description=what)
-
-        yield progress

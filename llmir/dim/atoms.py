@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from ..dataclass import dataclass
@@ -60,6 +60,10 @@ class Atom(Record, ABC):
         return self.of(*(size(value) if kind == "Size" else value for kind, value in given))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         given = [(getattr(self, f.name), f.default) for f in fields(self)]
         return f"{self.name}({', '.join(str(value) for value, usual in given if value != usual)})"
 

@@ -90,6 +90,8 @@ def _make(coefficients: Mapping[Monomial, int]) -> Size:
     kept = {m: c for m, c in coefficients.items() if c}
     if not kept.keys() - {()}:
         return kept.get((), 0)
+    if len(kept) == 1:
+        return Dim((*kept.items(),))
     # Highest degree first, then by name; the constant comes last.
     return Dim(tuple(sorted(kept.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))))
 
@@ -107,7 +109,7 @@ def _multiply(a: Size, b: Size) -> Size:
     total: dict[Monomial, int] = {}
     for left, x in _terms(a):
         for right, y in _terms(b):
-            monomial = tuple(sorted(left + right, key=str))
+            monomial = tuple(sorted(left + right, key=str)) if left and right else left + right
             total[monomial] = total.get(monomial, 0) + x * y
     return _make(total)
 

@@ -155,7 +155,7 @@ class Travel:
 
     def share(self, share: float) -> float:
         """The share of its peak that a matrix unit reaches if it is slower and the work beside it is not."""
-        return self.matrix * (share / (share + (1 - share) * self.slower))
+        return self.matrix * (share / (share + (1 - share) * self.slower) if share < 1 else share)
 
 
 @dataclass(frozen=True)

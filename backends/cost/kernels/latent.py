@@ -35,7 +35,8 @@ OTHER_HEADS = 0.25
 class LatentShape(Shape):
     """`new` tokens of each of `batch` sequences after `cached` ones: `heads` over latents and a rotary key.
 
-    A query sees `window` keys at most. Bits an element of q, of the cache, of the output.
+    A query sees `window` keys at most. Bits an element of q, of the cache, of the output; `stored_bits` of a
+    cache that is widened first, else 0.
     """
 
     batch: Number
@@ -49,6 +50,7 @@ class LatentShape(Shape):
     kv_bits: float = 16
     out_bits: float = 16
     dtype: str = "bf16"
+    stored_bits: float = 0
 
     @property
     def most(self) -> Number:
@@ -72,6 +74,10 @@ class LatentShape(Shape):
     def cache_bytes(self, xp: Namespace) -> Number:
         """Bytes of latents and rotary keys."""
         return self.batch * xp.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
+
+    def widening_bytes(self, xp: Namespace) -> Number:
+        """Bytes read and written to widen the cache first."""
+        return self.cache_bytes(xp) * (self.stored_bits > 0) * (1 + self.stored_bits / self.kv_bits)
 
     @property
     def key_bytes(self) -> Number:
@@ -151,7 +157,7 @@ class Absorbed(Kernel):
         )  # all blocks', of what a query sees
         widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
         read = once * (1 + widened) + self.again * xp.maximum(each - once, 0)
-        moved = read + shape.rows_bytes
+        moved = read + shape.widening_bytes(xp) + shape.rows_bytes
         memory = moved / (device.memory_Bps * self.bandwidth)
         busy = xp.maximum(longest, longer(xp, products + waves * block, memory))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
@@ -183,6 +189,15 @@ def latent(row: Row) -> Call:
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
     return Call(names, given, less=alone(given))
+
+
+@prices("latent_attention")
+def widened(row: Row) -> Call | None:
+    """Over a narrow cache of latents: by the kernel for 16 bits, which widens it first."""
+    made: Any = latent(row)
+    if not isinstance(made.shape, LatentShape) or made.shape.kv_bits > 8:
+        return None
+    return Call(("mla_absorbed",), replace(made.shape, kv_bits=16, stored_bits=made.shape.kv_bits))
 
 
 @prices("latent_attention", "sparse_latent_attention")

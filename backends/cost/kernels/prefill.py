@@ -27,6 +27,7 @@ from .call import Call, prices
 
 TILES = (64, 128)  # rows of queries that FlashAttention's and FlashInfer's tiles have
 TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
+HEAD_STEP = 32  # heads are padded to multiples of it: FlashAttention is built for 64, 96, 128, 192 and 256
 SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
 
 
@@ -86,7 +87,8 @@ class Prefill(Kernel):
         longest = xp.maximum(inner + self.masked * (end - inner), 1)
 
         scores = rows * TILE_KEYS
-        products = 4 * scores * shape.head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
+        head = xp.ceil(shape.head / HEAD_STEP) * HEAD_STEP
+        products = 4 * scores * head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
         exponentials = SOFTMAX * scores / (device.vector_flops["fp32"] * share * self.softmax)
         tile, block = longer(xp, products, exponentials), self.block_us * 1e-6
         last = block + longest * tile

@@ -14,10 +14,10 @@ from llmir import hw
 from llmir.backends.analysis.plan import Plan, late, plan
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.together import Together, together
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.analysis.workload import LONGEST, Workload
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import RunShape, StepShape
-from llmir.backends.cost.relatives import kernels_of
+from llmir.backends.cost.relatives import on_own_chip
 from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
@@ -30,7 +30,7 @@ from llmir.graph import Program
 from llmir.hw import Device
 
 TABLES = "e2e*.csv"  # the tables of whole models in a folder
-JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
+JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop", "serving_max_throughput")
 
 PRICED = priced_by("calibrated")
 
@@ -77,36 +77,35 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             continue
         try:
             asked, device = request(t, i), known(machines(t["gpu"][i]))
-            if not _calibrated(device):
+            if not on_own_chip(device):  # what others' kernels leave is no host's
                 continue
             engine = asked.layout.engine
             name = engine.partition("@")[0]
             versions = hw.engine(engine).versions if name in hw.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
-                shape = _shape(metric, asked, program, device, engine)
-                yield Run(name, versions, device.name, layout.model, layout.tp, shape, seconds)
+                shape, count = _shape(metric, asked, program, device, engine)
+                yield Run(name, versions, device.name, layout.model, layout.tp, shape, count * seconds)
         except LlmirError:
             continue
 
 
-def _calibrated(device: Device) -> bool:
-    """Whether its kernels are its own or of a GPU with another memory; what others' leave is no host's."""
-    found = kernels_of(device)
-    alike = device.isa, device.multiprocessors
-    return found is not None and (found.isa, found.multiprocessors) == alike
+def _shape(
+    metric: str, asked: Request, program: Program, device: Device, engine: str
+) -> tuple[RunShape, float]:
+    """A run as its steps, and how many of what was measured they are.
 
-
-def _shape(metric: str, asked: Request, program: Program, device: Device, engine: str) -> RunShape:
-    """A run as its steps; a closed loop by what it settles at with the host that is known."""
+    A closed loop is what it settles at with the host that is known, and so is the largest throughput.
+    """
     prompt, generate = asked.prompt, asked.generate
     model = _model(device, engine)
 
     def job(by: Pricing, batch: int) -> Workload:
         return by.workload(program, device, engine, (batch, prompt, generate), asked.chunk)
 
-    if asked.serving:
-        return _loop(ClosedLoop(job(PRICED, 1), asked.batch), model)
+    if asked.serving or metric == "token":
+        users = ClosedLoop(job(PRICED, 1), asked.batch or LONGEST)
+        return _loop(users, model), users.in_flight if metric == "token" else 1
     within = loop.fitting(job(IDEAL, 1), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
@@ -116,7 +115,7 @@ def _shape(metric: str, asked: Request, program: Program, device: Device, engine
     tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
     decode = steps(tokens, within, 1, prompt + generate // 2)
     read = job(PRICED, within).chunks if metric in ("e2e", "ttft") else ()
-    return RunShape(decode, _sum(steps(c.steps, c.prompts, c.new, c.middle) for c in read))
+    return RunShape(decode, _sum(steps(c.steps, c.prompts, c.new, c.middle) for c in read)), 1
 
 
 def _loop(loop: ClosedLoop, model: Model) -> RunShape:
@@ -155,7 +154,7 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
         alone, together = price.in_graph(runs if pads else at, hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
         lateness += row.repeat * late(row)
-    kernels = sum(row.repeat for row in made.rows)
+    kernels = (1 - hidden) * sum(row.repeat for row in made.rows)  # a graph is launched at once
     return StepShape(waits, waits - flows, kernels, made.sequences(at), lateness)
 
 

@@ -17,17 +17,23 @@ class Vllm(Policy):
     """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
 
     A prompt runs as soon as its first chunk has blocks. Where decodes find none, what was admitted last is
-    preempted and goes before all that wait; in such a step nothing is admitted.
+    preempted and goes before all that wait; in such a step nothing is admitted. Before 0.8 a share of all
+    blocks, the `watermark` of vllm/core/block_manager.py, stays free of what is admitted.
     """
 
     name: ClassVar[str] = "vllm"
+    watermark: float = 0.0
+
+    def spare(self, blocks: int) -> int:
+        """The watermark."""
+        return int(self.watermark * blocks)
 
     def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
         """If there are blocks for the chunk."""
-        blocks = server.blocks
-        if server.demand + server.final[request] <= blocks.total:
+        blocks, spare = server.blocks, self.spare(server.blocks.total)
+        if server.demand + server.final[request] + spare <= blocks.total:
             return True
-        return blocks.of(server.cached[request] + new) <= self.free(server, beside)
+        return blocks.of(server.cached[request] + new) + spare <= self.free(server, beside)
 
     def relieve(self, server: Server) -> None:
         """The last that was admitted goes, then the one before it …"""
