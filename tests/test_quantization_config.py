@@ -10,7 +10,6 @@ import llmir
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
-from llmir.frontends.quantization.unquantized import _WORDS, covers
 from llmir.ops.source import Weight
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
@@ -395,24 +394,3 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
     assert note.endswith("taken as not quantized")
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("re:.*self_attn.*", True),
-        ("re:.*mlp.gate$", True),
-        (r"re:.*mlp\.(gate|up)_proj.*", True),
-        ("re:.*experts\\..\\.up_proj", False),  # one of fewer than ten
-        ("re:.*experts.[0-9].*", False),
-        ("re:.*layers.1.*", False),
-        ("re:.+layers\\.\\d", False),
-        ("model.layers.3", False),
-    ],
-)
-def test_a_pattern_of_words_says_the_same_of_all_numbers(entry: str, words: bool) -> None:
-    assert bool(_WORDS.fullmatch(entry)) == words
-    ends = ("self_attn.q_proj", "mlp.gate", "mlp.up_proj", "mlp.experts.{}.up_proj", "mlp.gate.{}")
-    for end in ends if words else ():
-        names = (f"model.layers.{i}.{end.format(i * 7)}" for i in (0, 1, 9, 10, 123))
-        assert len({covers(entry, name) for name in names}) == 1
