@@ -13,6 +13,8 @@ from llmir.dim import Binding, Dim, Mixed, Number, Uneven
 from llmir.dim.packed import Packed, is_packed, packed
 from llmir.errors import InputError
 from llmir.graph import APART, Program
+from llmir.hw import Engine
+from llmir.hw.sections.scheduler import Scheduler
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
@@ -37,6 +39,14 @@ def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
     if not isinstance(part, Mapping) or not set(part) <= set(known):
         raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {shown(part)}")
     return checked(**part)
+
+
+def unpadded(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
+    """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
+    scheduler = engine and engine.section(Scheduler)
+    if scheduler and scheduler.pads and len({(shown(new), shown(old)) for _, new, old in steps}) != 1:
+        told = "price one batch, with new and context of the longest"
+        raise InputError(f"{what}: {engine} pads the sequences of a step to the longest; {told}")
 
 
 def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:

@@ -12,7 +12,7 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import checked, checked_packed, idle, other, running
+from llmir.backends.analysis.asked import checked, checked_packed, idle, other, running, unpadded
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.document import plain
@@ -109,7 +109,9 @@ class Report(Points, Result):
         vars(self).update(beside=steps[1:], cache_policy=cache_policy)
         if not isinstance(at, Packed):
             vars(self).update(zip(STEP, steps[0], strict=True), at=at)
-        vars(self)["plan"] = self._plan(model or cost.model(device))
+        model = model or cost.model(device)
+        unpadded(model.runs, "beside", steps)
+        vars(self)["plan"] = self._plan(model)
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
@@ -394,7 +396,5 @@ class Report(Points, Result):
         return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
-        return (
-            f"<Report {self.program.name} on {self.device.name}: "
-            f"batch {self.batch}, new {self.new}, context {self.context}>"
-        )
+        sizes = ", ".join(f"{name} {getattr(self, name)}" for name in STEP)
+        return f"<Report {self.program.name} on {self.device.name}: {sizes}>"
