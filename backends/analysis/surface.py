@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
-from llmir.backends.analysis.asked import binding, phase_of, verified
+from llmir.backends.analysis.asked import binding, phase_of, unpadded, verified
 from llmir.backends.analysis.batch import Batch
 from llmir.backends.analysis.keeps import Asked, Keeps, Kept, Step
 from llmir.backends.analysis.plan import Plan, plan
@@ -40,6 +40,7 @@ class Surface:
         if program.patches or program.image_tokens or "prompt" in program.facts:
             read = "prompts that layers see in part" if "prompt" in program.facts else "images"
             raise InputError(f"surface: {program.name} reads {read}; steps of tokens alone have one")
+        unpadded(model.runs, "surface")
         self.program, self.model = program, model
         self._splits, self._parts = program.splits, program.micro_batches
         self._codes: dict[tuple[bool, bool], Steps] = {}
