@@ -3,7 +3,8 @@
     python benchmarks/code.py [--model NAME] [--pipeline PASSES] [--device NAME]
 
 CPU time, the median of several runs. `prices` are the functions themselves, which report and tests fall back
-on; `code` is what `llmir.compile` makes of them, and what making it takes stands below.
+on; `code` is what `llmir.compile` makes of them, and what making it takes stands below. Where numba is
+installed, grids run by it too, with what compiling their loop takes, and reading it from its folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from statistics import median
@@ -57,6 +59,30 @@ def making(figures: Any, new: int | None, what: str) -> None:
         print(f"{what + f', recorded and compiled as {printer}':58}{made:10.1f}", flush=True)
 
 
+def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
+    """A grid by numba, and what a process waits for its loop: where no folder has it, and where one does."""
+    from llmir.backends.analysis.code import Code
+    from llmir.backends.cost.tape import loops
+
+    if not loops.available():
+        print("numba is not installed: no loops")
+        return
+    import numba  # noqa: F401  (which takes as long once, whatever is compiled)
+
+    waited = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LLMIR_CACHE"] = folder
+        for _ in range(2):
+            loops._machine.cache_clear()
+            code = Code(figures, new, by="numba")
+            start = time.process_time()
+            code(grid)
+            waited.append(time.process_time() - start)
+        report(code, figures, what, {"1000 × 1000 grid by numba": (lambda: grid, 1)})
+    for name, seconds in zip(("compiled", "read from its folder"), waited, strict=True):
+        print(f"{what + ', its loop ' + name:58}{1e3 * seconds:10.1f}")
+
+
 def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Time and peak memory by a plan's prices."""
     from llmir.backends.analysis.sweeps import sweeps
@@ -65,6 +91,24 @@ def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
         return (plan.fullest(lambda memory: memory.peak(at), at),)
 
     return lambda at: (plan.timing(at, plan.busy(at)).step, *sweeps(peak, at))
+
+
+def surfaces(program: Any, device: str) -> None:
+    """Steps of a server: as many sequences go on, each with its own context, alone and beside a prompt."""
+    import llmir
+    from llmir.backends.analysis.surface import Surface
+
+    surface: Surface = llmir.surface(program, device)
+    kept = itertools.cycle([surface.kept(range(n, n + 64 * 50, 50)) for n in range(1000, 3000)])
+    batch = surface.batch(range(1000, 1000 + 64 * 50, 50))
+    lines: dict[str, Callable[[], object]] = {
+        "64 sequences decode": lambda: surface.step(64, next(kept)),
+        "beside a prompt of 512 tokens": lambda: surface.step(64, next(kept), ((512, 0),)),
+        "beside a chunk after more of them": lambda: surface.step(64, next(kept), ((512, 1024),)),
+        "what they keep a step later": batch.advance,
+    }
+    for name, run in lines.items():
+        print(f"{'a surface, ' + name:58}{1e3 * timed(many(run, 2000), 7) / 2000:8.2f} µs", flush=True)
 
 
 def fits(device: str) -> None:
@@ -121,7 +165,9 @@ def main() -> None:
         if new is None:
             points["a million points, all different"] = lambda: Binding(**million), 1
         report(Code(figures, new), figures, what, points)
+        loops(figures, new, what, grid)
         making(figures, new, what)
+    surfaces(program, asked.device)
     fits(asked.device)
 
 

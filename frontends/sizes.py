@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from llmir.frontends import load
 from llmir.frontends.presets import PRESETS, Preset
-from llmir.graph import Program
+from llmir.graph import Node, Program
 from llmir.names import normalize
 
 
@@ -38,8 +38,9 @@ def _kept(name: str) -> Mapping[str, Any]:
 
 def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
     """A model's sizes; 0 heads where there are none, and a head's size where all parts of it have one."""
-    sizes = _sizes(program)
-    heads, kv_heads = _heads(program) or (
+    weights = [at.node for at in program.instances() if at.node.op.role == "weight"]
+    sizes = _sizes(weights)
+    heads, kv_heads = _heads(weights) or (
         sizes.get("kv_heads", 0) * sizes.get("heads", 1),
         sizes.get("kv_heads", 0),
     )
@@ -63,13 +64,13 @@ def row(program: Program, name: str, hf_id: str) -> dict[str, Any]:
     }
 
 
-def _heads(program: Program) -> tuple[int, int] | None:
+def _heads(weights: Sequence[Node]) -> tuple[int, int] | None:
     """Heads of attention's queries, and of its keys and values: one where no weight tells those apart."""
     found: dict[bool, int] = {}
-    for at in program.instances():
-        if at.node.op.role != "weight" or at.node.op.block != "attention":
+    for node in weights:
+        if node.op.block != "attention":
             continue
-        axes = dict(zip(at.node.op.axes, at.node.results[0].shape, strict=True))
+        axes = dict(zip(node.op.axes, node.results[0].shape, strict=True))
         kv, each = axes.get("kv_heads"), axes.get("heads", 1)
         if "head_dim" in axes and isinstance(kv, int) and isinstance(each, int):
             found["heads" in axes] = kv * each
@@ -79,11 +80,10 @@ def _heads(program: Program) -> tuple[int, int] | None:
     return found.get(True, kv_heads), kv_heads
 
 
-def _sizes(program: Program) -> dict[str, int]:
+def _sizes(weights: Sequence[Node]) -> dict[str, int]:
     """The size of each logical axis of the weights."""
     found: dict[str, int] = {}
-    for at in program.instances():
-        if at.node.op.role == "weight":
-            pairs = zip(at.node.op.axes, at.node.results[0].shape, strict=True)
-            found |= {axis: n for axis, n in pairs if isinstance(n, int)}
+    for node in weights:
+        pairs = zip(node.op.axes, node.results[0].shape, strict=True)
+        found |= {axis: n for axis, n in pairs if isinstance(n, int)}
     return found

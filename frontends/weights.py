@@ -181,8 +181,7 @@ class _Use(NamedTuple):
 
 
 def _uses(at: Instance) -> Iterator[_Use]:
-    for _, user, slot in at.graph.nx.out_edges(at.node.name, keys=True):
-        node = at.graph[user]
+    for node, slot in at.graph.users[at.node.name]:
         rule = node.op.equation(at.graph.operand_types(node))
         yield _Use(node.op, slot, rule, tuple(d.axes[0] for d in rule.operands[slot]))
 
@@ -224,7 +223,7 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for at in program.instances():
         if at.node.op.param in names:
-            users = [user for _, user in at.graph.nx.out_edges(at.node.name)]
+            users = [user.name for user, _ in at.graph.users[at.node.name]]
             if len(users) > 1:
                 found |= {f"{user}.weight": names[at.node.op.param] for user in users}
     return {name: tensor for name, tensor in found.items() if name not in names}

@@ -25,18 +25,21 @@ def compile(
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
     cache_policy: str = "exact",
+    by: str = "numpy",
 ) -> StepCode:
     """Steps of a program on a device as code, for searches and simulations that ask for many.
 
     The result is called with `batch`, `new` and `context`, numbers or arrays, and gives what `analyze` gives
     as `time_s` and `peak_memory_bytes`. Making it takes as long as some hundred reports; a point then takes
-    some ten microseconds. Options are those of `analyze`; a cost model of yours cannot be compiled.
+    some ten microseconds. Options are those of `analyze`; a cost model of yours cannot be compiled. `by`
+    says what grids of 100,000 points and more run as: "numpy", or "numba", which compiles a loop first, in a
+    second or a few, and keeps it in a folder for later processes.
     """
     from .backends.analysis.step_code import StepCode
 
     model = _model(hw, cost, engine, efficiency)
     named = "" if phase is None else str(convert.choice("phase", phase, PHASES))
-    return StepCode(checked_program(program), model, named, cache_policy)
+    return StepCode(checked_program(program), model, named, cache_policy, by)
 
 
 def surface(

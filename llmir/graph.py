@@ -1,27 +1,23 @@
-"""Graphs of ops over networkx, and programs of graphs."""
+"""Programs of graphs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import networkx as nx
-
 from . import convert
 from .dataclass import dataclass
-from .dim import Binding
+from .dim import Binding, Size
 from .errors import VerifyError
-from .frozen import FrozenDict, Immutable, Record
-from .frozen_graph import FrozenGraph
+from .frozen import FrozenDict, Record
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
-from .names import layered, plain
-from .node import Node, Value, checked_name
-from .op import Loop
+from .names import layered
+from .node import Graph, Node, Value, checked_name
 from .tensor import Tensor
 from .views import Shown
 
@@ -30,118 +26,6 @@ __all__ = ["PHASES", "Graph", "Instance", "Node", "Program", "Value", "checked_n
 PHASES = ("encode", "prefill", "decode", "draft")
 """Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
 APART = ("encode", "draft")  # with weights of their own
-
-_MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
-
-
-class Graph(Immutable, Shown):
-    """Nodes in schedule order, frozen; `graph.nx` is a `networkx.MultiDiGraph`."""
-
-    prints = "ir"
-
-    name: str
-    outputs: tuple[Value, ...]
-    _named: dict[str, Node]
-
-    def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
-        checked_name(name)
-        found: dict[str, Node] = {}
-        for node in convert.items("nodes", nodes, "nodes", most=_MOST_NODES, error=VerifyError):
-            if not isinstance(node, Node):
-                convert.refuse(f"graph @{name}: nodes", node, "nodes", VerifyError)
-            if checked_name(node.name) in found:
-                raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
-            for value in node.operands:
-                if value.node not in found:
-                    raise VerifyError(f"graph @{name}: %{node.name} uses {value}, which is not there yet")
-            found[node.name] = node
-        given = convert.items("outputs", outputs, "values", most=_MOST_NODES, error=VerifyError)
-        vars(self).update(name=name, outputs=given, _named=found)
-        for value in self.outputs:
-            self.type(value)
-
-    def __repr__(self) -> str:
-        return f"<Graph @{self.name}: {len(self.nodes)} ops>"
-
-    @cached_property
-    def nx(self) -> nx.MultiDiGraph:
-        """Its node `name` holds `node`; an edge's key is the operand's slot, its `value` the value."""
-        return FrozenGraph.of(self.name, self._named)
-
-    @cached_property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes in schedule order."""
-        return tuple(self._named.values())
-
-    @cached_property
-    def sources(self) -> tuple[Node, ...]:
-        """The nodes whose values no op computes."""
-        return tuple(n for n in self.nodes if n.op.source)
-
-    @cached_property
-    def inputs(self) -> tuple[Node, ...]:
-        """The sources that are no weights and no caches: what a `repeat` of this graph is given."""
-        return tuple(n for n in self.sources if n.op.role == "activation")
-
-    @cached_property
-    def loops(self) -> Mapping[str, Loop]:
-        """What each node runs that runs a graph."""
-        return FrozenDict((n.name, loop) for n in self.nodes if (loop := n.op.loop))
-
-    def __getitem__(self, name: str) -> Node:
-        try:
-            return self._named[name]
-        except (KeyError, TypeError):  # what cannot be a key
-            shown = plain(name) if isinstance(name, str) else convert.shown(name)
-            raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
-
-    def type(self, value: Value) -> Tensor:
-        """The type of a value; `VerifyError` if there is no such value."""
-        if not isinstance(value, Value) or type(value.result) is not int:
-            convert.refuse(f"graph @{self.name}", value, "a value, such as an operand of a node", VerifyError)
-        if not (isinstance(value.node, str) and (known := self._types.get(value))):
-            count = len(self[value.node].results)
-            raise VerifyError(f"graph @{self.name}: %{value.node} has {count} results, not {value}")
-        return known
-
-    @cached_property
-    def _types(self) -> dict[Value, Tensor]:
-        return {v: t for node in self.nodes for v, t in zip(node.values, node.results, strict=True)}
-
-    def operand_types(self, node: Node) -> tuple[Tensor, ...]:
-        """The types of the values that `node` takes."""
-        if not isinstance(node, Node):
-            convert.refuse(f"graph @{self.name}", node, "a node", VerifyError)
-        return tuple(self.type(v) for v in node.operands)
-
-    def origin(self, value: Value) -> Node:
-        """The node in whose memory a value lies: follows what is written in place to where it began."""
-        self.type(value)
-        return self._origins.get(value) or self[value.node]
-
-    @cached_property
-    def _origins(self) -> dict[Value, Node]:
-        """The origin of each value that is written in place."""
-        found: dict[Value, Node] = {}
-        for node in self.nodes:
-            for result, slot in node.op.aliases.items():
-                found[Value(node.name, result)] = found.get(v := node.operands[slot]) or self[v.node]
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Graph):
-            return self is other
-        return (self.name, self.nodes, self.outputs) == (other.name, other.nodes, other.outputs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Graph, (self.name, self.nodes, self.outputs)
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.name, tuple(n.results for n in self.nodes)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 class Instance(NamedTuple):
@@ -370,11 +254,16 @@ class Program(Record, Shown):
                 idle += at.repeat * sum(Binding()(weight.parameters) for weight in held) * (1 - share)
         return self.parameters - int(idle)
 
+    @cached_property
+    def _caches(self) -> tuple[tuple[Size, int], ...]:
+        """Bytes of each cache, and in how many layers."""
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return tuple((i.node.results[0].bytes, i.repeat) for i in caches)
+
     def _cache_bytes(self, tokens: int) -> int:
         """What the caches of one sequence take after so many tokens."""
         at = Binding(B=1, T=0, C=tokens)
-        caches = (i for i in self.instances() if i.node.op.role == "cache")
-        return sum(at(i.node.results[0].bytes) * i.repeat for i in caches)
+        return sum(at(size) * times for size, times in self._caches)
 
     @property
     def kv_cache_bytes_per_token(self) -> int:

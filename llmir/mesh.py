@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from . import convert
 from .dataclass import dataclass
@@ -75,6 +76,10 @@ class Mesh:
             raise VerifyError(f"mesh {self}: sp splits tokens over the ranks of tp, of which there is one")
         if self.devices > MOST_DEVICES:
             raise VerifyError(f"mesh of {self.devices:,} devices: {MOST_DEVICES:,} are the most")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without its hash: strings hash otherwise in each process."""
+        return type(self), (self.axes, self.ep, self.sp)
 
     def __hash__(self) -> int:
         return self._hash

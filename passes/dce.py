@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import networkx as nx
-
 from llmir.dataclass import dataclass
 from llmir.graph import Graph, Program, Value
 from llmir.pipeline import Pass
@@ -19,9 +17,10 @@ def _cached(graph: Graph, value: Value) -> bool:
 def _live(graph: Graph) -> Graph:
     kept = {n.name for n in graph.inputs}  # the signature of the graph stays
     written = [v for n in graph.nodes for v in n.values if n.operands and _cached(graph, v)]
-    for value in (*graph.outputs, *written):
-        if value.node not in kept:
-            kept |= {value.node, *nx.ancestors(graph.nx, value.node)}
+    kept |= {value.node for value in (*graph.outputs, *written)}
+    for node in reversed(graph.nodes):  # what is used comes before
+        if node.name in kept:
+            kept |= {value.node for value in node.operands}
     nodes = [n for n in graph.nodes if n.name in kept]
     return graph if len(nodes) == len(graph.nodes) else Graph(graph.name, nodes, graph.outputs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from llmir.bodies import inner_first
@@ -144,7 +144,7 @@ class _Step:
         called: dict[str, set[str]] = {}
         for node in graph.nodes:
             if node.op.role == "weight":
-                uses = [(graph[user], slot) for _, user, slot in graph.nx.out_edges(node.name, keys=True)]
+                uses = graph.users[node.name]
                 called[node.name] = weight_names(graph, node, [user for user, _ in uses])
                 if given := self._weight(graph, uses, called[node.name]):
                     sources[node.name] = given
@@ -158,7 +158,7 @@ class _Step:
         wide = {self.model: activations} if activations and not activations.low else {}
         return Types(sources, products, wide)
 
-    def _weight(self, graph: Graph, uses: list[tuple[Node, int]], names: set[str]) -> DType | None:
+    def _weight(self, graph: Graph, uses: Sequence[tuple[Node, int]], names: set[str]) -> DType | None:
         """The new type of a weight, if it has one."""
         given, entry = self._given("weights", names, short_names(user for user, _ in uses))
         roles = _matrix_roles(uses)
@@ -242,7 +242,7 @@ class _Step:
         return given
 
 
-def _matrix_roles(uses: list[tuple[Node, int]]) -> str:
+def _matrix_roles(uses: Sequence[tuple[Node, int]]) -> str:
     """The roles of a matrix's dimensions, "" for what is no matrix; a product says them before a table."""
     uses = sorted(uses, key=lambda use: use[1] not in use[0].op.matrices)
     return next((roles for node, slot in uses if (roles := node.op.scale_roles(slot))), "")
@@ -253,7 +253,7 @@ def _fits(given: DType, roles: str) -> bool:
     return bool(roles) or not (given.low or given.name == "tf32")
 
 
-def _by_default(uses: list[tuple[Node, int]]) -> bool:
+def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
     """Whether all users are products of blocks that are narrowed without being named."""
     return all(n.op.matrices and n.op.block not in formats.KEPT_BLOCKS for n, _ in uses)
 

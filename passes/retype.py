@@ -194,7 +194,7 @@ class _Walk:
         to: Any = op
         if (value, to.to) not in self.made:
             name = f"{op.opcode}_{value.node}"
-            while name in self.old.nx or name in self.nodes:
+            while name in self.old.users or name in self.nodes:
                 name += "_"
             operand = self.new.type(value)
             node = Node(name, op, (value,), infer(op, (operand,)))

@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python -m tests.code_cases 400
 
-compares the code of so many with their prices; the tests take the first few.
+compares the code of so many with their prices, and of each twentieth the loops that numba compiles; the tests
+take the first few.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.analysis.code import Code, TwoCode
+from llmir.backends.analysis.code import LONGEST, Code, TwoCode
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost.tape import Function, Tape, blocks
 from llmir.dim import Binding, Number
@@ -99,6 +100,18 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     return max(off), whole, memory
 
 
+def looped(plan: Plan, new: int) -> tuple[float, float]:
+    """The same of a grid that numba loops over: of the step, and bytes."""
+    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None, by="numba")
+    batch = np.arange(1, 321, dtype=float)[:, None]
+    context = np.concatenate((np.arange(8.0), np.geomspace(8, 2e5, 312).round()))
+    at = Binding(B=batch, T=new, C=context[None])
+    time, bytes = code.grid(batch, new, context[None])
+    found = _off(time, _step(plan, at)), float(np.abs(bytes - peak(plan, at)).max())
+    assert (("last", "numba") in code._compiled) == (len(code._parts["last"].live) <= LONGEST)
+    return found
+
+
 def _step(plan: Plan, at: Binding) -> Number:
     """The step by the prices, never by code."""
     return plan.timing(at, plan.busy(at)).step
@@ -118,8 +131,9 @@ def main(count: int) -> None:
         known = plans(case)
         for new, plan in known.items():
             off = differences(plan, new)
-            if max(off[:2]) > 1e-12 or off[2]:
-                print(off, new, case, flush=True)
+            loops = looped(plan, new) if compared % 20 == 0 else (0.0, 0.0)
+            if max(*off[:2], loops[0]) > 1e-12 or off[2] or loops[1]:
+                print(off, loops, new, case, flush=True)
         compared += bool(known)
         if compared == count:
             break

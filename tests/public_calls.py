@@ -174,7 +174,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         llmir.candidates([PROGRAM], "h100").requests,
         {"batch": [1, 2], "prompt": 10, "generate": 4},
     ),
-    "compile": (llmir.compile, {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES}),
+    "compile": (
+        llmir.compile,
+        {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES, "by": "numpy"},
+    ),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import llmir
 from llmir.dim import B, Binding, C, Dim, Max, Min, Mixed, Size, T, ceildiv
+from llmir.dim.packed import Packed, packed
 from llmir.errors import InputError
 
 SIZES: tuple[Size, ...] = (
@@ -138,3 +140,30 @@ def test_sizes_and_bindings_travel_between_processes(size: Size) -> None:
     assert pickle.loads(pickle.dumps(one))(size) == one(size)
     for at in (other, Mixed([one, other])):
         assert (pickle.loads(pickle.dumps(at))(size) == at(size)).all()
+
+
+def test_packed_points_are_the_points() -> None:
+    random, count = np.random.default_rng(0), 1 << 20
+    counts = {"B": random.integers(1, 300, count), "T": 1, "C": random.integers(0, 1 << 33, count)}
+    plain, few = Binding(**counts), Packed(**{name: packed(n) for name, n in counts.items()})
+    assert few.shape == plain.shape
+    for name, value in few.symbols.items():
+        assert np.array_equal(value, counts[name])
+        assert isinstance(value, int) or value.dtype == np.float64
+    rows = slice(1000, 3000)
+    size = B * T * C * C + ceildiv(B, 7)
+    assert np.array_equal(few.block(rows)(size), plain.block(rows)(size))
+    assert np.array_equal(few(size), plain(size))
+
+
+def test_a_report_of_very_many_points_is_that_of_its_parts() -> None:
+    random, count = np.random.default_rng(1), (1 << 20) + 5
+    at = {"batch": random.integers(1, 200, count), "new": 1, "context": random.integers(0, 9000, count)}
+    program = llmir.run(llmir.load("qwen3-0.6b"), llmir.DEFAULT_PIPELINE)
+    whole, some = llmir.analyze(program, "h100-sxm", **at), random.integers(0, count, 50)
+    part = llmir.analyze(program, "h100-sxm", batch=at["batch"][some], context=at["context"][some])
+    for name in ("batch", "context", "time_s", "peak_memory_bytes", "flops"):
+        assert getattr(whole, name).dtype == np.float64
+        np.testing.assert_allclose(getattr(whole, name)[some], getattr(part, name), rtol=1e-13)
+    assert whole.new == 1
+    assert not whole.batch.flags.writeable

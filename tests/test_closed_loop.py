@@ -261,6 +261,22 @@ def test_who_reads_prompts_beside_decodes(engine: str, mixes: bool) -> None:
     assert served(built(), 2, engine=engine).loop.scheduler.mixes is mixes
 
 
+def test_transformers_pads_so_that_a_step_has_one_length() -> None:
+    """It runs a rectangle of tokens: no step of its has sequences of two lengths."""
+    program = llmir.load("qwen3-0.6b")
+    at: dict[str, Any] = {"batch": 2, "new": 1, "context": 100, "engine": "hf-transformers"}
+    alike = llmir.analyze(program, "a100", **at, beside=[{"batch": 3, "new": 1, "context": 100}])
+    assert alike.time_s == pytest.approx(llmir.analyze(program, "a100", **{**at, "batch": 5}).time_s)
+    longest = (
+        "pads the sequences of a step to the longest; price one batch, with new and context of the longest"
+    )
+    for other in ({"new": 1, "context": 101}, {"new": 50, "context": 0}):
+        with pytest.raises(InputError, match=f"beside: hf-transformers 4 {longest}"):
+            llmir.analyze(program, "a100", **at, beside=[{"batch": 1, **other}])
+    with pytest.raises(InputError, match=f"surface: hf-transformers 4 {longest}"):
+        llmir.surface(program, "a100", engine="hf-transformers")
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [

@@ -58,9 +58,19 @@ def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts
     for host in found:
         assert host.elsewhere is not None
         assert host.elsewhere > 3 * max(host.errors(host.fitted).mape, host.errors(host.by_model).mape)
-    old, new = found
+    _, new = found
     assert np.isnan(new.by_tp).all()
-    assert new.error >= old.error  # whose tp it takes
+    assert new.error == max(new.errors(of).mape for of in (new.fitted, new.by_model))
+
+
+def test_what_tells_no_error_takes_that_of_most_runs() -> None:
+    """Runs of one model and tp, or no more of them than a host has parameters, which meet them all."""
+    old = list(runs(OLD, "e", ("1.0",), (1, 2, 4, 8), 0))
+    new = list(runs(NEW, "e", ("2.0",), (1,), 1))
+    alone = [run for run in new if run.model == "a"]
+    for few in (alone, new[:8:2]):
+        near, found = hosts.overheads([*old, *few])
+        assert found.error == max(near.error, found.errors(found.fitted).mape)
 
 
 def test_an_eager_host_is_hidden_behind_kernels_that_take_longer() -> None:

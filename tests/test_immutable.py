@@ -273,6 +273,13 @@ def test_pickles_are_read_in_processes_that_hash_otherwise(tmp_path: Path) -> No
     )
 
 
+def test_users_are_the_edges_of_networkx() -> None:
+    for graph in program().graphs.values():
+        known = [(name, user.name, slot) for name, of in graph.users.items() for user, slot in of]
+        assert sorted(known) == sorted(graph.nx.edges(keys=True))
+        assert list(graph.users) == list(graph.nx)
+
+
 def test_the_graph_is_one_of_networkx() -> None:
     graph = program()["layer"].nx
     ends = next(iter(graph.nodes)), list(graph.nodes)[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
+from llmir.backends.analysis.batch import Batch
 from llmir.backends.analysis.keeps import Keeps, parts
 from llmir.backends.analysis.surface import Surface
 from llmir.dim import B, Binding, C, Dim, Min, Size, T, Uneven, ceildiv
@@ -140,6 +142,51 @@ def test_uneven_sequences_are_sums(contexts: list[int], ranks: int) -> None:
     assert at(ceildiv(B * T, ranks)) == -(-len(contexts) // ranks)
     assert at(C * ceildiv(B, ranks)) == pytest.approx(-(-len(contexts) // ranks) * each.mean())
     assert at.capped(C, 30) == pytest.approx(np.minimum(each, 30).mean())
+
+
+FUNCTIONS = (
+    C,
+    Min.of(C, 127),
+    ceildiv(C + 1, 4),
+    Min.of(ceildiv(C, 4), 9) + 3 * C,
+    ceildiv(C, 4) + ceildiv(C + 2, 6),
+    Min.of(2 * C - 128 * ceildiv(C + 1, 64) + 128, 63),
+)
+starts = st.sampled_from([0, 1, 62, 126, 4000]) | st.integers(0, 300)
+events = st.lists(st.just(None) | starts | st.tuples(st.integers(0, 30)), max_size=60)
+
+
+@given(first=st.lists(starts, max_size=5), events=events)
+def test_a_batch_keeps_what_its_sequences_do(first: list[int], events: list[Any]) -> None:
+    """Steps, joins and leaves in any order."""
+    batch, contexts = Batch(FUNCTIONS, first), list(first)
+    for event in events:
+        if event is None:
+            batch.advance()
+            contexts = [c + 1 for c in contexts]
+        elif isinstance(event, int):
+            batch.join(event)
+            contexts.append(event)
+        elif contexts:
+            batch.leave(contexts.pop(event[0] % len(contexts)))
+        assert sorted(batch) == sorted(contexts) and len(batch) == len(contexts)
+        assert batch.kept == tuple(sum(int(Binding(C=c)(f)) for c in contexts) for f in FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_batch_keeps_what_a_surface_asks(name: str) -> None:
+    of, rng = surface(name), random.Random(name)
+    contexts = [0, 126, 2046, 4095, 8190, *(rng.randrange(100_000) for _ in range(9))]
+    batch = of.batch(contexts)
+    for step in range(300):
+        if step % 50 == 0:
+            assert batch.kept == of.kept(c + step for c in contexts)
+        batch.advance()
+    assert batch.kept == of.kept(batch)
+    with pytest.raises(InputError, match="context: no sequence of the batch has 5 cached tokens"):
+        batch.leave(5)
+    with pytest.raises(InputError, match="context"):
+        batch.join(-1)
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -10,8 +10,11 @@ import numpy as np
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.convert import counts, shown
 from llmir.dim import Binding, Dim, Mixed, Number, Uneven
+from llmir.dim.packed import Packed, is_packed, packed
 from llmir.errors import InputError
 from llmir.graph import APART, Program
+from llmir.hw import Engine
+from llmir.hw.sections.scheduler import Scheduler
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
@@ -19,6 +22,15 @@ Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
     """Sequences, new tokens of each and cached ones; `InputError` for what is none."""
     return counts("batch", batch, 1), counts("new", new, 1), counts("context", context)
+
+
+def checked_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Number]:
+    """The same, very many of them packed: one by one, as their float64 would take more than what is kept."""
+    return (
+        packed(counts("batch", batch, 1)),
+        packed(counts("new", new, 1)),
+        packed(counts("context", context)),
+    )
 
 
 def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
@@ -29,6 +41,14 @@ def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
     return checked(**part)
 
 
+def unpadded(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
+    """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
+    scheduler = engine and engine.section(Scheduler)
+    if scheduler and scheduler.pads and len({(shown(new), shown(old)) for _, new, old in steps}) != 1:
+        told = "price one batch, with new and context of the longest"
+        raise InputError(f"{what}: {engine} pads the sequences of a step to the longest; {told}")
+
+
 def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> Binding:
     """What one micro-batch is."""
     if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
@@ -36,7 +56,9 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
             f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
         )
     each = batch if micro_batches == 1 else batch // micro_batches
-    return Binding.keeping(B=each, T=new, C=context)  # of `counts`, which copies
+    # These are of `counts`, which copies.
+    make = Packed if any(map(is_packed, (batch, new, context))) else Binding.keeping
+    return make(B=each, T=new, C=context)
 
 
 def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
@@ -69,8 +91,10 @@ def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Bi
 
 def idle(program: Program, at: Binding | Mixed) -> tuple[str, ...]:
     """A note where a step has fewer sequences than there are ranks to share them, at one point."""
+    if at.shape:
+        return ()
     ranks, sequences = program.parallelism.dp, at(Dim.symbol("B"))
-    if at.shape or sequences >= ranks:
+    if sequences >= ranks:
         return ()
     each = "a batch" if program.micro_batches == 1 else f"each of the {program.micro_batches} micro-batches"
     return (f"{each} of {sequences:g} leaves {ranks - sequences:g} of {ranks} data-parallel ranks idle",)

@@ -114,7 +114,8 @@ class Candidates(Immutable):
         peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
         if generate > 1:
             last = prompt + generate - 2
-            peak = np.maximum(peak, self.step(batch, 1, last).peak_memory_bytes)
+            points, room = self._at((batch, 1, last))
+            peak = np.maximum(peak, self._all(room.peaks(points)))
             decoding = self._decoding(batch, range(prompt, last + 1))
         tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
         return Requests(read.time_s, tpot, read.time_s + decoding, peak)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from llmir.backends.cost.tape import PRINTERS, Function, Outline, Tape, Within, blocks, whole, within
+from llmir.backends.cost.tape import PRINTERS, Function, Outline, Tape, Within, blocks, loops, whole, within
 from llmir.dim import Binding, Number
 from llmir.dim.binding import once
 from llmir.namespace import SCALARS
@@ -22,6 +22,8 @@ SHORT = 1024  # pairs of B and T from which it pays to find out what that is
 LATE = ("C",)  # what changes from one step to the next
 KEPT = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
+GRID = 100_000  # points from which what the context decides is a loop of numba, where that is asked for
+LONGEST = 1000  # operations of such a loop: compiling a hundred takes a second, so many most of a minute
 OFTEN = 64  # single points after which it does
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
 SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
@@ -41,10 +43,11 @@ class Code:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
     `new` is T where that is always so. Up to `most` tokens it is code without what decides nothing there.
-    TypeError for figures that symbols do not go through.
+    Large grids run as `by` says, "numpy" or "numba". TypeError for figures that symbols do not go through.
     """
 
-    def __init__(self, figures: Figures, new: int | None = None, most: int = MOST) -> None:
+    def __init__(self, figures: Figures, new: int | None = None, most: int = MOST, by: str = "numpy") -> None:
+        self.by = by
         tape, at = recorded(new)
         self._record(Function.of(tape, SIZES, figures(at)), most)
 
@@ -116,17 +119,17 @@ class Code:
         if not np.ndim(batch) and not np.ndim(new):
             return tuple(
                 np.broadcast_to(x, shape)
-                for x in self.run("late", "numpy")(context, *self._early(batch, new))
+                for x in self.run("late", self._printer("late", shape))(context, *self._early(batch, new))
             )
         values: dict[int, Any] = dict(zip(self.whole.inputs, (batch, new, context), strict=True))
 
-        def run(part: str, places: Any = None) -> None:
+        def run(part: str, places: Any = None, printer: str = "numpy") -> None:
             function = self._parts[part]
             given = [values[n] for n in function.inputs]
             if places is not None:
                 few = [n in self.early.outputs for n in function.inputs]
                 given = [blocks.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
-            found = zip(function.outputs, self.run(part, "numpy")(*given), strict=True)
+            found = zip(function.outputs, self.run(part, printer)(*given), strict=True)
             # What goes through is small, but for what is gathered.
             values.update((n, value) for n, value in found if n not in values or places is not None)
 
@@ -134,8 +137,9 @@ class Code:
         if places is None and _points(batch, new) == points:
             run("whole")
         elif places is None and _points(new, context) < points:
-            for part in ("of_new", "of_batch", "of_context", "last"):
+            for part in ("of_new", "of_batch", "of_context"):
                 run(part)
+            run("last", printer=self._printer("last", shape))
         else:
             run("early")
             run("late", places)
@@ -150,8 +154,19 @@ class Code:
         """A part by a printer, compiled when it is first run."""
         found = self._compiled.get((part, printer))
         if found is None:
-            found = self._compiled[part, printer] = PRINTERS[printer].compiled(self._parts[part])
+            made = self._loop(part) if printer == "numba" else PRINTERS[printer].compiled(self._parts[part])
+            found = self._compiled[part, printer] = made
         return found
+
+    def _printer(self, part: str, shape: tuple[int, ...]) -> str:
+        """That of a part which each point of a grid has for itself."""
+        pays = prod(shape) >= GRID and len(self._parts[part].live) <= LONGEST
+        return self.by if pays else "numpy"
+
+    def _loop(self, part: str) -> Callable[..., tuple[Any, ...]]:
+        """A part as a loop: what the context does not decide is read once for a row."""
+        function, depends = self._parts[part], self.whole.depending(LATE)
+        return loops.compiled(function, {name for n, name in function.inputs.items() if n not in depends})
 
 
 def _points(*values: Number) -> int:

@@ -225,13 +225,16 @@ def _whole(number: Number, at: Binding) -> Number:
     return read_only(np.broadcast_to(number, at.shape).astype(np.float64))
 
 
-def error(ops: Sequence[OpCost], lent: Sequence[float], host_error: float) -> Number | None:
+def error(
+    ops: Sequence[OpCost], lent: Sequence[float], host_error: float, *, lent_in_host: bool
+) -> Number | None:
     """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
 
     So much of each op's is of what its kernel is `lent`.
 
     Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
-    an engine are as far off at least as they were found to be. What borrowing adds knows nothing of that.
+    an engine are as far off at least as they were found to be. What borrowing adds knows nothing of that,
+    unless those runs borrowed too.
     """
     pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
     if not pairs:
@@ -242,7 +245,10 @@ def error(ops: Sequence[OpCost], lent: Sequence[float], host_error: float) -> Nu
         of_others = np.minimum(part, known)
         own = own + op.share * (known**2 - of_others**2) ** 0.5
         others, whole = others + op.share * of_others, whole + op.share
-    return np.hypot(np.maximum(over(own, whole), host_error), over(others, whole))
+    own, others = over(own, whole), over(others, whole)
+    if lent_in_host:
+        return np.maximum(np.hypot(own, others), host_error)
+    return np.hypot(np.maximum(own, host_error), others)
 
 
 def engine(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,13 +79,17 @@ def plain(value: Any) -> Any:
     """Python's own types all the way down, for JSON; NaN becomes null."""
     kind = type(value)
     if kind is float:
-        return value if math.isfinite(value) else None
+        return value if isfinite(value) else None
     if kind in _PLAIN or isinstance(value, (str, int)):
         return value
+    # Most of what these hold is finite numbers and words, which need no call.
     if isinstance(value, dict):
-        return {k: v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
+        return {
+            k: v if (of := type(v)) in _PLAIN or (of is float and isfinite(v)) else plain(v)
+            for k, v in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())
     return str(value) if isinstance(value, Basis) else value

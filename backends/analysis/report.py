@@ -12,20 +12,22 @@ import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import checked, idle, other, running
+from llmir.backends.analysis.asked import checked, checked_packed, idle, other, running, unpadded
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.document import plain
 from llmir.backends.analysis.liveness import Memory, Peak
 from llmir.backends.analysis.plan import Plan, Seconds, plan
+from llmir.backends.analysis.points import Points
 from llmir.backends.analysis.sweeps import WHOLE, sweep
 from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
 from llmir.convert import POINTS, items
 from llmir.dim import Binding, Mixed, Number, Size
+from llmir.dim.packed import Packed
 from llmir.errors import InputError
-from llmir.frozen import Immutable, figure, rebuilt, sealed
+from llmir.frozen import figure, rebuilt, sealed
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.views import Result
@@ -59,7 +61,7 @@ LONG = 10_000_000  # points of a grid, of which each figure takes seconds
 LOG = logging.getLogger("llmir")
 
 
-class Report(Immutable, Result):
+class Report(Points, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -74,11 +76,7 @@ class Report(Immutable, Result):
 
     program: Program
     device: Device
-    batch: Number
-    new: Number
-    context: Number
     beside: tuple[tuple[Number, Number, Number], ...]
-    at: Binding
     shape: tuple[int, ...]
     phase: str
     cache_policy: str
@@ -98,10 +96,8 @@ class Report(Immutable, Result):
         phase: str = "",
         cache_policy: str = "exact",
     ) -> None:
-        steps = (
-            checked(batch, new, context),
-            *(other(part) for part in items("beside", beside, "other sequences")),
-        )
+        others = [other(part) for part in items("beside", beside, "other sequences")]
+        steps = ((checked if others else checked_packed)(batch, new, context), *others)
         vars(self)["_stated"], cache_policy = phase, policy(cache_policy).name
         program, phase, at = running(program, steps, phase)
         shape = at.shape
@@ -109,9 +105,13 @@ class Report(Immutable, Result):
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         if math.prod(shape) > LONG:
             LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
-        vars(self).update(program=program, device=device, at=at, shape=shape, phase=phase)
-        vars(self).update(zip(STEP, steps[0], strict=True), beside=steps[1:], cache_policy=cache_policy)
-        vars(self)["plan"] = self._plan(model or cost.model(device))
+        vars(self).update(program=program, device=device, shape=shape, phase=phase, _points=at)
+        vars(self).update(beside=steps[1:], cache_policy=cache_policy)
+        if not isinstance(at, Packed):
+            vars(self).update(zip(STEP, steps[0], strict=True), at=at)
+        model = model or cost.model(device)
+        unpadded(model.runs, "beside", steps)
+        vars(self)["plan"] = self._plan(model)
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
@@ -120,11 +120,11 @@ class Report(Immutable, Result):
         return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
 
     def _plan(self, model: Model) -> Plan:
-        both = isinstance(self.at, Mixed) and len(set(self.at.phases)) > 1
+        both = isinstance(self._points, Mixed) and len(set(self._points.phases)) > 1
         return (together if both else plan)(self.program, model, self.cache_policy)
 
     def _total(self, size: Size) -> Number:
-        return sweep(lambda at: at(size), self.at)
+        return sweep(lambda at: at(size), self._points)
 
     @property
     def cost_model(self) -> str:
@@ -134,7 +134,7 @@ class Report(Immutable, Result):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
-        return (*self.program.notes, *self.plan.notes, *idle(self.program, self.at))
+        return (*self.program.notes, *self.plan.notes, *idle(self.program, self._points))
 
     @figure
     def time_s(self) -> Number:
@@ -145,19 +145,23 @@ class Report(Immutable, Result):
     def ideal_time_s(self) -> Number:
         """Seconds by the roofline: a lower bound."""
         ideal = self._plan(cost.model(self.device, "ideal"))
-        return self.time_s if self.plan is ideal else sweep(lambda at: ideal.timing(at).step, self.at, WHOLE)
+        return (
+            self.time_s
+            if self.plan is ideal
+            else sweep(lambda at: ideal.timing(at).step, self._points, WHOLE)
+        )
 
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        lent = [0.0] * len(self.work)
+        lent, model = [0.0] * len(self.work), self.plan.model
         for kind in self.plan.kinds:
             *_, which = self._figures[kind.priced]
             of_others = getattr(kind.price.held(which), "lent", 0.0)
             lent[kind.first] = of_others
             for i, _ in kind.others:
                 lent[i] = of_others
-        return costs.error(self.work, lent, self.plan.model.host_error or 0.0)
+        return costs.error(self.work, lent, model.host_error or 0.0, lent_in_host=model.lent_in_host)
 
     @figure
     def period_s(self) -> Number:
@@ -242,7 +246,7 @@ class Report(Immutable, Result):
 
     def _held(self, figure: Callable[[Memory, Binding], Number]) -> Number:
         """A figure of the stage whose memory is fullest."""
-        return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self.at)
+        return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self._points)
 
     @figure
     def peak(self) -> Peak:
@@ -280,7 +284,7 @@ class Report(Immutable, Result):
         """A figure of the step's timing; on a grid, block by block."""
         many = math.prod(self.shape) > 2 * WHOLE
         timing = self.plan.timing if many else lambda at: self._timing
-        return sweep(lambda at: figure(timing(at)), self.at, WHOLE)
+        return sweep(lambda at: figure(timing(at)), self._points, WHOLE)
 
     @cached_property
     def _timing(self) -> Timing:
@@ -392,7 +396,5 @@ class Report(Immutable, Result):
         return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
 
     def __repr__(self) -> str:
-        return (
-            f"<Report {self.program.name} on {self.device.name}: "
-            f"batch {self.batch}, new {self.new}, context {self.context}>"
-        )
+        sizes = ", ".join(f"{name} {getattr(self, name)}" for name in STEP)
+        return f"<Report {self.program.name} on {self.device.name}: {sizes}>"

@@ -9,7 +9,7 @@ from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.code import SIZES, Code
 from llmir.backends.analysis.plan import plan
 from llmir.backends.cost import Model
-from llmir.backends.cost.tape import PRINTERS, scalar, slope
+from llmir.backends.cost.tape import PRINTERS, loops, scalar, slope
 from llmir.convert import MOST, choice, integer
 from llmir.dim import Binding, Number
 from llmir.errors import InputError
@@ -32,7 +32,17 @@ class StepCode:
     asked for, and what depends on `batch` and `new` alone is kept from one `context` to the next.
     """
 
-    def __init__(self, program: Program, model: Model, phase: str = "", cache_policy: str = "exact") -> None:
+    def __init__(
+        self,
+        program: Program,
+        model: Model,
+        phase: str = "",
+        cache_policy: str = "exact",
+        by: str = "numpy",
+    ) -> None:
+        self.by = str(choice("by", by, ("numpy", "numba")))
+        if by == "numba" and not loops.available():
+            raise InputError("by: numba is not installed: pip install 'llmir[numba]'")
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         self.program, self.model, self.phase = program, model, phase
@@ -43,7 +53,7 @@ class StepCode:
         self._quick: dict[bool, Code] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StepCode, (self.program, self.model, self.phase, self.cache_policy)
+        return StepCode, (self.program, self.model, self.phase, self.cache_policy, self.by)
 
     def __repr__(self) -> str:
         return f"<StepCode {self.program.name} on {self.model.device.name}>"
@@ -86,7 +96,7 @@ class StepCode:
             def figures(at: Binding) -> tuple[Number, ...]:
                 return steps.timing(at).step, steps.fullest(lambda memory: memory.peak(at), at)
 
-            self._codes[program, single] = Code(figures, 1 if single else None)
+            self._codes[program, single] = Code(figures, 1 if single else None, by=self.by)
         return self._codes[program, single]
 
     def text(self, printer: str = "python", new: int = 1) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
-from llmir.backends.analysis.asked import binding, phase_of, verified
+from llmir.backends.analysis.asked import binding, phase_of, unpadded, verified
+from llmir.backends.analysis.batch import Batch
 from llmir.backends.analysis.keeps import Asked, Keeps, Kept, Step
 from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.surface_code import Steps
@@ -24,6 +25,7 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
+_NUMBERS = (int, float)
 PAIRS = "pairs of new and cached tokens"
 
 
@@ -38,7 +40,9 @@ class Surface:
         if program.patches or program.image_tokens or "prompt" in program.facts:
             read = "prompts that layers see in part" if "prompt" in program.facts else "images"
             raise InputError(f"surface: {program.name} reads {read}; steps of tokens alone have one")
+        unpadded(model.runs, "surface")
         self.program, self.model = program, model
+        self._splits, self._parts = program.splits, program.micro_batches
         self._codes: dict[tuple[bool, bool], Steps] = {}
 
     def __repr__(self) -> str:
@@ -80,6 +84,10 @@ class Surface:
         each = items("contexts", contexts, "numbers of cached tokens")
         return self._keeps.sums(integer("contexts", c) for c in each)
 
+    def batch(self, contexts: Iterable[int] = ()) -> Batch:
+        """Sequences of these contexts that decode together, whose `kept` follows from step to step."""
+        return Batch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
+
     def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
         """Seconds of a step in which so many sequences decode, which keep such sums, beside these chunks.
 
@@ -99,27 +107,30 @@ class Surface:
         if type(decodes) is not int or not 0 <= decodes <= MOST:
             decodes = integer("decodes", decodes)
         # What a simulation asks for millions of times is looked at as little as can be.
-        if not (type(kept) in (tuple, list) and all(type(x) in (int, float) and x >= 0 for x in kept)):
+        if not (type(kept) in (tuple, list) and _sums(kept)):
             kept = [number("kept", total) for total in items("kept", kept, "sums")]
         if len(kept) != (len(self.keeps) if decodes else 0):
             self._refuse(decodes, kept)
         times: dict[Chunk, int] = {}
+        single: set[Chunk] = set()  # which go on by a token as well
         for one in chunks if type(chunks) in (tuple, list) else items("chunks", chunks, PAIRS):
             chunk = _chunk(one)
             times[chunk] = times.get(chunk, 0) + 1
-        for chunk in [chunk for chunk in times if chunk[0] == 1]:  # they go on by a token as well
+            if chunk[0] == 1:
+                single.add(chunk)
+        for chunk in single:
             more = self._keeps.sums([chunk[1]] * times[chunk])
             kept = [a + b for a, b in zip(kept or (0,) * len(more), more, strict=True)]
             decodes += times.pop(chunk)
         if not decodes and not times:
             raise InputError("surface: a step of no sequences; give decodes or chunks")
-        parts = self.program.micro_batches
+        parts = self._parts
         if parts > 1 and decodes:
             decodes, kept = binding(parts, decodes, 1, 0).symbols["B"], [total / parts for total in kept]
         each = [(n, *chunk) for chunk, n in times.items()]
         if parts > 1:
             each = [(binding(parts, n, new, 0).symbols["B"], new, cached) for n, new, cached in each]
-        few = self.program.splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
+        few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
         if few or not self.model.symbolic:
             timing = self._timing(decodes, kept, each)
             return (float(timing.step), *map(float, timing.stages))
@@ -147,7 +158,7 @@ class Surface:
         return phase_of(verified(self.program, new, cached))
 
     def _steps(self, decodes: bool, reads: bool) -> Steps:
-        key = (decodes, reads) if self.program.splits else (True, False)
+        key = (decodes, reads) if self._splits else (True, False)
         if key not in self._codes:
             self._codes[key] = Steps(self._plan(*key), self._keeps)
         return self._codes[key]
@@ -158,6 +169,14 @@ class Surface:
         if decodes and reads and program.splits:
             return together(program, self.model)
         return plan(program, self.model)
+
+
+def _sums(values: Sequence[Any]) -> bool:
+    """Whether all are numbers that a sum may be."""
+    for value in values:  # noqa: SIM110 (a third of what `all` takes)
+        if type(value) not in _NUMBERS or not value >= 0:
+            return False
+    return True
 
 
 def _chunk(value: Any) -> Chunk:

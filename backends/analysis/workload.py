@@ -193,7 +193,8 @@ class Workload(Record, Result):
         """The largest step that reads prompts, of equal ones the last."""
         if self.encode and self.program.patches:
             return self.encode
-        return self._read(largest(self.chunks)._replace(cached=largest(self.chunks).last))
+        most = largest(self.chunks)
+        return self._step(most.new, most.last, most.prompts)
 
     def prefill_as(self, step: Report) -> Report:
         """A step that reads as much as another one does."""
@@ -201,13 +202,14 @@ class Workload(Record, Result):
         return self.prefill if same else self._step(step.new, step.context, int(step.batch))
 
     def _read(self, chunk: Chunk) -> Report:
-        return self._step(chunk.new, chunk.cached, chunk.prompts)
+        """The steps of a chunk, which may be the one that is `prefill`."""
+        alone = chunk is largest(self.chunks) and not np.ndim(chunk.cached)
+        return self.prefill if alone else self._step(chunk.new, chunk.cached, chunk.prompts)
 
     @cached_property
     def _reading(self) -> Reading:
         """How long it takes to read all prompts."""
-        alone = self.program.patches or (len(self.chunks) == 1 and not np.ndim(self.chunks[0].cached))
-        return reading(self.chunks, (lambda _: self.prefill) if alone else self._read)
+        return reading(self.chunks, self._read)
 
     @cached_property
     def decode(self) -> Report | None:
@@ -322,7 +324,7 @@ class Workload(Record, Result):
         """The share of the device's memory that may be used, as stated, or by the engine's rule."""
         return self.pool.share if self.pool else self.memory_utilization or PLAIN
 
-    @property
+    @cached_property
     def capacity_bytes(self) -> float:
         """The memory that may be used, on the stage whose caches are full first."""
         if self.pool:

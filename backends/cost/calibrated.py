@@ -26,6 +26,7 @@ from .limit import BOUNDS
 from .nodes import boxed, split
 from .part import Part
 from .price import Model, Price, Roofline
+from .relatives import on_own_chip
 from .rows import Row
 from .stand_in import stand_in, within
 
@@ -296,6 +297,11 @@ class Calibrated(Model):
     runs: hw.Engine | None = None
 
     name = "calibrated"
+
+    @property
+    def lent_in_host(self) -> bool:
+        """Whether the runs that hosts are fitted to borrowed kernels as this device does."""
+        return self.host_error is not None and on_own_chip(self.device)
 
     @property
     def kernels(self) -> str:

@@ -124,6 +124,11 @@ class Model(ABC):
     runs: Engine | None = None
     symbolic: ClassVar[bool] = True
 
+    @property
+    def lent_in_host(self) -> bool:
+        """Whether `host_error` has in it what borrowed kernels are further off."""
+        return False
+
     @abstractmethod
     def price(self, row: Row) -> Price:
         """What the model makes of an op."""

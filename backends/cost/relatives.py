@@ -81,6 +81,14 @@ def kernels_of(device: Device) -> Device | None:
 
 
 @lru_cache(maxsize=256)
+def on_own_chip(device: Device) -> bool:
+    """Whether its kernels are its own, or of a GPU that differs in memory alone: hosts are fitted on such."""
+    found = kernels_of(device)
+    alike = device.isa, device.multiprocessors
+    return found is not None and (found.isa, found.multiprocessors) == alike
+
+
+@lru_cache(maxsize=256)
 def libraries_of(device: Device) -> tuple[Device, ...]:
     """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
     measured = (d for d in by_nearness(device) if d.calibration)

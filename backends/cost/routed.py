@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from llmir.dataclass import dataclass
 from llmir.dim import Size
 from llmir.dtype import DType
@@ -33,7 +31,7 @@ def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
     product = next((n for n in before if _multiplies(n)), None)
-    if product is None and (first or any(graph[user].op.copies for user in _users(graph).get(node.name, ()))):
+    if product is None and (first or any(user.op.copies for user, _ in graph.users[node.name])):
         product = _after(graph, node)
     if product is None:
         return None
@@ -69,15 +67,5 @@ def _after(graph: Graph, node: Node) -> Node | None:
     for name in names:
         if _multiplies(graph[name]):
             return graph[name]
-        names.extend(user for user in _users(graph).get(name, ()) if user not in names)
+        names.extend(user.name for user, _ in graph.users[name] if user.name not in names)
     return None
-
-
-@lru_cache(maxsize=1024)
-def _users(graph: Graph) -> dict[str, dict[str, None]]:
-    """By the name of each node that is used, the names of those that use it, in schedule order."""
-    found: dict[str, dict[str, None]] = {}
-    for node in graph.nodes:
-        for value in node.operands:
-            found.setdefault(value.node, {})[node.name] = None
-    return found

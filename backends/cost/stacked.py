@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,22 @@ class Column(Atom):
 
     sizes_of: tuple[tuple[int, Size], ...]
 
+    @cached_property
+    def _first(self) -> dict[tuple[int, Size], int]:
+        """Sizes that differ, each with its number."""
+        return {pair: i for i, pair in enumerate(dict.fromkeys(self.sizes_of))}
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return [self._first[pair] for pair in self.sizes_of]
+
     def at(self, value: Any) -> Array:
         """The value of each."""
-        first = {pair: i for i, pair in enumerate(dict.fromkeys(self.sizes_of))}
-        values = (value.each[which](size) for which, size in first)
-        _, *each = np.broadcast_arrays(np.empty((1,) * len(value.shape)), *values)
-        return np.stack(each).astype(np.float64, copy=False)[[first[pair] for pair in self.sizes_of]]
+        values = [value.each[which](size) for which, size in self._first]
+        found = np.empty((len(values), *np.broadcast_shapes((1,) * len(value.shape), *map(np.shape, values))))
+        for i, one in enumerate(values):
+            found[i] = one
+        return found[self._places]
 
 
 class Stack:

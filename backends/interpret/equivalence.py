@@ -161,9 +161,9 @@ def _rows(program: Program, node: Node) -> int:
     lengths = [2]
     for entry in program.entries:
         graph = program[entry]
-        for _, user in graph.nx.out_edges(node.name) if node.name in graph.nx else ():
-            types = graph.operand_types(graph[user])
-            rule = graph[user].op.equation(types)
+        for user, _ in graph.users.get(node.name, ()):
+            types = graph.operand_types(user)
+            rule = user.op.equation(types)
             sizes = rule.sizes(types)
             lengths += [Binding()(sizes[axis]) for axis in rule.indexed]
     return lengths[-1]

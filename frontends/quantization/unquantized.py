@@ -18,6 +18,9 @@ _WHERE = "$.quantization_config"
 Apart = tuple[frozenset[str], ...]
 """For each layer the modules that it leaves, with `*` for layers and experts."""
 
+# A pattern of words and `.*` says the same of all numbers: those stand between dots, never between letters.
+_WORDS = re.compile(r"re:(\.\*|\\\.|[a-z_()|^$]|(?<=[a-z_])\.(?=[a-z_]))+", re.IGNORECASE)
+
 
 def covers(entry: str, module: str) -> bool:
     """Whether an entry of a list names this module: by its name, the end of that, a parent, `*` or `re:`."""
@@ -36,10 +39,11 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
     found: list[set[str]] = [set() for _ in range(layers)]
     # Only these can tell one expert from another; the others are asked of one.
-    telling = tuple(e for e in entries if re.search(r"^re:|\*|^\d|experts\.\d", e))
+    numbers = tuple(e for e in entries if not _WORDS.fullmatch(e))
+    telling = tuple(e for e in numbers if re.search(r"^re:|\*|^\d|experts\.\d", e))
     others = tuple(e for e in entries if e not in telling)
     # What has no digit, and `*` alone that may stand for one, says the same of all layers of a body.
-    alike = not any(re.search(r"^re:|[\d?\[]", e) for e in entries)
+    alike = not any(re.search(r"^re:|[\d?\[]", e) for e in numbers)
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module and not alike else 1
         for layer in [at.layers.first] if alike else at.layers:
@@ -58,7 +62,7 @@ def plan(program: Program, apart: Apart) -> str:
     """The part of a `quantize` plan that keeps them, by body where bodies differ; layers of one do not."""
     kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
     for at, module in _modules(program):
-        [user] = {user for _, user in at.graph.nx.out_edges(at.node.name)}
+        [user] = {user.name for user, _ in at.graph.users[at.node.name]}
         kept.setdefault(pattern(module), {})[f"{at.graph.name}.{user}"] = (
             pattern(module) in apart[at.layers.first]
         )
@@ -92,8 +96,7 @@ def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     for at in program.instances():
         if not layered(at.node.op.param):
             continue
-        users = at.graph.nx.out_edges(at.node.name, keys=True)
-        if any(slot in at.graph[user].op.matrices for _, user, slot in users):
+        if any(slot in user.op.matrices for user, slot in at.graph.users[at.node.name]):
             yield at, stored(at.node.op.param).tensor.removesuffix(".weight")
 
 

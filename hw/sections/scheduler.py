@@ -10,9 +10,13 @@ from llmir.hw.schema import Key
 
 @dataclass(frozen=True)
 class Scheduler:
-    """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait."""
+    """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
+
+    One that `pads` runs all sequences of a step as if they were as long as the longest.
+    """
 
     mixes: bool = True
+    pads: bool = False
     source: str = ""
 
 
@@ -21,6 +25,7 @@ scheduler = versions.section("scheduler")(
         Scheduler,
         {
             "mixes": Key("mixes", schema.flag, required=True),
+            "pads": Key("pads", schema.flag),
             "source": Key("source", schema.text, required=True),
         },
     )

@@ -29,11 +29,15 @@ model = _stack(
 )
 
 draft = click.option(
-    "--draft", is_flag=True, help="The layer that predicts further tokens too, as a phase that drafts."
+    "--draft",
+    is_flag=True,
+    help="The layer that predicts further tokens too, as a phase that drafts; --logits all verifies.",
 )
 
 logits = click.option(
-    "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
+    "--logits",
+    type=click.Choice(["last", "all"]),
+    help="Positions that lm_head runs on: all verify drafts, as k + 1 new tokens.  [default: last]",
 )
 
 precision = _stack(

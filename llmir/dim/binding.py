@@ -87,15 +87,10 @@ class Binding(Immutable):
     def block(self, rows: slice | Places) -> Binding:
         """The same at some of the points: `rows` of the first axis of `shape`."""
         axes = len(self.shape)
-
-        def part(value: Number) -> Number:
-            whole = np.ndim(value) < axes or np.shape(value)[0] == 1
-            return value if whole else value[rows]
-
         # Pieces of what cannot be written need no copies.
         found = Binding()
-        symbols = {name: part(value) for name, value in self.symbols.items()}
-        found._keep(symbols, {monomial: part(value) for monomial, value in self._given.items()})
+        symbols = {name: part(value, rows, axes) for name, value in self.symbols.items()}
+        found._keep(symbols, {monomial: part(value, rows, axes) for monomial, value in self._given.items()})
         return found
 
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
@@ -128,6 +123,12 @@ class Binding(Immutable):
         found = Binding()
         found._keep({}, {size.terms[0][0]: value})
         return found
+
+
+def part(value: Number, rows: slice | Places, axes: int) -> Number:
+    """Of what broadcasts to so many axes, what broadcasts to some rows of the first."""
+    whole = np.ndim(value) < axes or np.shape(value)[0] == 1
+    return value if whole else value[rows]
 
 
 def once(values: Array) -> tuple[Array, Places]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from . import blocks, scalar
+from . import blocks, loops, scalar
 from .outline import Outline, Within, whole, within
 from .record import Function, Symbol, Tape, tape_of
 from .slopes import slope
@@ -30,6 +30,7 @@ __all__ = [
     "Tape",
     "Within",
     "blocks",
+    "loops",
     "scalar",
     "slope",
     "tape_of",

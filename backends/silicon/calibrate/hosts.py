@@ -88,10 +88,13 @@ class Overheads:
 
     @cached_property
     def error(self) -> float:
-        """The larger of the mean errors of models and of tp left out; of one of them, that of `near` too."""
-        sides = ("by_model", "by_tp")
-        known = [self.errors(of).mape for name in sides if not np.isnan(of := getattr(self, name)).any()]
-        other = [self.near.error] if self.near and len(known) < len(sides) else []
+        """The larger of the mean errors of models and of tp left out, of those that there are several of.
+
+        That of `near` where neither can be, or where so few runs are met by any parameters.
+        """
+        sides = (self.errors(of).mape for of in (self.by_model, self.by_tp) if not np.isnan(of).any())
+        known = list(sides) if len(self.runs) > len(vars(self.host)) else []
+        other = [self.near.error] if self.near and not known else []
         return max(*known, *other, self.errors(self.fitted).mape)
 
     @cached_property

@@ -17,7 +17,7 @@ from llmir.backends.analysis.together import Together, together
 from llmir.backends.analysis.workload import LONGEST, Workload
 from llmir.backends.cost import Calibrated, Model
 from llmir.backends.cost.kernels import RunShape, StepShape
-from llmir.backends.cost.relatives import kernels_of
+from llmir.backends.cost.relatives import on_own_chip
 from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
@@ -77,7 +77,7 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             continue
         try:
             asked, device = request(t, i), known(machines(t["gpu"][i]))
-            if not _calibrated(device):
+            if not on_own_chip(device):  # what others' kernels leave is no host's
                 continue
             engine = asked.layout.engine
             name = engine.partition("@")[0]
@@ -88,13 +88,6 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
                 yield Run(name, versions, device.name, layout.model, layout.tp, shape, count * seconds)
         except LlmirError:
             continue
-
-
-def _calibrated(device: Device) -> bool:
-    """Whether its kernels are its own or of a GPU with another memory; what others' leave is no host's."""
-    found = kernels_of(device)
-    alike = device.isa, device.multiprocessors
-    return found is not None and (found.isa, found.multiprocessors) == alike
 
 
 def _shape(
