@@ -21,7 +21,7 @@ import numpy as np
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Dim, Number
+from llmir.dim import Max, Number
 from llmir.dtype import DType
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
@@ -45,8 +45,8 @@ class GemmShape(Shape):
     """`batch` products m×k · k×n; bits an element of x, w and y; the dtype that computes.
 
     `turns` is how many weights are used in turn, by a model's layers or by a benchmark: between two uses of
-    one, all of them must fit in the L2 for it to stay there. `widest` is the share of n that one product has
-    where it is several of the same x.
+    one, all of them must fit in the L2 for it to stay there. `rest` are the columns of n that are
+    not the widest product's, where it is several of the same x.
     """
 
     m: Number
@@ -58,7 +58,7 @@ class GemmShape(Shape):
     y_bits: float = 16
     dtype: str = "bf16"
     turns: Number = np.inf
-    widest: Number = 1.0
+    rest: Number = 0
 
     @property
     def bytes(self) -> tuple[Number, Number, Number]:
@@ -92,7 +92,7 @@ class Tile(NamedTuple):
 
 def heated(busy: Number, shape: GemmShape) -> Number:
     """Share of the way to the lowest clock: several products as one heat no more than the widest alone."""
-    alone = busy * shape.widest
+    alone = busy * (1 - shape.rest / shape.n)
     return alone / (alone + POWER_S)
 
 
@@ -263,9 +263,10 @@ def product(row: Row) -> Call:
     """A product, or several of the same x as one wider one."""
     first, *others = row.work.gemms
     x, w = (t.dtype for t in row.operands[:2])
+    columns = sum((g.n for g in others), start=first.n)
     shape = GemmShape(
         m=first.m,
-        n=sum((g.n for g in others), start=first.n),
+        n=columns,
         k=first.k,
         batch=first.batch,
         x_bits=bits(x),
@@ -273,18 +274,12 @@ def product(row: Row) -> Call:
         y_bits=row.shape.dtype.bits,
         dtype=row.work.dtype.name,
         turns=row.turns or np.inf,
-        widest=_widest([first.n, *(g.n for g in others)]),
+        rest=columns - reduce(Max.of, (g.n for g in others), first.n),
     )
     known = _families(row.work.dtype, w)
     batched = row.kind == "gemm" and first.batch != 1  # by a weight for each head, as absorption is
     own = ("bmm_fp8" if known[0].startswith("gemm_fp8") else "bmm_bf16",) if batched else ()
     return Call((*own, *known), shape)
-
-
-def _widest(columns: list[Dim | int]) -> float:
-    """The largest share of them all, of those that are numbers."""
-    numbers = [n for n in columns if isinstance(n, int)]
-    return max(numbers) / sum(numbers) if len(numbers) == len(columns) else 1.0
 
 
 def _families(computes: DType, weights: DType) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from llmir.backends.cost.rows import Row
 from llmir.dataclass import dataclass
-from llmir.dim import Dim, Number
+from llmir.dim import Number
 from llmir.hw import Device
 from llmir.namespace import ARRAYS, Namespace
 
@@ -91,14 +91,9 @@ FAMILIES = ("stream",)
 OTHERS = 0.09
 
 
-def _fixed(size: Number, rows: Number) -> bool:
-    """Whether it is a number where `rows` are not."""
-    return isinstance(rows, Dim) and not isinstance(size, Dim)
-
-
 def streamed(row: Row, rows: Number) -> StreamShape:
-    """All that an op moves and computes, in so many rows; what does not grow with them once for all."""
-    shared = sum((n for role, n in row.reads if role == "weight" or _fixed(n, rows)), start=0)
+    """All that an op moves and computes, in so many rows; of weights once for all of them."""
+    shared = sum((n for role, n in row.reads if role == "weight"), start=0)
     again = sum((row.reads[operand][1] for operand in row.node.op.aliases.values()), start=0)
     return StreamShape(rows, row.read + row.write, shared, again, row.work.vector, row.turns or 1)
 
