@@ -118,7 +118,7 @@ def _load(rate: Any, closed: Any, trace: Any, speed: float, drawn: dict[str, Any
         convert.integer("requests", asked["requests"], 1, REQUESTS),
         asked["prompt"],
         asked["generate"],
-        rate=None if rate is None else convert.number("rate", rate, 1e-6),
+        rate=None if rate is None else convert.number("rate", rate, 1e-6, 1e9),  # a request a nanosecond
         users=None if closed is None else convert.integer("closed", closed, 1, REQUESTS),
         seed=convert.integer("seed", asked["seed"]),
     )

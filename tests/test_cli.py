@@ -289,6 +289,7 @@ def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == run(command, "--help").out
     assert f"\n  llmir {command}" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
 
 
 def test_help_lists_the_commands(run: Run) -> None:

@@ -117,7 +117,8 @@ def test_says_it_on_the_command_line(run: Run) -> None:
     assert said["more"] == 0.1
     shares = {r["resource"]: r["saved_share"]["decode"] for r in said["resources"]}
     assert shares["memory_GBps"] > shares["matrix_tflops.bf16"]
-    for wrong in ("0", "-5", "x"):
+    assert max(map(len, out.splitlines())) <= 80
+    for wrong in ("0", "-5", "x", "1e300"):
         failed = run(*args, "--more", wrong)
         assert failed.code == 2
         assert failed.err.count("\n") == 1

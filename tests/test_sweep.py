@@ -212,6 +212,11 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
         ran = run("sweep", "tiny.json", "--batch", bad, "-o", "y.csv")
         assert ran.code == 2
         assert why in ran.err
+    for split in (("--hw", "h101"), ("--tp", "3,5"), ("--weights", "bf17")):  # all rows refused
+        ran = run("sweep", "tiny.json", *split, "-o", "y.csv")
+        assert ran.code == 2
+        assert "refused, such as: " in ran.err
+        assert ran.err.count("\n") == 1
     assert not (tmp_path / "y.csv").exists()
 
 

@@ -58,7 +58,7 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
     if rank is not None:
         rank = convert.integer("rank", rank, 0)
         if rank >= program.devices:
-            raise InputError(f"rank: {rank} is not one of {program.devices:,}, numbered from 0")
+            raise InputError(f"rank: expected one from 0 to {program.devices - 1}, got {rank}")
         first = rank % each
     shown = [r for r in range(first, program.devices, each) if rank in (None, r)]
     starts = list(accumulate((float(step.time_s) for step in steps), initial=0.0))

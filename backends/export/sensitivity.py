@@ -20,14 +20,15 @@ def shown(of: Sensitivity) -> RenderableType:
     from rich.text import Text
 
     what = f"what {100 * of.more:g}% more of each resource saves"
+    time = ", ".join(f"{name} {units.time(seconds)}" for name, seconds in of.time_s.items())
     title = Text(facts.plain(f"{of.model} on {of.device}, {of.cost_model}: {what}"), style="bold")
-    steps = [f"{name} {units.time(seconds)}" for name, seconds in of.time_s.items()]
-    rows = table.columns(["resource", "now", *steps, "most of it in"], ["now", *steps], ["most of it in"])
+    numeric, where = ["now", *of.time_s], "most of it in"
+    rows = table.columns(["resource", *numeric, where], numeric, [where])
     for gain in of.gains:
         shares = [f"{100 * gain.saved_s[name] / seconds:.2f}%" for name, seconds in of.time_s.items()]
         now = "" if gain.value is None else f"{gain.value:,.4g}"
         table.add(rows, (gain.resource, now, *shares, _where(gain)), styles=["bold"])
-    return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
+    return table.stack(title, f"a step takes: {time}", "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
 def _where(gain: Gain) -> str:

@@ -159,7 +159,7 @@ def _lines(columns: Mapping[str, Array]) -> str:
 @table.printed(of=Replications)
 def replications(found: Replications) -> Group:
     """What was asked, and the latencies with their intervals."""
-    shown = table.columns(HEADINGS, HEADINGS[1:])
+    shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
     for name, stats in found.latencies.items():
         cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
         table.add(shown, (LATENCIES[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])

@@ -29,7 +29,7 @@ class PricedStep:
             raise InputError(f"simulate: requests over {read} of {program.name} are not modelled")
         for name, ranks in (("pp", len(program.entries)), ("dp", parallel.dp)):
             if ranks > 1:
-                raise InputError(f"simulate: {name} is {ranks}; one rank of it is simulated, tp may be any")
+                raise InputError(f"simulate: {name} is {ranks}; it can be 1 only, tp may be any")
         self.program, self.model = program, model
         own = None if program.splits else plan(program, model)
         self._tables = Tables(own, tokens) if tokens and own and tabled(own) else None

@@ -17,7 +17,13 @@ from .kinds import Number
 @options.lowering
 @options.draft
 @options.parallel
-@click.option("--more", type=Number("PERCENT"), default=10.0, show_default=True, help="So much more of each.")
+@click.option(
+    "--more",
+    type=Number("PERCENT", most=1e4),
+    default=10.0,
+    show_default=True,
+    help="So much more of each.",
+)
 @options.form("table", "json")
 @options.output("Write a file; .txt or .json decides the format.")
 def sensitivity(**given: Any) -> None:

@@ -91,9 +91,9 @@ def serve_sim(**given: Any) -> None:
     are those of the engine's profile. A step is priced as `analyze` prices it, with the engine's overhead.
 
     \b
-    llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6 --generate lognormal:200,0.6
-    llmir serve-sim qwen3-32b --tp 2 --trace conversations.csv --max-ttft 1000 --max-tpot 30
-    llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --generate 500 --engine sglang
+    llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6
+    llmir serve-sim qwen3-32b --tp 2 --trace chats.csv --max-ttft 1000
+    llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --engine sglang
     """
     from llmir import replicate, simulate
     from llmir.backends.export import simulation as tables

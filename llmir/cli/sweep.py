@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, output
 from .command import command
 from .progress import bar
@@ -57,7 +59,7 @@ def sweep(**given: Any) -> None:
 
     \b
     llmir sweep llama3.1-8b --batch 1:256:x2 --context 2000
-    llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 --weights bf16,fp8 --batch 1:1024:x2 -o grid.csv
+    llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.csv
     """
     from concurrent.futures import ProcessPoolExecutor
     from contextlib import nullcontext
@@ -73,5 +75,7 @@ def sweep(**given: Any) -> None:
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as executor, bar() as progress:
         told = partial(progress, "structures")
         found = sweep(program, axes, pipeline=given["pipeline"], executor=executor, progress=told)
+    if all(why for part in found.parts for why in part.columns["refused"]):
+        raise InputError(f"all {len(found):,} refused, such as: {found.parts[0].columns['refused'][0]}")
     output.result(found, form, given["output_file"])
     output.note(*program.notes)

@@ -41,7 +41,7 @@ def trace(**given: Any) -> None:
 
     \b
     llmir trace llama3.1-8b --hw h100-sxm --batch 8 -o llama.json.gz
-    llmir trace llama3.1-405b --hw h100-sxm --tp 8 --pp 2 --micro-batches 2 --batch 16 --phase decode
+    llmir trace llama3.1-405b --tp 8 --pp 2 --batch 16 --phase decode
     """
     if given["output_file"] == "-":
         raise click.UsageError("-o -: a trace goes to a file, such as llama.json.gz")
