@@ -23,6 +23,7 @@ from llmir.errors import InputError
 from .commands import TINY, Run, runner
 from .strategies import configs
 
+FUSED = "fuse-attention,fuse,dce"
 POINTS = {"batch": (1, 6, 64), "new": (1, 5), "context": (0, 300)}
 
 
@@ -62,6 +63,13 @@ def test_rows_are_what_analyze_says(config: dict[str, Any], pipeline: str, cost:
     narrow = llmir.run(llmir.load(config), ["quantize{kv=fp8}", pipeline])
     for row in rows[::5]:
         check(row, narrow if row["kv"] else plain, cost=cost)
+
+
+@pytest.mark.parametrize("hw", ["h100-sxm", "l40s", "b200"])
+def test_errors_of_hosts_that_were_run_with_borrowed_kernels(hw: str) -> None:
+    (row,) = llmir.sweep("qwen3-0.6b", {"hw": hw, "new": 5, "context": 300}, pipeline=FUSED).rows()
+    program = llmir.run(llmir.load("qwen3-0.6b"), FUSED)
+    check(row, program)
 
 
 def test_each_engine_runs_its_own_passes_and_ranks() -> None:

@@ -43,7 +43,11 @@ def figures(program: Program, model: Model, batch: Array, new: Array, context: A
     found: dict[str, Array] = dict(zip(_OUTPUTS, values, strict=True))
     own, others, known = (found.pop(name) for name in _ERRORS)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found["error"] = np.hypot(np.maximum(own / known, model.host_error or 0.0), others / known)
+        parts, host = (own / known, others / known), model.host_error or 0.0
+        if model.lent_in_host:  # as `costs.error`
+            found["error"] = np.maximum(np.hypot(*parts), host)
+        else:
+            found["error"] = np.hypot(np.maximum(parts[0], host), parts[1])
     return found
 
 
