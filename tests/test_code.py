@@ -242,3 +242,15 @@ def test_what_does_not_read_contexts_is_there_at_every_point() -> None:
         assert np.array_equal(small, np.broadcast_to(given[0] * 3 + 1, small.shape))
         assert np.array_equal(late, np.broadcast_to(given[2] * 2, late.shape))
         assert small.shape == late.shape
+
+
+def test_a_number_that_contexts_decide_is_not_bounded_as_a_count() -> None:
+    """What is 0 or 1 by the context, and is asked for later, as the kernel that holds is for its error."""
+
+    def figures(at: Binding) -> tuple[Any, ...]:
+        batch, context = at.symbols["B"], at.symbols["C"]
+        first = at.xp.where(context < batch, 1, 0)
+        return (at.xp.where(first == 0, 10.0, 20.0),)
+
+    code = Code(figures)
+    assert [code.point(8, 1, context)[0] for context in (0, 7, 8, 9)] == [20, 20, 10, 10]

@@ -107,18 +107,24 @@ class _Bounded:
 
     @cached_property
     def _whole(self) -> set[int]:
-        """The nodes that are whole numbers wherever inputs are."""
+        """The nodes that are whole numbers wherever inputs are, and that counts alone decide."""
         found = {number for number, name in self.outline.inputs.items() if name in self.counts}
+        decided = set(found)
         for number in self.outline.live:
             function, of = self.nodes[number]
+            if not all(n in decided or self._is_constant(n) for n in of):
+                continue
+            decided.add(number)
             numbers = of[1:] if function == "where" else of
-            if function in WHOLE and all(n in found or self._constant(n) for n in numbers):
+            if function in WHOLE and all(n in found or self._integer(n) for n in numbers):
                 found.add(number)
         return found
 
-    def _constant(self, number: int) -> bool:
-        function, of = self.nodes[number]
-        return function == "constant" and float(of[0]).is_integer()
+    def _is_constant(self, number: int) -> bool:
+        return self.nodes[number].function == "constant"
+
+    def _integer(self, number: int) -> bool:
+        return self._is_constant(number) and float(self.nodes[number].of[0]).is_integer()
 
     def _root(self, operands: Iterable[int]) -> int:
         """The last whole number that decides all of them, and is no multiple of another."""
