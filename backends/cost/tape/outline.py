@@ -121,7 +121,7 @@ class _Bounded:
         return found
 
     def _is_constant(self, number: int) -> bool:
-        return self.nodes[number].function == "constant"
+        return bool(self.nodes[number].function == "constant")
 
     def _integer(self, number: int) -> bool:
         return self._is_constant(number) and float(self.nodes[number].of[0]).is_integer()
