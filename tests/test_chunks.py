@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,11 +100,12 @@ def test_ttft_is_the_sum_of_the_chunks(program: Program) -> None:
     assert (job.prefill.new, job.prefill.context) == (300, 600)
 
 
-def test_smaller_chunks_need_less_memory_and_more_time(program: Program) -> None:
-    jobs = [
-        llmir.workload(program, "h100", batch=8, prompt=4096, generate=4, chunk=2**n) for n in range(6, 16)
-    ]
-    assert all(a.ttft_s >= b.ttft_s for a, b in pairwise(jobs))
+@pytest.mark.parametrize(("cost", "clock"), [("ideal", 1.0), ("calibrated", 0.95)])
+def test_smaller_chunks_need_less_memory_and_more_time(program: Program, cost: str, clock: float) -> None:
+    """But for the clock, which is higher in shorter products, as those of a benchmark are."""
+    asked = {"batch": 8, "prompt": 4096, "generate": 4, "cost": cost}
+    jobs = [llmir.workload(program, "h100", **asked, chunk=2**n) for n in range(6, 16)]
+    assert all(a.ttft_s >= clock * b.ttft_s for a, b in combinations(jobs, 2))
     assert all(a.peak_bytes(8) <= b.peak_bytes(8) for a, b in pairwise(jobs))
 
 

@@ -72,7 +72,7 @@ BAD: list[tuple[str, tuple[str, ...], int, str]] = [
         "--pipeline",
     ),
     ("degree that does not divide", ("analyze", "tiny.json", "--tp", "64"), 2, "tp can be"),
-    ("tokens over one rank", ("analyze", "tiny.json", "--sp"), 2, "say --tp too"),
+    ("tokens over one rank", ("analyze", "tiny.json", "--sp"), 2, "split over tensor-parallel ranks"),
     ("nothing sent", ("diff", "tiny.json", "--collectives", "fp8"), 2, "no collective joins ranks"),
     ("degree of nothing", ("opt", "tiny.json", "--tp", "0"), 2, "from 1 to 1,048,576, got 0"),
     ("experts of a dense model", ("analyze", "tiny.json", "--dp", "2", "--ep", "2"), 2, "has no experts"),

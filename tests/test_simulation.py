@@ -216,7 +216,7 @@ def test_longer_requests_than_the_model_takes_are_counted() -> None:
     [
         ({}, "simulate: say how requests come, by one of rate, closed and trace"),
         ({"rate": 1, "closed": 2}, "simulate: say how requests come"),
-        ({"rate": 0}, "rate: expected a number of at least 1e-06, got 0"),
+        ({"rate": 0}, "rate: expected a number of at least 1e-06 and up to 1e+09, got 0"),
         ({"rate": 1, "prompt": "pareto:3"}, "prompt: expected constant, uniform, normal"),
         ({"rate": 1, "generate": "lognormal:100"}, "generate: lognormal takes median and sigma"),
         ({"rate": 1, "generate": "uniform:9,3"}, "the least goes first"),

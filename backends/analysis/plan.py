@@ -118,9 +118,12 @@ class Plan:
         return at.xp.ceildiv(at(_SEQUENCES), self.program.parallelism.dp)
 
     def captured(self, at: Binding) -> Any:
-        """Whether the step is launched as a graph; where the engine says nothing of graphs, it is."""
+        """Whether the step is launched as a graph.
+
+        Where an engine says nothing of graphs, it is; what was measured here was launched kernel by kernel.
+        """
         if self._graphs is None:
-            return True
+            return self.model.runs is not None
         parallelism = self.program.parallelism
         tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
         of = self._graphs.on(self.model.device, parallelism.tp)
