@@ -102,10 +102,12 @@ def test_ttft_is_the_sum_of_the_chunks(program: Program) -> None:
 
 @pytest.mark.parametrize(("cost", "clock"), [("ideal", 1.0), ("calibrated", 0.95)])
 def test_smaller_chunks_need_less_memory_and_more_time(program: Program, cost: str, clock: float) -> None:
-    """But for the clock, which is higher in shorter products, as those of a benchmark are."""
+    """But for the clock, which is higher in shorter products, and graphs, which hold short chunks alone."""
     asked = {"batch": 8, "prompt": 4096, "generate": 4, "cost": cost}
     jobs = [llmir.workload(program, "h100", **asked, chunk=2**n) for n in range(6, 16)]
-    assert all(a.ttft_s >= clock * b.ttft_s for a, b in combinations(jobs, 2))
+    held = [bool(job.prefill.plan.captured(job.prefill.at)) for job in jobs]
+    pairs = [(a, b) for (a, x), (b, y) in combinations(zip(jobs, held, strict=True), 2) if x == y]
+    assert all(a.ttft_s >= clock * b.ttft_s for a, b in pairs)
     assert all(a.peak_bytes(8) <= b.peak_bytes(8) for a, b in pairwise(jobs))
 
 
