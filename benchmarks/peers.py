@@ -42,15 +42,16 @@ Point = Callable[[int, int], object]
 
 
 def llmir_point(model: Model) -> Point:
-    """What prices a step of decoding by llmir, of a batch at a context."""
+    """What prices a step of decoding by llmir as code, of a batch at a context: its time and peak memory."""
     import llmir
 
     shard = f",shard{{tp={model.tp}, ep={model.ep}}}" if model.tp > 1 else ""
     program = llmir.run(llmir.load(model.name), llmir.pipeline_of("vllm") + shard)
 
+    step = llmir.compile(program, "h100-sxm", engine="vllm")
+
     def point(batch: int, context: int) -> object:
-        step = llmir.analyze(program, "h100-sxm", batch=batch, new=1, context=context, engine="vllm")
-        return step.time_s, step.peak_memory_bytes
+        return step(batch, 1, context)
 
     return point
 
