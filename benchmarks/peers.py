@@ -3,8 +3,9 @@
     python benchmarks/peers.py [--environment .venv-peers]
 
 AIConfigurator is installed from the package registry into an environment of its own, where it is not there
-yet. Each figure is a median of CPU time on one core, of decoding steps of 1 to 128 sequences, each at a
-context that was not asked for before; data and programs are loaded before. Both know H100, bf16 and vLLM.
+yet. Each figure is a median of CPU time on one core, of decoding steps of 1 to 2,003 sequences, each of a
+batch and at a context that were not asked for before; data and programs are loaded before. Both know H100,
+bf16 and vLLM.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 PEER, POINTS, TURNS = "aiconfigurator", 300, 5
+MOST = 2003  # sequences: a prime above all points that are asked for
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # read by numpy
     os.environ[variable] = "1"
 
@@ -94,7 +96,7 @@ def timed(point: Point) -> list[float]:
         times = []
         for i in range(turn * POINTS, (turn + 1) * POINTS):
             start = time.process_time()
-            point(1 + 37 * i % 128, 1000 + i)  # batches come back, in another order, with other contexts
+            point(1 + 37 * i % MOST, 1000 + i)  # no batch comes back, and no context
             times.append(time.process_time() - start)
         turns.append(median(times))
     return turns[1:]
