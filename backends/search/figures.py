@@ -11,7 +11,6 @@ from llmir.backends import cost
 from llmir.backends.analysis.asked import checked, running
 from llmir.backends.analysis.code import Code
 from llmir.backends.analysis.costs import Kind, Priced
-from llmir.backends.analysis.liveness import Memory
 from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.timing import Overhead
 from llmir.backends.cost import BOUNDS, Model
@@ -76,7 +75,10 @@ def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
         timing.interval,
         ideal.step,
         *(at(steps.totals.get(name, 0)) for name in WORK),
-        *(steps.fullest(lambda memory, of=of: of(memory, at), at) for of in _MEMORY),  # type: ignore[misc]
+        steps.fullest(lambda memory: at(memory.weights), at),
+        steps.fullest(lambda memory: at(memory.caches), at),
+        steps.fullest(lambda memory: memory.transient(at), at),
+        steps.fullest(lambda memory: memory.peak(at), at),
         *(share / at.xp.where(total > 0, total, 1.0) for share in every),
         *errors,
     )
@@ -104,11 +106,3 @@ def _known(kind: Kind, which: Number, at: Binding) -> list[Number]:
 
 def _sum(added: Overhead) -> Number:
     return sum(added[1:], added[0])
-
-
-_MEMORY = (
-    lambda memory, at: at(memory.weights),
-    lambda memory, at: at(memory.caches),
-    Memory.transient,
-    Memory.peak,
-)

@@ -42,7 +42,7 @@ class Tables:
         self._by_tokens, self._by_sequences = ([self._table(k, s, counts) for k in KINDS] for s in SIZES)
         captured = plan.captured(Binding(B=1, T=counts, C=0)) if plan.host else False
         self._kind: list[int] = [0, *np.broadcast_to(captured, counts.shape).astype(int).tolist()]
-        # Busy for no time, a step takes what the host needs to launch it, and what is beside that.
+        # A step whose kernels take no time is what the host needs: to launch it, and to schedule and sample.
         at = Binding(B=counts, T=1, C=0)
         idle, full = (plan.timing(at, (np.full(counts.shape, busy),)).period for busy in (0.0, 1.0))
         self._beside: list[float] = [0.0, *(full - 1.0).tolist()]

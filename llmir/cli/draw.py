@@ -19,13 +19,7 @@ from .ending import echo
 @options.lowering
 @options.draft
 @options.parallel
-@click.option(
-    "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
-    default="both",
-    show_default=True,
-    help="The step; both are all that there are.",
-)
+@options.phase
 @click.option(
     "--level",
     type=click.Choice(["overview", "layer", "full"]),

@@ -34,6 +34,14 @@ draft = click.option(
     help="The layer that predicts further tokens too, as a phase that drafts; --logits all verifies.",
 )
 
+phase = click.option(
+    "--phase",
+    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
+    default="both",
+    show_default=True,
+    help="The step; both are all that there are.",
+)
+
 logits = click.option(
     "--logits",
     type=click.Choice(["last", "all"]),

@@ -18,13 +18,7 @@ from .ending import echo
 @options.lowering
 @options.draft
 @options.parallel
-@click.option(
-    "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
-    default="both",
-    show_default=True,
-    help="The step; both are all that there are, one after another.",
-)
+@options.phase
 @click.option(
     "--rank",
     type=int,
