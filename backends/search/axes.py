@@ -28,31 +28,32 @@ _RANGE = re.compile(r"(\d+)([kM]?):(\d+)([kM]?)(?::(?:x(\d+)|(\d+)([kM]?)))?", r
 _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 
 
-def axis(name: str, said: object) -> tuple[Value, ...]:
+def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
     """The values of an axis: a text as the command line has it, one value, or some of them.
 
     `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
     1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError for a range
-    that is empty, reversed or too long, and for an axis that is none.
+    that is empty, reversed or too long, and for an axis that is none; it is `called` so there.
 
     >>> axis("batch", "1:16:x4,20"), axis("context", "1k:4k:1k"), axis("weights", "bf16,fp8")
     ((1, 4, 16, 20), (1024, 2048, 3072, 4096), ('bf16', 'fp8'))
     """
     if name not in AXES:
         raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
+    called = called or name
     if isinstance(said, str):
         parts: Iterable[object] = [part.strip() for part in said.split(",")]
     else:
-        parts = [said] if said is None or isinstance(said, int) else convert.items(name, said, "values")
+        parts = [said] if said is None or isinstance(said, int) else convert.items(called, said, "values")
     least = {**COUNTS, **POINTS}.get(name)
     found: dict[Value, None] = {}
     for part in parts:
-        values: Iterable[Value] = [_name(name, part)] if least is None else _counts(name, part, least)
+        values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)
         found.update(dict.fromkeys(values))
         if len(found) > MOST:
-            raise InputError(f"{name}: more than {MOST:,} values")
+            raise InputError(f"{called}: more than {MOST:,} values")
     if not found:
-        raise InputError(f"{name}: expected a value or more, got none")
+        raise InputError(f"{called}: expected a value or more, got none")
     return tuple(found)
 
 

@@ -65,12 +65,14 @@ def sweep(**given: Any) -> None:
     from contextlib import nullcontext
     from functools import partial
 
+    from llmir.backends.search.axes import axis
     from llmir.backends.search.sweep import Sweep
     from llmir.swept import sweep
 
     form = output.choose(given["output_file"], given["form"], Sweep)
     program = inputs.read(given["model"], lenient=given["lenient"])
-    axes = {name: given[name] for name in _AXES if given[name] is not None}
+    said = {name: given[name] for name in _AXES if given[name] is not None}
+    axes = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     jobs = given["jobs"]
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as executor, bar() as progress:
         told = partial(progress, "structures")
