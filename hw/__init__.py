@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
 from llmir.hw.document import cite, leaves, merge, parse
 from llmir.hw.link import BOX, Link, Node
+from llmir.hw.prices import at_prices
 from llmir.hw.versions import Engine
 from llmir.names import normalize, suggest
 
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "measured",
     "names",
+    "priced",
     "usual",
 ]
 
@@ -82,9 +84,13 @@ def usual(device: str | os.PathLike[str] | Device) -> Node:
     >>> usual("h100-sxm").name, usual("l40s").network
     ('DGX-H100', None)
     """
-    found = load(device)
+    return _usual(load(device).measured_as)
+
+
+@functools.lru_cache(maxsize=64)
+def _usual(measured_as: str) -> Node:
     known = (load(name) for name in clusters())
-    alike = (c.node for c in known if c.measured_as == found.measured_as and c.node and c.node.network)
+    alike = (c.node for c in known if c.measured_as == measured_as and c.node and c.node.network)
     return replace(next(alike, Node(f"box of {BOX}", BOX)), assumed=True)
 
 
@@ -94,18 +100,28 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
     The network has switches; HardwareError for what is none.
 
     >>> join("rtx4090-pcie-8", "25GBps,5us").node.network
-    Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False)
+    Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False, host_Bps=None)
     """
     found, said = load(device), convert.text("network", network, error=HardwareError)
-    match = re.fullmatch(r"\s*([\d.]+)\s*GBps\s*(?:,\s*([\d.]+)\s*us\s*)?", said, re.IGNORECASE)
-    if not match:
-        raise HardwareError(f"network: expected a rate and a latency such as 25GBps,5us, got {said[:40]!r}")
-    numbers = {"GBps": match[1], "latency_us": match[2]}
-    doc = {key: convert.read(text) for key, text in numbers.items() if text is not None}
-    link = schema.network({**doc, "direct": True}, "network", 1)
+    link = replace(schema.stated(said, "network"), direct=True)
     node = replace(found.node or usual(found), network=link, assumed=False)
     sources = dict.fromkeys(("node.network.Bps", "node.network.latency_s"), f"stated as {said.strip()}")
     return replace(found, node=node, sources={**found.sources, **sources})
+
+
+def priced(devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]) -> list[Device]:
+    """The devices, those that `prices` name at so many USD an hour in place of the list price in their files.
+
+    A price of a device is that of clusters of it too. InputError for what is no price above 0, and for the
+    price of a device that is not among them.
+
+    >>> [device.price_per_hour_usd for device in priced(["hgx-h200", "h100"], {"h200": 3.5})]
+    [3.5, 3.99]
+    """
+    found = [load(device) for device in convert.items("devices", devices, "devices")]
+    said = convert.mapping("price", prices, "USD an hour by device")
+    usd = {name: convert.number(f"price of {name}", value, above=True) for name, value in said.items()}
+    return at_prices(found, {name: (load(name), price) for name, price in usd.items()})
 
 
 def names() -> list[str]:

@@ -122,6 +122,20 @@ class Device(Record):
         name = max(joining, key=lambda n: joining[n].Bps)
         return name, joining[name]
 
+    @property
+    def host_link(self) -> tuple[str, Link]:
+        """The fastest link to the host's memory, with its name; HardwareError if there is none.
+
+        >>> from llmir import hw
+        >>> hw.load("gh200").host_link[0], hw.load("rtx3090").host_link[0]
+        ('nvlink-c2c', 'pcie')
+        """
+        known = {n: link for n, link in self.links.items() if n == "pcie" or link.ranks == 1}
+        if not known:
+            raise HardwareError(f"{self.name} has no link to its host that is known")
+        name = max(known, key=lambda n: known[n].Bps)
+        return name, known[name]
+
     def source(self, key: str) -> str:
         """Where a constant comes from, by field or file key, of one number or a whole group of them.
 

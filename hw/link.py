@@ -15,8 +15,9 @@ class Link:
     """A way from one rank to others: bytes/s that the rank can send (and, at once, receive), seconds a hop.
 
     `latency_s` is 0 where nothing is published; `ranks` is the most ranks that a bridge or a domain of
-    switches joins, None where the platform decides. `direct` says that a rank reaches all others at once,
-    through switches or over a link to each, and `reduces` that the fabric itself adds up what ranks send.
+    switches joins, None where the platform decides; 1 of a link to the host alone. `direct` says that a
+    rank reaches all others at once, through switches or over a link to each, and `reduces` that the fabric
+    itself adds up what ranks send. `host_Bps` is what copies of the host's pinned memory reach, as measured.
     """
 
     Bps: float
@@ -24,6 +25,7 @@ class Link:
     ranks: int | None = None
     direct: bool = False
     reduces: bool = False
+    host_Bps: float | None = None  # noqa: N815 (B is bytes)
 
     def joins(self, group: Collection[int]) -> bool:
         """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from llmir.convert import read as read_value
 from llmir.dataclass import dataclass
 from llmir.dtype import WIDER
 from llmir.errors import HardwareError
@@ -105,6 +107,20 @@ def network(value: object, where: str, unit: float) -> Link:
     return Link(**read(value, where, LINK))
 
 
+def stated(said: str, name: str = "link") -> Link:
+    """The link of a rate and maybe a latency, GB/s each way and µs a hop; HardwareError for what is none.
+
+    >>> stated("12.5GBps").Bps
+    12500000000.0
+    """
+    match = re.fullmatch(r"\s*([\d.]+)\s*GBps\s*(?:,\s*([\d.]+)\s*us\s*)?", said, re.IGNORECASE)
+    if not match:
+        raise HardwareError(f"{name}: expected a rate and a latency such as 25GBps,5us, got {said[:40]!r}")
+    numbers = {"GBps": match[1], "latency_us": match[2]}
+    doc = {key: read_value(text) for key, text in numbers.items() if text is not None}
+    return network(doc, name, 1)
+
+
 def node(value: object, where: str, unit: float) -> Node:
     """The box that the devices are in."""
     return Node(**read(value, where, NODE))
@@ -167,6 +183,7 @@ LINK = {
     "ranks": Key("ranks", count),
     "direct": Key("direct", flag),
     "reduces": Key("reduces", flag),
+    "host_GBps": Key("host_Bps", number, 1e9),
 }
 NODE = {
     "name": Key("name", label, required=True),

@@ -66,9 +66,7 @@ class Engine(Record):
 
     def section(self, kind: type[S]) -> S | None:
         """What the file says in the section of that class, at the release; None where it says nothing."""
-        release = self.release or "".join(self.versions[-1:])
-        said = (v.at(release) if isinstance(v, Releases) else v for v in self.sections.values())
-        return next((value for value in said if isinstance(value, kind)), None)
+        return next((value for value in _said(self) if isinstance(value, kind)), None)
 
     @property
     def range(self) -> str:
@@ -79,6 +77,13 @@ class Engine(Record):
         """`vllm 0.18`, and which version that is the nearest to, if it was not measured."""
         instead = f", nearest to {self.asked}" if self.asked else ""
         return f"{self.name} {self.range}".strip() + instead
+
+
+@functools.lru_cache(maxsize=256)
+def _said(engine: Engine) -> tuple[Any, ...]:
+    """What an engine's sections say at its release."""
+    release = engine.release or "".join(engine.versions[-1:])
+    return tuple(v.at(release) if isinstance(v, Releases) else v for v in engine.sections.values())
 
 
 @functools.cache

@@ -35,6 +35,7 @@ def validate(
     unit: str = "",
     cost: str = "calibrated",
     without: str | None = None,
+    folds: str | None = None,
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Validation:
     """Rows measured elsewhere beside their predictions, with error statistics.
@@ -43,7 +44,9 @@ def validate(
     (`input_tokens, output_tokens`) of a `program` on `hw`, whose requests an `engine` ran in batches of
     `batch`, with times in a `unit` (s, ms or us) where their columns name none. `cost` is the cost model:
     `calibrated`, by the kernels of each row's engine, or `ideal`. `without` prices rows by what would be
-    borrowed if their `device`, or their `engine` on it, had not been measured. `tell` hears of progress:
+    borrowed if their `device`, or their `engine` on it, had not been measured. `folds` prices whole models
+    by hosts fitted without the rows that are alike in `model,device,version,tp`, or in some of these, a fifth
+    of the groups at a time. `tell` hears of progress:
     file, rows done, rows in all. InputError for a file that is none of these.
     """
     from .backends.cost import model
@@ -64,8 +67,22 @@ def validate(
         raise InputError(f"validate: {wrong} {given[wrong]!r} is of chat logs; other tables name their own")
     if engine:
         model(device(hw), cost, engine)  # or an error
+    if folds is not None:
+        return _left_out(paths, convert.text("folds", folds), hw, cost, without, tell)
     on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch, unit)
     return run_all(paths, _built, on=on, pricing=priced_by(cost, without), tell=tell)
+
+
+def _left_out(
+    paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
+) -> Validation:
+    """Whole models by hosts fitted without them."""
+    from .backends.silicon.calibrate import left_out
+
+    if hw is not None or cost != "calibrated" or without:
+        other = "a chat log" if hw is not None else "without" if without else f"cost {cost!r}"
+        raise InputError(f"folds: hosts are fitted to tables of whole models; leave {other} out")
+    return left_out(paths, _built, [key.strip() for key in folds.split(",")], tell)
 
 
 def calibrate(
@@ -90,6 +107,8 @@ def calibrate(
     from .backends.silicon.tables import load_all
 
     path = convert.path("folder", folder)
+    if not callable(tell):
+        convert.refuse("tell", tell, "a function of what cannot be used")
     hw = None if hw is None else convert.text("hw", hw)
     engine = None if engine is None else convert.text("engine", engine)
     family = None if family is None else convert.text("family", family)
@@ -160,7 +179,7 @@ def measure(
     from .backends.export.files import write as write_file
     from .backends.silicon.calibrate import Refit, block, fitted
     from .backends.silicon.machines import Machines
-    from .backends.silicon.measure import Eager, device_text, plan, record, write
+    from .backends.silicon.measure import Eager, device_text, host_rate, host_text, plan, record, write
     from .backends.silicon.measure.collectives import collectives
     from .backends.silicon.tables import load_all
 
@@ -184,9 +203,12 @@ def measure(
     if machine.devices > 1:
         timed += collectives(machine.devices)
     name, base = _device(machine, hw, named)
+    host = host_rate(machine)
     if base is None:
         facts, gpu = machine.facts, machine.gpu
-        base = device_text(machine.description, facts, machine.processors, timed, gpu=gpu)
+        base = device_text(machine.description, facts, machine.processors, timed, gpu=gpu, host=host)
+    elif host:
+        base += host_text(host, named or devices.load(machine.name))
     write(target, timed, name, machine.framework)
     file = target / f"{name}.yaml"
     write_file(file, base)

@@ -41,7 +41,7 @@ NEW = Host(hidden=0.7, step_us=400, sequence_us=20, kernel_us=3, skew_us=9)
 @pytest.fixture(scope="module")
 def found() -> list[hosts.Overheads]:
     old = runs(OLD, "e", ("1.0", "1.4"), (1, 2, 4, 8), 0)
-    new = runs(NEW, "e", ("2.0",), (1,), 1)
+    new = runs(NEW, "e", ("1.6",), (1,), 1)
     return hosts.overheads([*new, *old])
 
 
@@ -52,6 +52,8 @@ def test_the_host_that_made_the_times_is_found(found: list[hosts.Overheads]) -> 
     assert max(old.errors(of).mape for of in (old.fitted, old.by_model, old.by_tp)) < 0.01
     assert new.host.step_us == pytest.approx(NEW.step_us, rel=0.3)
     assert new.host.skew_us == pytest.approx(old.host.skew_us, rel=0.01)  # of which one rank tells nothing
+    *_, next_major = hosts.overheads([*old.runs, *(run._replace(versions=("2.0",)) for run in new.runs)])
+    assert next_major.host.skew_us == pytest.approx(Host().skew_us, rel=0.01)
 
 
 def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts.Overheads]) -> None:

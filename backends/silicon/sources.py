@@ -20,7 +20,10 @@ FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
     **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "ran"), ""),
     "turns": nan,
-    "lengths": 1.0,
+    **dict.fromkeys(("lengths", "shortest"), 1.0),
+    **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),
+    "rounds": 10.0,
+    "ahead": 0.0,
     "harness_us": 0.0,
 }
 

@@ -12,11 +12,13 @@ from llmir.hw.schema import Key
 class Scheduler:
     """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
 
+    One that goes `ahead` fills a step while the one before it runs.
     One that `pads` runs all sequences of a step as if they were as long as the longest.
     """
 
     mixes: bool = True
     pads: bool = False
+    ahead: bool = False
     source: str = ""
 
 
@@ -26,6 +28,7 @@ scheduler = versions.section("scheduler")(
         {
             "mixes": Key("mixes", schema.flag, required=True),
             "pads": Key("pads", schema.flag),
+            "ahead": Key("ahead", schema.flag),
             "source": Key("source", schema.text, required=True),
         },
     )

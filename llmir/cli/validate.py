@@ -22,7 +22,7 @@ from .kinds import Count
 if TYPE_CHECKING:
     from llmir.backends.silicon.validate import Validation
 
-_OWN = ("files", "by", "cost", "without", "plot", "form", "output_file", "model", "hw")
+_OWN = ("files", "by", "cost", "without", "folds", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
 
 
@@ -47,6 +47,11 @@ _SAID = 5  # unreadable rows that are named one by one
     "--without",
     type=click.Choice(["device", "engine"]),
     help="As if each row's device, or its engine there, had not been measured: by what would be borrowed.",
+)
+@click.option(
+    "--folds",
+    metavar="KEYS",
+    help="Whole models by hosts fitted without rows alike in these, such as model,device,version.",
 )
 @options.lowering
 @options.parallel
@@ -80,7 +85,10 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
 
         folder = plots.check(given["plot"])
     found = measured.validate(
-        *given["files"], **_chat(ctx, given), cost=given["cost"], without=given["without"], tell=_teller()
+        *given["files"],
+        **_chat(ctx, given),
+        **{name: given[name] for name in ("cost", "without", "folds")},
+        tell=_teller(),
     )
     _emit(found, by, form, given["output_file"], given["files"] if given["model"] else ())
     _notes(found)

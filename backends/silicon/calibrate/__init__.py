@@ -4,6 +4,7 @@ from . import overview
 from .cases import Case, cases
 from .fit import fit
 from .hosts import overheads
+from .left_out import left_out
 from .refit import Refit, block, fitted, with_fits
 from .runs import TABLES, runs, step_shape
 
@@ -15,6 +16,7 @@ __all__ = [
     "cases",
     "fit",
     "fitted",
+    "left_out",
     "overheads",
     "overview",
     "runs",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir import hw
+from llmir.backends.analysis.asked import phase_of
 from llmir.backends.analysis.plan import Plan, late, plan
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.together import Together, together
@@ -21,10 +23,12 @@ from llmir.backends.cost.relatives import on_own_chip
 from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.played import Played, playable
 from llmir.backends.silicon.tables import load
 from llmir.backends.silicon.validate.pricing import IDEAL, Pricing, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.dim import Binding
+from llmir.backends.simulation.prices import Chunks
+from llmir.dim import Binding, Mixed
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 from llmir.hw import Device
@@ -41,7 +45,8 @@ Known = Callable[[Device], Device]
 class Run(NamedTuple):
     """A measured figure: whose, of what, the steps that it is made of, and its time.
 
-    `versions` are of the range that the engine's version lies in, none of an engine that is not bundled.
+    `versions` are of the range that the engine's version lies in, none of an engine that is not bundled;
+    `release` is the engine with its version, as it ran.
     """
 
     engine: str
@@ -51,6 +56,7 @@ class Run(NamedTuple):
     tp: int
     shape: RunShape
     seconds: float
+    release: str = ""
 
 
 def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[Run]:
@@ -58,7 +64,12 @@ def runs(folder: Path, build: Build, known: Known = lambda device: device) -> li
 
     `known` gives a device with another calibration than its own.
     """
-    build, paths = cache(build), sorted(folder.glob(TABLES))
+    return runs_of(sorted(folder.glob(TABLES)), build, known)
+
+
+def runs_of(paths: Sequence[Path], build: Build, known: Known = lambda device: device) -> list[Run]:
+    """The same of some tables."""
+    build = cache(build)
     found = [run for path in paths for run in _runs(path, build, known)]
     if not found:
         files = ", ".join(path.name for path in paths) or TABLES
@@ -84,8 +95,11 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
             versions = hw.engine(engine).versions if name in hw.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
+                if asked.serving and metric == "ttft":  # a front and a client, which are no host's
+                    continue
                 shape, count = _shape(metric, asked, program, device, engine)
-                yield Run(name, versions, device.name, layout.model, layout.tp, shape, count * seconds)
+                whose = name, versions, device.name, layout.model, layout.tp
+                yield Run(*whose, shape, count * seconds, engine)
         except LlmirError:
             continue
 
@@ -103,6 +117,8 @@ def _shape(
     def job(by: Pricing, batch: int) -> Workload:
         return by.workload(program, device, engine, (batch, prompt, generate), asked.chunk)
 
+    if asked.serving and playable(mine := job(PRICED, 1)):
+        return _played(Played(mine, asked.batch, asked.manner), metric, model), 1
     if asked.serving or metric == "token":
         users = ClosedLoop(job(PRICED, 1), asked.batch or LONGEST)
         return _loop(users, model), users.in_flight if metric == "token" else 1
@@ -129,6 +145,43 @@ def _loop(loop: ClosedLoop, model: Model) -> RunShape:
             step = _of(loop.read(turn.decoding, chunk._replace(cached=chunk.middle)), model)
             steps.append(step.times(turn.share * chunk.steps / whole))
     return RunShape(first.times(decode.share), _sum(steps))
+
+
+def _played(loop: Played, metric: str, model: Model) -> RunShape:
+    """A figure of a loop: by steps that stand for those alike, and the rest as its host has it now."""
+    weights = loop.weights(metric)
+    _, _, steps, decodes, kept, new, *_ = loop.events
+    reads = np.flatnonzero(new)
+    number = dict(zip(reads.tolist(), loop.reads, strict=True))
+    parts = []
+    for events, alike in ((np.flatnonzero(new == 0), 4), (reads, 8)):
+        shapes = []
+        for some in np.array_split(events[np.lexsort((decodes[events], new[events]))], alike):
+            if not (whole := float(weights[some] @ steps[some])):
+                continue
+            one = int(some[np.searchsorted(np.cumsum(weights[some] * steps[some]), whole / 2)])
+            middle = int(kept[one] + decodes[one] * (steps[one] - 1) // 2)
+            at = number.get(one, (int(decodes[one]), middle, ()))
+            shapes.append(step_shape(*_point(loop.job.program, model, *at)).times(whole))
+        parts.append(_sum(shapes))
+    found = RunShape(*parts)
+    host = loop.job.prefill.plan.host
+    known = float(host.seconds(loop.job.device, found)) if host else 0.0
+    seconds = loop.ttft_s if metric == "ttft" else loop.tpot_s
+    return replace(found, idle=seconds - known)
+
+
+def _point(
+    program: Program, model: Model, decodes: int, kept: int, chunks: Chunks
+) -> tuple[Plan, Binding | Mixed]:
+    """The plan of a step, and the sizes that it is of: all that decode have as much cached."""
+    parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
+    parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
+    phases = [phase_of(part.symbols["T"]) for part in parts]
+    at = parts[0] if len(parts) == 1 else Mixed(parts, phases if program.splits else ())
+    both = len(set(phases)) > 1 and program.splits
+    of = program.phase("prefill" if "prefill" in phases else "decode")
+    return (together if both else plan)(of, model), at
 
 
 def _sum(steps: Iterable[StepShape]) -> StepShape:

@@ -2,6 +2,7 @@
 
 from . import steps
 from .eager import Eager
+from .host import host_rate, host_text
 from .machine import FRAMEWORK, Machine, Point
 from .peaks import device_text
 from .plan import Facts, plan
@@ -14,6 +15,8 @@ __all__ = [
     "Machine",
     "Point",
     "device_text",
+    "host_rate",
+    "host_text",
     "plan",
     "record",
     "steps",

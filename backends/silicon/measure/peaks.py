@@ -14,8 +14,12 @@ WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
 Timed = Sequence[tuple[Point, float]]
 
 
-def device_text(name: str, facts: Facts, processors: int, timed: Timed, *, gpu: bool) -> str:
+def device_text(
+    name: str, facts: Facts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
+) -> str:
     """The YAML of a device with the best rates among `timed`, which must have fp32 products.
+
+    `host` are bytes/s of copies to and from its memory, where they were measured.
 
     A CPU's fp32 products run on its vector lanes, and so they do on a GPU that is not asked for tf32.
     """
@@ -34,8 +38,14 @@ def device_text(name: str, facts: Facts, processors: int, timed: Timed, *, gpu: 
         f"{'multiprocessors' if gpu else 'cores'}: {processors}",
         f"l2_MiB: {facts.cache_bytes / 2**20:.4g}  # its largest cache",
     ]
+    links = []
     if bus := _peak(map(_sent, timed)):
-        lines.append(f"links: {{measured: {{GBps: {_up(bus / 1e9)}, direct: true}}}}")
+        links.append(f"measured: {{GBps: {_up(bus / 1e9)}, direct: true}}")
+    if host:
+        rate = _up(host / 1e9)
+        links.append(f"host: {{GBps: {rate}, ranks: 1, host_GBps: {rate}}}")
+    if links:
+        lines.append(f"links: {{{', '.join(links)}}}")
         measured.append("links")
     source = f"measured by llmir calibrate --run, the best of {len(timed)} calls"
     return "\n".join([*lines, "sources:", f"  {', '.join(measured)}: {source}"]) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import nan
@@ -15,11 +15,13 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis, Calibrated, Model, model
 from llmir.backends.cost.calibration import engines, first, owner
+from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.models import calibrated
 from llmir.backends.cost.relatives import relation
 from llmir.backends.silicon.rows import Array
 from llmir.convert import choice
 from llmir.errors import InputError
+from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Calibration, Device
 from llmir.hw.calibration import LIBRARIES, rank
@@ -44,10 +46,14 @@ class Trust(NamedTuple):
 
 
 class Pricing(NamedTuple):
-    """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured."""
+    """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured.
+
+    `hosts` stand for those of engines, by name and range of versions.
+    """
 
     name: str
     without: str = ""
+    hosts: Mapping[tuple[str, str], Host] = FrozenDict()
 
     def model(self, device: Device, engine: str) -> Model:
         """That of the engine or of one of its kernels; of the device's first for an unknown one.
@@ -63,7 +69,9 @@ class Pricing(NamedTuple):
         if not found:
             return _instead(device, name)
         versions = found in hw.engines() or owner(found) in hw.engines()
-        return model(device, self.name, engine.replace(name, found, 1) if versions else found)
+        made = model(device, self.name, engine.replace(name, found, 1) if versions else found)
+        host = made.runs and self.hosts.get((made.runs.name, made.runs.range))
+        return _hosted(made, host) if host else made
 
     def workload(
         self,
@@ -85,6 +93,13 @@ class Pricing(NamedTuple):
 
 
 IDEAL = Pricing("ideal")
+
+
+@lru_cache(maxsize=256)
+def _hosted(made: Model, host: Host) -> Model:
+    """The same with another host."""
+    assert isinstance(made, Calibrated)
+    return replace(made, host=host)
 
 
 @lru_cache(maxsize=256)
@@ -111,24 +126,32 @@ def priced_by(cost: str, without: str | None = None) -> Pricing:
     return Pricing(name, choice("without", without, WITHOUT))
 
 
-def related(device: Device, basis: Basis) -> str:
-    """What the kernels behind a basis were measured on, as seen from the device."""
+def related(device: Device, basis: Basis, engine: str = "") -> str:
+    """What the kernels behind a basis were measured on, as seen from the device, and from an engine on it.
+
+    A library that engines call lends them its own kernels; another library does not call it.
+    """
     if basis.kind != "calibrated":
         return basis.kind
     if basis.device:
         return relation(device, hw.load(basis.device))
-    return ENGINE if basis.engine and basis.engine not in LIBRARIES else basis.kind
+    called = basis.engine in LIBRARIES and engine not in LIBRARIES
+    return ENGINE if basis.engine and not called else basis.kind
 
 
 def trust(
-    device: Device, times: Sequence[Any], bases: Sequence[Basis], errors: Sequence[float | None]
+    device: Device,
+    times: Sequence[Any],
+    bases: Sequence[Basis],
+    errors: Sequence[float | None],
+    engine: str = "",
 ) -> tuple[str, Array, str]:
     """The bases of ops, those of most time first; the mean of their errors by their times; the relation."""
     shares: dict[str, float] = {}
     relations: dict[str, float] = {}
     for time, basis in zip(times, bases, strict=True):
         shares[str(basis)] = shares.get(str(basis), 0.0) + float(np.sum(time))
-        how = related(device, basis)
+        how = related(device, basis, engine)
         relations[how] = relations.get(how, 0.0) + float(np.sum(time))
     known = [(time, error) for time, error in zip(times, errors, strict=True) if error is not None]
     whole = sum(time for time, _ in known)

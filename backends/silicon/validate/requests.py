@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llmir.backends.silicon.machines import at_version
+from llmir.backends.silicon.played import Manner
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.sources import known
 from llmir.errors import InputError
@@ -43,7 +44,8 @@ class Layout(NamedTuple):
 class Request(NamedTuple):
     """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit.
 
-    `chunk` is the budget of a step that reads prompts, None for the engine's own.
+    `chunk` is the budget of a step that reads prompts, None for the engine's own, and `manner` that of a
+    closed loop.
     """
 
     layout: Layout
@@ -53,6 +55,7 @@ class Request(NamedTuple):
     figures: Mapping[str, float]
     serving: bool = False
     chunk: int | str | None = None
+    manner: Manner = Manner()
 
 
 def request(t: Table, i: int) -> Request:
@@ -78,8 +81,23 @@ def request(t: Table, i: int) -> Request:
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
         raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
-    serving, chunk = kind == "serving_closed_loop", t["chunk"][i] or None
-    return Request(layout, batch, prompt, generate or 1, figures, serving, chunk)
+    serving, chunk = kind == "serving_closed_loop", _chunk(t, i)
+    return Request(layout, batch, prompt, generate or 1, figures, serving, chunk, _manner(t, i))
+
+
+def _chunk(t: Table, i: int) -> int | str | None:
+    """The budget: a number, a word, or a sum of numbers and of columns."""
+    said = t["chunk"][i] or None
+    if not isinstance(said, str) or "+" not in said:
+        return said
+    terms = (term.strip() for term in said.split("+"))
+    return sum(int(term) if term.isdigit() else _count(t[term][i], term) for term in terms)
+
+
+def _manner(t: Table, i: int) -> Manner:
+    known = (float(t[fact][i]) for fact in ("rounds", "shortest", "apart_ms", "ahead", "patience", "enough"))
+    rounds, shortest, apart_ms, ahead, patience, enough = known
+    return Manner(int(rounds), shortest, apart_ms * 1e-3, bool(ahead), int(patience), enough)
 
 
 def _figures(
@@ -92,7 +110,7 @@ def _figures(
     if "per GPU" in said:
         rate = rate * devices
     if kind == "serving_closed_loop":
-        found = {"tpot": tpot}
+        found = {"tpot": tpot, "ttft": ttft}
     elif kind == "serving_max_throughput":
         each = (prompt + generate) / generate if "input+output" in said and generate else 1
         found = {"token": each / rate}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import cache, partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from llmir.backends.serving import loop
 from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon import bounds
 from llmir.backends.silicon.machines import Machines, engine, named
+from llmir.backends.silicon.played import Played, playable
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.backends.silicon.tables.chat import Chat as Chats
@@ -35,6 +37,7 @@ from .series import series
 
 Build = Callable[[Layout], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
+Only = Callable[[Layout, Device], bool]
 
 
 def validate(
@@ -44,8 +47,9 @@ def validate(
     on: Chat | None = None,
     pricing: Pricing = IDEAL,
     tell: Tell = lambda *_: None,
+    only: Only = lambda *_: True,
 ) -> Validation:
-    """All rows of CSV files, each beside its prediction.
+    """All rows of CSV files, each beside its prediction; of whole models `only` some.
 
     They are tables of kernels or of whole models, for which `build` gives the program of a layout, or, with
     `on`, chat logs. InputError for a file that is none of these.
@@ -77,7 +81,7 @@ def validate(
             amounts += (found for found in known if isinstance(found, Amount))
             judged += (found for found in known if isinstance(found, Judged))
         else:
-            judged += _models(file, build, pricing, tell)
+            judged += _models(file, build, pricing, tell, only)
     priced = [row for row in judged if not row.reason]
     refused = [row for row in judged if row.reason]
     return Validation(pricing.name, priced, refused, problems, questions, amounts)
@@ -130,11 +134,13 @@ def _kernels(file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> Iter
             continue
         own = named(framework, "" if variant == "main" else variant or kernel)
         for points in format.points(t.take(at), device):
-            yield from _points(file, points, at[points.rows], device, partial(pricing.model, device, own))
+            yield from _points(
+                file, points, at[points.rows], device, partial(pricing.model, device, own), own
+            )
 
 
 def _points(
-    file: _File, points: Points | Refusal, at: Any, device: Device, model: Callable[[], Model]
+    file: _File, points: Points | Refusal, at: Any, device: Device, model: Callable[[], Model], own: str
 ) -> Iterator[Judged]:
     """The rows `at` of one program."""
     try:
@@ -148,7 +154,7 @@ def _points(
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
     basis, band, relation = trust(
-        device, times, [price.basis for price in held], [price.error for price in held]
+        device, times, [price.basis for price in held], [price.error for price in held], own
     )
     measured = file.rows["latency_us"][at] * 1e-6
     rules = bounds.explain(device, measured, least)
@@ -159,7 +165,7 @@ def _points(
         yield file.judged(i, points.kind, LATENCY, *figures)
 
 
-def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator[Judged]:
+def _models(file: _File, build: Build, pricing: Pricing, tell: Tell, only: Only) -> Iterator[Judged]:
     t = file.rows
     for i in range(len(t)):
         tell(file.name, i + 1, len(t))
@@ -170,10 +176,15 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell) -> Iterator
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
                 raise InputError(device)
+            if not only(asked.layout, device):
+                continue
             program, by = build(asked.layout), asked.layout.engine
             runs = pricing.model(device, by).runs
             version, tp = runs.range if runs else "", str(asked.layout.tp)
-            priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
+            if asked.serving:
+                priced = _served(asked, program, device, by, pricing)
+            else:
+                priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
         except LlmirError as error:
             yield file.judged(i, kind, metric, reason=_reason(error))
             continue
@@ -202,6 +213,23 @@ def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[
             yield Amount(*about, was, will)
 
 
+def _served(
+    asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
+) -> dict[str, tuple[float, float, Trust]]:
+    """The same of a closed loop, by figure: as it is played, or what it settles at where it cannot be."""
+    sizes = 1, asked.prompt, asked.generate
+    job, ideal = (by.workload(program, device, engine, sizes, asked.chunk) for by in (pricing, IDEAL))
+    settled, least = ClosedLoop(job, asked.batch), ClosedLoop(ideal, asked.batch)
+    loop = Played(job, asked.batch, asked.manner) if playable(job) else settled
+    priced: dict[str, tuple[float, float, Trust]] = {}
+    if "tpot" in asked.figures:
+        bound = least.bound_s(max(1, int(loop.decoding)))
+        priced["tpot"] = loop.tpot_s or 0.0, bound, of_step(settled.step(settled.in_flight))
+    if "ttft" in asked.figures:
+        priced["ttft"] = loop.ttft_s, ideal.ttft_s, of_step(job.prefill)._replace(band=nan)
+    return priced
+
+
 def _figure(
     metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
 ) -> tuple[float, float, Trust]:
@@ -212,16 +240,13 @@ def _figure(
         chunk = asked.chunk if by is pricing else None
         return lambda batch: by.workload(program, device, engine, (batch, prompt, generate), chunk)
 
-    if metric == "token" or (metric == "tpot" and asked.serving):
-        expected, least = (ClosedLoop(job(by)(1), asked.batch or LONGEST) for by in (pricing, IDEAL))
-        sure = of_step(expected.step(expected.in_flight))
-        if metric == "token":
-            whole = replace(least.job, memory_utilization=1.0)  # more than engines use
-            most = replace(least, job=whole).in_flight
-            prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
-            bound = max(least.bound_s(most) / most, prompts)
-            return 1 / expected.output_tokens_per_s, bound, sure
-        return expected.tpot_s or 0.0, least.bound_s(expected.decoding), sure
+    if metric == "token":
+        expected, least = (ClosedLoop(job(by)(1), LONGEST) for by in (pricing, IDEAL))
+        whole = replace(least.job, memory_utilization=1.0)  # more than engines use
+        most = replace(least, job=whole).in_flight
+        prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
+        bound = max(least.bound_s(most) / most, prompts)
+        return 1 / expected.output_tokens_per_s, bound, of_step(expected.step(expected.in_flight))
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":

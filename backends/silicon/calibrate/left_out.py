@@ -1,0 +1,72 @@
+"""Whole models priced by hosts that were fitted without them: folds over what they are alike in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmir import hw
+from llmir.backends.cost.kernels import KERNELS, Host
+from llmir.backends.silicon.folds import group_folds
+from llmir.backends.silicon.validate import Layout, Validation, validate
+from llmir.backends.silicon.validate.judged import Judged
+from llmir.backends.silicon.validate.pricing import Pricing
+from llmir.convert import choice
+from llmir.errors import InputError
+from llmir.frozen import FrozenDict
+from llmir.hw import Device
+
+from .hosts import Overheads, overheads
+from .runs import Build, Run, runs_of
+
+FOLDS = ("model", "device", "version", "tp")
+Key = tuple[str, ...]
+Tell = Callable[[str, int, int], None]
+
+
+def left_out(
+    paths: Sequence[Path], build: Build, by: Sequence[str], tell: Tell = lambda *_: None, folds: int = 5
+) -> Validation:
+    """Rows of tables of whole models; those alike in `by` are priced by hosts fitted to other folds' rows.
+
+    An engine of which no other run is left has the host of the defaults, a range of versions that of the
+    range with most runs. Rows that no host is fitted to are priced by those of all others.
+    """
+    for name in by:
+        choice("folds", name, FOLDS)
+    found = runs_of(paths, build)
+    groups = [_key(by, run.model, run.device, run.release, run.tp) for run in found]
+    if len(set(groups)) < 2:
+        raise InputError(f"folds: {','.join(by)}: all rows are alike in them, none can be left out")
+    judged: dict[tuple[str, int, str], Judged] = {}
+    known = set(groups)
+    for number, (rest, left) in enumerate(group_folds(groups, folds=folds)):
+        some = {groups[i] for i in left}
+
+        def only(layout: Layout, device: Device, some: set[Key] = some, first: bool = not number) -> bool:
+            key = _key(by, layout.model, device.name, layout.engine, layout.tp)
+            return key in some or (first and key not in known)
+
+        hosts = _hosts(found, overheads(found[i] for i in rest))
+        fold = validate(paths, build, pricing=Pricing("calibrated", hosts=hosts), tell=tell, only=only)
+        judged |= {(row.file, row.row, row.metric): row for row in (*fold.rows, *fold.refused)}
+    rows = sorted(judged.values(), key=lambda row: (row.file, row.row))
+    priced, refused = ([r for r in rows if bool(r.reason) is no] for no in (False, True))
+    return Validation("calibrated", priced, refused)
+
+
+def _key(by: Sequence[str], model: str, device: str, release: str, tp: int) -> Key:
+    said = dict(zip(FOLDS, (model, device, release, str(tp)), strict=True))
+    return tuple(said[name] for name in by)
+
+
+def _hosts(runs: Sequence[Run], fitted: Sequence[Overheads]) -> FrozenDict[tuple[str, str], Host]:
+    """The host of each range of versions that any run is of."""
+    hosts: dict[tuple[str, str], Any] = {}
+    for engine, versions in dict.fromkeys((run.engine, run.versions) for run in runs):
+        own = [host for host in fitted if host.engine == engine]  # those with most runs first
+        same = next((host for host in own if host.versions == versions), own[0] if own else None)
+        usual = KERNELS[hw.engine(engine).family]() if versions else Host()
+        hosts[engine, "–".join(dict.fromkeys(versions))] = same.host if same else usual
+    return FrozenDict(hosts)
