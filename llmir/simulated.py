@@ -1,9 +1,10 @@
-"""Requests over time, on an engine that fills its steps as its policy does: `simulate`."""
+"""Requests over time, on an engine that fills its steps as its policy does: `simulate` and its two halves."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import convert
@@ -13,12 +14,23 @@ from .graph import Program
 from .verify import checked_program
 
 if TYPE_CHECKING:
+    from .backends.analysis.kv import CacheTransfer
     from .backends.cost import CostModel
     from .backends.simulation.load import Load
+    from .backends.simulation.pair import Pair
+    from .backends.simulation.profile import Profile
     from .backends.simulation.replications import Replications
     from .backends.simulation.simulation import Simulation
 
 REQUESTS = 10_000_000  # at most: as many as memory holds what is known of
+
+
+TRAFFIC = (
+    *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "prefix_hits", "seed"),
+    *("cancel", "timeout_s", "turns", "think_s"),
+)
+POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program")
+COUNTED = ("warm_up", "max_ttft_s", "max_tpot_s", "replicas", "router")
 
 
 def simulate(
@@ -33,11 +45,21 @@ def simulate(
     generate: int | str | None = None,
     requests: int | None = None,
     prefix_hits: float = 0.0,
+    cancel: float | None = None,
+    timeout_s: float | None = None,
+    turns: int | str | None = None,
+    think_s: float | None = None,
     seed: int | None = None,
     warm_up: int = 0,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     chunked_prefill: bool | None = None,
+    replicas: int = 1,
+    router: str | None = None,
+    prefill_replicas: int | None = None,
+    decode_replicas: int | None = None,
+    link: str | None = None,
+    decode_program: Program | None = None,
     memory_utilization: float | None = None,
     reserve_bytes: int = 0,
     max_model_len: int | None = None,
@@ -49,13 +71,11 @@ def simulate(
 ) -> Simulation:
     """Requests that come one after another, served step by step as the engine's policy fills its steps.
 
-    They come at random, `rate` a second; from as many users in a `closed` loop, each of whom asks again when
-    answered; or as a `trace` has them, `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and
-    `generate` (128) are tokens, or laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation
-    of the logarithm), of 1000 `requests`; a trace says all three. A share `prefix_hits` of each prompt is
-    cached already. `chunked_prefill` says whether prompts are read in chunks, by default as the engine does.
-    The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
-    `max_ttft_s` and `max_tpot_s`. Memory and prices are as in `workload`; equal calls give equal results.
+    It is `server(program, hw, …).run(traffic(…))`, which say what the options mean. The first `warm_up`
+    requests do not count in latencies, nor in goodput, which is of requests within `max_ttft_s` and
+    `max_tpot_s`. `replicas` of the program share the requests, as a `router` deals them out.
+    With a `link`, `prefill_replicas` read them and `decode_replicas` go on, of `decode_program` where that is
+    another: `pools`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -63,22 +83,115 @@ def simulate(
     >>> len(served.ttft_s), served.latencies["tpot"].p99 < 0.02, int(served.preemptions.sum())
     (20, True, 0)
     """
+    asked = dict(locals())
+    comes, counted = _parted(asked)
+    return _serving(**asked)(traffic(**comes), **counted)
+
+
+def server(
+    program: Program,
+    hw: Any,
+    *,
+    chunked_prefill: bool | None = None,
+    memory_utilization: float | None = None,
+    reserve_bytes: int = 0,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_batched_tokens: int | None = None,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Profile:
+    """An engine that serves a program on a device; its `run` simulates one load after another.
+
+    Its tables of prices are made once, and serve all runs: the way to try many rates or seeds.
+    `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. Memory and
+    prices are as in `workload`.
+
+    >>> import llmir
+    >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    >>> server = llmir.server(model, "h100-sxm")
+    >>> loads = [llmir.traffic(rate=rate, prompt=512, generate=64, requests=300) for rate in (1, 10, 30)]
+    >>> waits = [server.run(load).latencies["queue"].mean for load in loads]
+    >>> waits == sorted(waits)
+    True
+    """
     from .backends.analysis.workload import Workload
-    from .backends.simulation.simulate import simulate as run
+    from .backends.simulation.profile import Profile
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
-    drawn = {"prompt": prompt, "generate": generate, "requests": requests, "seed": seed}
-    load = _load(rate, closed, trace, convert.number("speed", speed, 1e-6), drawn)
-    load = load.hit(convert.number("prefix_hits", prefix_hits, most=1))
-    counted = {
-        "warm_up": convert.integer("warm_up", warm_up),
-        "max_ttft_s": _limit("max_ttft_s", max_ttft_s),
-        "max_tpot_s": _limit("max_tpot_s", max_tpot_s),
-    }
     chunked = None if chunked_prefill is None else convert.flag("chunked_prefill", chunked_prefill)
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
-    return run(Workload(program, model.device, 1, 1, 1, *memory, *limits), load, chunked, **counted)
+    return Profile(Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits), chunked)
+
+
+def traffic(
+    *,
+    rate: float | None = None,
+    closed: int | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    speed: float = 1.0,
+    prompt: int | str | None = None,
+    generate: int | str | None = None,
+    requests: int | None = None,
+    prefix_hits: float = 0.0,
+    cancel: float | None = None,
+    timeout_s: float | None = None,
+    turns: int | str | None = None,
+    think_s: float | None = None,
+    seed: int | None = None,
+) -> Load:
+    """Requests with their tokens, and when they come; equal calls give equal ones.
+
+    They come at random, `rate` a second; from as many users in a `closed` loop, each of whom asks again when
+    answered; or as a `trace` has them, `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and
+    `generate` (128) are tokens, or laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation
+    of the logarithm), of 1000 `requests`; a trace says all three. A share `prefix_hits` of each prompt is
+    cached already. A share `cancel` of requests is cancelled after a random part of the answer, which nobody
+    knows before, and each is given up that has not ended `timeout_s` after it came. With `turns`, a number
+    or a law, requests are turns of sessions, of which `rate` come a second: each prompt begins with all that
+    was said before, and comes after an exponential time of mean `think_s` (10). InputError where they come in
+    no way, or in two, or are said twice.
+    """
+    from .backends.simulation.drawn import drawn, turned
+    from .backends.simulation.trace import trace as read
+
+    times = convert.number("speed", speed, 1e-6)
+    hits = convert.number("prefix_hits", prefix_hits, most=1)
+    share = None if cancel is None else convert.number("cancel", cancel, most=1)
+    patience = None if timeout_s is None else convert.number("timeout_s", timeout_s, above=True)
+    said: dict[str, Any] = {"prompt": prompt, "generate": generate, "requests": requests, "seed": seed}
+    if share is not None:
+        said["cancel"] = share
+    if sum(way is not None for way in (rate, closed, trace)) != 1:
+        raise InputError("simulate: say how requests come, by one of rate, closed and trace")
+    thinks = None if think_s is None else convert.number("think_s", think_s)
+    if turns is None and thinks is not None:
+        raise InputError(f"think_s: {thinks:g}; it is of sessions, say turns too")
+    if turns is not None and (rate is None or patience is not None):
+        other = "timeout_s" if rate is not None else "closed" if closed is not None else "trace"
+        raise InputError(f"turns: sessions come at a rate, leave out {other}")
+    if trace is not None:
+        if twice := next((name for name, value in said.items() if value is not None), None):
+            raise InputError(f"{twice}: a trace says its requests, leave it out")
+        return replace(read(convert.path("trace", trace), times).hit(hits), timeout_s=patience)
+    if times != 1:
+        raise InputError(f"speed: {times:g}; it is of a trace, say rate instead")
+    usual = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
+    asked = {name: usual[name] if said[name] is None else said[name] for name in usual}
+    load = drawn(
+        convert.integer("requests", asked["requests"], 1, REQUESTS),
+        asked["prompt"],
+        asked["generate"],
+        rate=None if rate is None else convert.number("rate", rate, 1e-6, 1e9),  # a request a nanosecond
+        users=None if closed is None else convert.integer("closed", closed, 1, REQUESTS),
+        seed=convert.integer("seed", asked["seed"]),
+        cancel=share or 0.0,
+    )
+    if turns is not None:
+        load = turned(load, turns, 10.0 if thinks is None else thinks, asked["seed"])
+    return replace(load.hit(hits), timeout_s=patience)
 
 
 def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: Any) -> Replications:
@@ -96,33 +209,86 @@ def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: 
     if asked.get("trace") is not None:
         raise InputError("replications: a trace is the same each time, leave one of them out")
     first, count = convert.integer("seed", seed), convert.integer("replications", times, 2, 1000)
-    return Replications(tuple(simulate(program, hw, seed=first + run, **asked) for run in range(count)))
+    comes, counted = _parted(asked)
+    run = _serving(program, hw, **asked)
+    return Replications(tuple(run(traffic(seed=first + n, **comes), **counted) for n in range(count)))
 
 
-def _load(rate: Any, closed: Any, trace: Any, speed: float, drawn: dict[str, Any]) -> Load:
-    """The requests; InputError where they come in no way, or in two, or are said twice."""
-    from .backends.simulation.simulate import drawn as draw
-    from .backends.simulation.trace import trace as read
+def pools(prefill: Profile, decode: Profile, link: str) -> Pair:
+    """Prefill servers, and decode servers that go on, with caches sent over a link; its `run` simulates.
 
-    if sum(way is not None for way in (rate, closed, trace)) != 1:
-        raise InputError("simulate: say how requests come, by one of rate, closed and trace")
-    if trace is not None:
-        if said := next((name for name, value in drawn.items() if value is not None), None):
-            raise InputError(f"{said}: a trace says its requests, leave it out")
-        return read(convert.path("trace", trace), speed)
-    if speed != 1:
-        raise InputError(f"speed: {speed:g}; it is of a trace, say rate instead")
-    usual = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
-    asked = {name: usual[name] if value is None else value for name, value in drawn.items()}
-    return draw(
-        convert.integer("requests", asked["requests"], 1, REQUESTS),
-        asked["prompt"],
-        asked["generate"],
-        rate=None if rate is None else convert.number("rate", rate, 1e-6, 1e9),  # a request a nanosecond
-        users=None if closed is None else convert.integer("closed", closed, 1, REQUESTS),
-        seed=convert.integer("seed", asked["seed"]),
-    )
+    `link` is `nvlink` or what else joins two such devices, `network`, or a rate such as `25GBps,5us`.
+    InputError for pools that the engine refuses (docs/serving.md).
+
+    >>> import llmir
+    >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    >>> one = llmir.server(model, "h100-sxm")
+    >>> pair = llmir.pools(one, one, "50GBps,5us")
+    >>> load = llmir.traffic(rate=30, prompt=1000, generate=100, requests=300)
+    >>> found = pair.run(load, prefill_replicas=2)
+    >>> found.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
+    True
+    """
+    from .backends.simulation.pair import Pair
+    from .backends.simulation.profile import Profile
+
+    for name, given in (("prefill", prefill), ("decode", decode)):
+        if not isinstance(given, Profile):
+            convert.refuse(name, given, "a server as llmir.server gives it")
+    return Pair(prefill, decode, convert.text("link", link))
 
 
-def _limit(name: str, value: Any) -> float | None:
-    return None if value is None else convert.number(name, value, above=True)
+def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulation]:
+    """What runs a load: a server, or pools where a link or servers of one kind are asked for."""
+    said = {name: asked.pop(name, None) for name in POOLS}
+    one = server(program, hw, **asked)
+    if all(value is None for value in said.values()):
+        return one.run
+    link, other = said.pop("link"), said.pop("decode_program")
+    if link is None:
+        raise InputError(
+            "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
+        )
+    pair = pools(one, one if other is None else server(other, hw, **asked), link)
+    many = {name: value for name, value in said.items() if value is not None}
+
+    def run(load: Load, replicas: int = 1, **counted: Any) -> Simulation:
+        if replicas != 1:
+            raise InputError("replicas: of pools, prefill_replicas and decode_replicas say how many")
+        return pair.run(load, **many, **counted)
+
+    return run
+
+
+def kv(
+    program: Program,
+    hw: Any,
+    *,
+    batch: int = 1,
+    prompt: int = 2048,
+    link: str = "host",
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> CacheTransfer:
+    """The caches of `batch` sequences after a prompt, and the time to move them over a link.
+
+    That is `host`, to or from its memory; `nvlink`, `pcie` or what else joins two such devices; `network`, to
+    another node; or a rate such as `25GBps,5us`. Ranks send at once, each over its own.
+
+    >>> import llmir
+    >>> moved = llmir.kv(llmir.load("llama-2-7b"), "rtx3090", prompt=512, link="13.1GBps")
+    >>> moved.bytes, round(moved.time_s, 4)
+    (268435456, 0.0205)
+    """
+    from .backends.analysis.kv import transfer
+
+    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
+    sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
+    return transfer(program, model, sequences, tokens, link)
+
+
+def _parted(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is asked of the traffic, and what is counted, taken out of all that is asked."""
+    comes, counted = ({n: asked.pop(n) for n in names if n in asked} for names in (TRAFFIC, COUNTED))
+    return comes, counted

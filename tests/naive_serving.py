@@ -4,83 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-Step = Callable[[int, int, list[tuple[int, int]]], float]
+from tests.naive_cache import Cache, Request
+
+Step = Callable[[list[int], list[tuple[int, int]]], float]  # contexts of decodes, and chunks
 FRACTION, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
 
 
 @dataclass
-class Request:
-    number: int
-    arrival: float
-    prompt: int
-    generate: int
-    cached: int
-    hashes: tuple[int, ...] = ()
-    blocks: list[int] = field(default_factory=list)
-    stored: int = 0  # tokens in the cache
-    made: int = 0  # tokens generated
-    decodes: bool = False
-    times: list[float] = field(default_factory=list)  # of its tokens
-    start: float | None = None
-    preemptions: int = 0
-
-    @property
-    def unread(self) -> int:
-        return self.prompt + self.made - self.stored
-
-
-class Naive:
+class Naive(Cache):
     """`engine` is vllm, v0 (vLLM before 0.8), sglang or trtllm."""
 
-    def __init__(
-        self,
-        step: Step,
-        engine: str,
-        requests: list[Request],
-        *,
-        total: int,
-        size: int,
-        tokens: int,
-        sequences: int,
-        chunked: bool,
-        users: int | None = None,
-    ) -> None:
-        self.step, self.engine, self.requests = step, engine, requests
-        self.size, self.tokens, self.sequences, self.chunked = size, tokens, sequences, chunked
-        self.total, self.users = total, users
-        self.unused = list(range(total))
-        self.waiting: list[Request] = []
-        self.running: list[Request] = []  # as admitted
-        self.now = 0.0
-        self.comes = list(requests)
-        self.recent: list[int] = []  # hashes in the prefix cache
-        if users:
-            self.waiting, self.comes = self.comes[:users], self.comes[users:]
-        self.most_held = 0
-        self.integral = 0.0  # of requests in the system, over time
+    step: Step
+    engine: str
+    requests: list[Request]
+    tokens: int
+    sequences: int
+    chunked: bool
+    users: int | None = None
+    timeout: float = float("inf")
+    waiting: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)  # as admitted
+    now: float = 0.0
+    most_held: int = 0
+    integral: float = 0.0  # of requests in the system, over time
 
-    def blocks(self, tokens: int) -> int:
-        return -(-tokens // self.size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.comes = list(self.requests)
+        if self.users:
+            self.waiting, self.comes = self.comes[: self.users], self.comes[self.users :]
 
-    def store(self, request: Request, tokens: int) -> bool:
-        """Blocks for so many tokens more, if there are any."""
-        more = self.blocks(request.stored + tokens) - len(request.blocks)
-        if more > len(self.unused):
-            return False
-        request.blocks += [self.unused.pop() for _ in range(more)]
-        return True
-
-    def drop(self, request: Request) -> None:
-        self.unused += request.blocks
-        request.blocks = []
+    def leave(self, request: Request) -> None:
         self.running.remove(request)
+        self.drop(request)
 
     def preempt(self, request: Request, front: bool) -> None:
-        self.drop(request)
+        self.leave(request)
         request.stored, request.decodes = 0, False
         request.preemptions += 1
         self.waiting.insert(0 if front else len(self.waiting), request)
+
+    def give_up(self, request: Request) -> None:
+        request.given_up = self.now
+        self.leave(request) if request in self.running else self.waiting.remove(request)
+        self.next()
+
+    def next(self) -> None:
+        if self.users and self.comes:
+            self.comes[0].arrival = self.now
+            self.waiting.append(self.comes.pop(0))
 
     def run(self) -> None:
         while self.waiting or self.running or self.comes:
@@ -89,11 +63,14 @@ class Naive:
                     self.now = max(self.now, self.comes[0].arrival)
                 while self.comes and self.comes[0].arrival <= self.now:
                     self.waiting.append(self.comes.pop(0))
+            for request in [r for r in self.requests if r in [*self.waiting, *self.running]]:
+                if request.arrival + self.timeout <= self.now:
+                    self.give_up(request)
             begin, inside = self.now, len(self.waiting) + len(self.running)
             (self.mixed if self.engine in ("vllm", "trtllm") else self.apart)()
             self.integral += inside * (self.now - begin)
-            assert len(set(self.unused)) == len(self.unused)
-        assert sorted(self.unused) == list(range(self.total))
+            assert self.free <= self.total and len(set(self.unused)) == len(self.unused)
+        assert sorted(self.unused + [b for h in self.idle for b in self.kept[h]]) == list(range(self.total))
 
     def mixed(self) -> None:
         decoding, preempted = [], False
@@ -110,24 +87,18 @@ class Naive:
         if chunks := self.read(self.tokens, False):
             self.do([], chunks)
             return
-        short = sum(r.stored % self.size == 0 for r in self.running) > len(self.unused)
-        if short and self.engine == "sglang":
-            first = True
-            while len(self.running) > 1 and (
-                first or len(self.unused) * self.size < len(self.running) * HEADROOM
-            ):
-                key = lambda r: (r.made, -r.prompt, r.number)  # noqa: E731
-                self.preempt(min(self.running, key=key), front=False)
-                first = False
-            return
-        while sum(r.stored % self.size == 0 for r in self.running) > len(self.unused):
-            self.preempt(self.running[-1], front=True)
-            short = True
-        if short:
-            return
-        for request in self.running:
-            assert self.store(request, 1)
-        self.do(list(self.running), [])
+        due = lambda: sum(r.stored % self.size == 0 for r in self.running)  # noqa: E731
+        if due() <= self.free:
+            assert all(self.store(r, 1) for r in self.running)
+            self.do(list(self.running), [])
+        elif self.engine == "sglang":
+            while len(self.running) > 1:
+                self.preempt(min(self.running, key=lambda r: (r.made, -r.prompt, r.number)), front=False)
+                if self.free * self.size >= len(self.running) * HEADROOM:
+                    break
+        else:
+            while due() > self.free:
+                self.preempt(self.running[-1], front=True)
 
     def read(self, left: int, preempted: bool) -> list[tuple[Request, int]]:
         chunks = []
@@ -137,23 +108,28 @@ class Naive:
                 self.preempt(request, front=True)
                 preempted = True
             elif new:
+                self.share(request, request.stored + new)
                 chunks.append((request, new))
                 left -= new
         while self.waiting and left and not preempted and len(self.running) < self.sequences:
             request = self.waiting[0]
+            hits = list(takewhile(lambda h: h in self.kept, request.hashes))
             if request.hashes:
-                hits = [h in self.recent for h in request.hashes] + [False]
-                request.cached = min(512 * hits.index(False), (request.unread - 1) // self.size * self.size)
-            cached = request.cached
+                found = self.size * sum(len(self.kept[h]) for h in hits)
+                request.cached = min(found, (request.unread - 1) // self.size * self.size)
+            cached, hits = request.cached, hits[: -(-request.cached // 512)]
             new = min(left, request.unread - cached)
             if new < request.unread - cached and not self.chunked:
                 break
-            if not self.room(request, chunks) or not self.store(request, cached + new):
+            takes = self.blocks(cached + new) - (self.blocks(cached) if request.hashes else 0)
+            takes += sum(len(self.kept[h]) for h in hits if h in self.idle)
+            if not self.room(request, takes, request.unread - cached - new):
                 break
             self.waiting.pop(0)
-            self.recent = [h for h in self.recent if h not in request.hashes] + list(request.hashes)
-            self.recent = self.recent[max(0, len(self.recent) - self.total * self.size // 512) :]
+            self.have(request, hits, cached)
+            assert self.store(request, cached + new)
             request.stored = cached
+            self.share(request, cached + new)
             if request.start is None:
                 request.start = self.now
             self.running.append(request)
@@ -161,27 +137,25 @@ class Naive:
             left -= new
         return chunks
 
-    def room(self, request: Request, chunks: list[tuple[Request, int]]) -> bool:
+    def room(self, request: Request, takes: int, later: int) -> bool:
+        """Whether it may run, if it takes so many blocks and reads so many tokens later."""
         if self.engine == "trtllm":
-            taken = sum(self.blocks(r.prompt + r.generate - 1) for r in [*self.running, request])
-            return taken <= self.total
+            final = lambda r: self.blocks(r.prompt + r.generate + r.asked - 1) + bool(r.hashes)  # noqa: E731
+            return sum(map(final, [*self.running, request])) <= self.total
         if self.engine == "sglang":
-            rest = lambda r: min(r.generate - r.made, CLIP)  # noqa: E731
+            rest = lambda r: min(r.generate + r.asked - r.made, CLIP)  # noqa: E731
             # Blocks of this step's chunks are taken already, so that their tokens do not count again.
-            later = sum(
-                r.prompt + r.made - len(r.blocks) * self.size + rest(r) for r in self.running if not r.decodes
-            )
+            reads = [r for r in self.running if not r.decodes]
             shares = FRACTION * sum(rest(r) for r in self.running if r.decodes)
-            free = len(self.unused) * self.size - shares - later
-            return request.unread + rest(request) < free
-        if self.engine == "v0":
-            return self.blocks(request.unread) + self.total // 100 <= len(self.unused)
-        return True
+            free = self.free - shares - sum(r.prompt + r.made - len(r.blocks) + rest(r) for r in reads)
+            return takes + later + rest(request) < free
+        return takes + (self.total // 100 if self.engine == "v0" else 0) <= self.free
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:
-        self.most_held = max(self.most_held, self.total - len(self.unused))
-        kept = sum(r.stored for r in decoding)
-        self.now += self.step(len(decoding), kept, [(new, r.stored) for r, new in chunks])
+        if not decoding and not chunks:
+            return
+        self.most_held = max(self.most_held, self.total - self.free)
+        self.now += self.step([r.stored for r in decoding], [(new, r.stored) for r, new in chunks])
         for request in sorted(decoding, key=lambda r: r.number):
             request.stored += 1
             self.token(request)
@@ -195,6 +169,5 @@ class Naive:
         request.decodes = True
         request.times.append(self.now)
         if request.made == request.generate:
-            self.drop(request)
-            if self.users and self.comes:
-                self.waiting.append(self.comes.pop(0))
+            self.leave(request)
+            self.next()

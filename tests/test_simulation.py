@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import model as cost_model
+from llmir.backends.analysis.batch import Batch
 from llmir.backends.simulation.gaps import gaps
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
@@ -24,23 +23,34 @@ from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import LOG, Capacity, Server
 from llmir.backends.simulation.steps import PricedStep
 from llmir.cli import cli
+from llmir.deployment import Deployment
+from llmir.dim import Binding, C, Min, ceildiv
 from llmir.errors import InputError
 from tests.naive_serving import Naive, Request
 
 
-def step(decodes: int, kept: Any, chunks: Any) -> Any:
-    """A price of no engine: sums, products, and a bend."""
-    read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
-    return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * kept, 1e-4 * decodes) + read
+class Toy:
+    """A price of no engine: sums, products, and a bend; where there is a window, less is read."""
 
+    def __init__(self, window: int = 0) -> None:
+        self.functions = (C, Min.of(C, window)) if window else (C,)
 
-def between(decodes: int, kept: int, chunks: Any) -> float:
-    """The same, linear between whole mean contexts where nothing is read."""
-    if chunks or not kept % decodes:
-        return float(step(decodes, kept, chunks))
-    below = kept // decodes * decodes
-    low, high = step(decodes, below, ()), step(decodes, below + decodes, ())
-    return float(low + (high - low) * (kept - below) / decodes)
+    def __call__(self, decodes: int, sums: Any, chunks: Any) -> Any:
+        read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
+        seen = sum(sums) / len(sums) if sums else 0
+        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, 1e-4 * decodes) + read
+
+    def naive(self, contexts: list[int], chunks: Any) -> float:
+        """The same of sequences one by one; linear between whole mean contexts where nothing is read."""
+        kept, decodes = sum(contexts), len(contexts)
+        if len(self.functions) > 1:
+            sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
+            return float(self(decodes, sums, chunks))
+        if chunks or not kept % decodes:
+            return float(self(decodes, [kept], chunks))
+        below = kept // decodes * decodes
+        low, high = self(decodes, [below], ()), self(decodes, [below + decodes], ())
+        return float(low + (high - low) * (kept - below) / decodes)
 
 
 def load(prompt: Any, generate: Any, arrival_s: Any = None, cached: Any = None, users: Any = None) -> Load:
@@ -56,7 +66,7 @@ def policy(engine: str, chunked: bool) -> Policy:
 
 
 @st.composite
-def cases(draw: Any) -> tuple[str, Load, Capacity, bool]:
+def cases(draw: Any, leaving: bool = False) -> tuple[str, Load, Capacity, bool]:
     engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
     chunked = engine != "v0" and draw(st.booleans())
     count = draw(st.integers(1, 12))
@@ -65,31 +75,41 @@ def cases(draw: Any) -> tuple[str, Load, Capacity, bool]:
     cached = [draw(st.integers(0, p - 1)) for p in prompt] if draw(st.booleans()) else None
     hashes: tuple[tuple[int, ...], ...] = ()
     if not cached and draw(st.booleans()):  # prompts of the first ids of one of two conversations
-        each = st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(1, 300))
+        each = st.tuples(st.integers(0, 1), st.integers(0, 4), st.sampled_from([1, 16, 37, 300]))
         talks = [draw(each) for _ in prompt]
-        hashes = tuple(tuple(10 * talk + i for i in range(n)) for talk, n, _ in talks)
+        last = [1000 * (10 * t + n + 1) + more for t, n, more in talks]  # no other's: it covers `more` tokens
+        hashes = tuple(
+            (*(10 * t + i for i in range(n)), end) for (t, n, _), end in zip(talks, last, strict=True)
+        )
         prompt = [512 * n + more for _, n, more in talks]
     gaps = draw(st.lists(st.floats(0, 0.1), min_size=count, max_size=count))
     users = draw(st.none() | st.integers(1, count))
+    asked, timeout = np.array(generate), None
+    if leaving:
+        asked = asked + draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+        timeout = draw(st.none() | st.floats(0.004, 0.4))
     size = 1 if engine == "sglang" else draw(st.sampled_from([1, 4, 16]))
-    longest = max(p + g for p, g in zip(prompt, generate, strict=True))
+    longest = int(max(np.array(prompt) + asked))
     least = -(-longest // size)
     blocks = least + least // 50 + 2 + draw(st.integers(0, 12) | st.integers(0, 200))
     tokens = draw(st.integers(8, 64)) if chunked else longest + draw(st.integers(0, 30))
     sequences = draw(st.integers(1, min(tokens, 12)))
     given_load = load(prompt, generate, None if users else np.cumsum(gaps), cached, users)
-    given_load = replace(given_load, hashes=hashes)
+    given_load = replace(given_load, hashes=hashes, asked=asked if leaving else None, timeout_s=timeout)
     return engine, given_load, Capacity(blocks, size, tokens, sequences), chunked
 
 
-def naively(engine: str, load: Load, capacity: Capacity, chunked: bool) -> Naive:
+def naively(engine: str, load: Load, capacity: Capacity, chunked: bool, step: Toy | None = None) -> Naive:
     columns = load.arrival_s, load.prompt, load.generate, load.cached
     rows = zip(*(column.tolist() for column in columns), strict=True)
     hashes = load.hashes or [()] * len(load)
     requests = [Request(i, *row, own) for i, (row, own) in enumerate(zip(rows, hashes, strict=True))]
+    for request, more in zip(requests, load.reserved - load.written, strict=True):
+        request.asked = int(more)
     total, size, tokens, sequences = capacity
     limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
-    naive = Naive(between, engine, requests, **limits, chunked=chunked, users=load.users)
+    naive = Naive((step or Toy()).naive, engine, requests, **limits, chunked=chunked, users=load.users)
+    naive.timeout = load.timeout_s or np.inf
     naive.run()
     return naive
 
@@ -99,40 +119,42 @@ MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
 
 @settings(max_examples=300, deadline=None)
-@given(cases())
-def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool]) -> None:
+@given(cases(leaving=True), st.sampled_from([0, 7, 30]))
+def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool], window: int) -> None:
     engine, load, capacity, chunked = case
-    naive = naively(engine, load, capacity, chunked)
-    server = serve(Prices(step), policy(engine, chunked), capacity, load)
+    naive = naively(engine, load, capacity, chunked, Toy(window))
+    server = serve(Prices(Toy(window)), policy(engine, chunked), capacity, load)
     found = server.course
     assert found.preemptions == [r.preemptions for r in naive.requests]
-    assert found.start_s == pytest.approx([r.start for r in naive.requests], rel=1e-9)
-    assert found.first_s == pytest.approx([r.times[0] for r in naive.requests], rel=1e-9)
-    assert found.end_s == pytest.approx([r.times[-1] for r in naive.requests], rel=1e-9)
+    never, last = [np.inf], [r.given_up or r.times[-1] for r in naive.requests]
+    starts = [np.inf if r.start is None else r.start for r in naive.requests]
+    assert found.start_s == pytest.approx(starts, rel=1e-9)
+    assert found.first_s == pytest.approx([(r.times or never)[0] for r in naive.requests], rel=1e-9)
+    assert found.end_s == pytest.approx(last, rel=1e-9)
+    assert found.made == [len(r.times) for r in naive.requests]
     assert server.cached == [r.cached for r in naive.requests]
-    assert [len(r.times) for r in naive.requests] == load.generate.tolist()
     assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
-    events = dict(zip(LOG, np.array(server.log).reshape(-1, len(LOG)).T, strict=True))
+    events = dict(zip(LOG, server.events.T, strict=True))
     seconds, counts = gaps(events, np.array(found.joined_s), np.array(found.resumed_s))
-    assert counts.sum() == (load.generate - 1).sum()
-    decoding = np.array(found.end_s) - np.array(found.first_s)
-    assert seconds @ counts == pytest.approx(decoding.sum(), rel=1e-9)
+    made = [r.times for r in naive.requests if r.times]
+    assert counts.sum() == sum(len(times) - 1 for times in made)
+    assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)
 
 
 def left(server: Server) -> None:
     """Nothing is left: all blocks are free, nobody runs."""
-    assert server.free == server.capacity.blocks
+    assert server.blocks.free == server.capacity.blocks
     assert (server.decoding, server.kept, server.demand, server.running, server.ends) == (0, 0, 0, {}, [])
-    assert sum(server.blocks.phases) == 0
+    assert sum(server.blocks.turns) == 0
 
 
 @settings(max_examples=50, deadline=None)
-@given(cases().filter(lambda case: case[0] in ("vllm", "trtllm")))
+@given(cases(leaving=True).filter(lambda case: case[0] in ("vllm", "trtllm")))
 def test_the_log_says_how_many_requests_are_there(case: tuple[str, Load, Capacity, bool]) -> None:
     """Little's law, sample by sample: requests over time are those in the plain simulator."""
     engine, load, capacity, chunked = case
-    log = np.array(serve(Prices(step), policy(engine, chunked), capacity, load).log).reshape(-1, len(LOG))
+    log = serve(Prices(Toy()), policy(engine, chunked), capacity, load).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     assert inside @ event["time_s"] == pytest.approx(naively(*case).integral, rel=1e-9)
@@ -145,7 +167,7 @@ def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
     service = 3e-3 + 2e-5 * prompt + 1e-8 * prompt * prompt
     arrival = np.cumsum(rng.exponential(service.mean() / busy, len(prompt)))
     one = Capacity(blocks=10_000, block=16, tokens=4000, sequences=1)
-    found = serve(Prices(step), Vllm(), one, load(prompt, np.ones(len(prompt)), arrival)).course
+    found = serve(Prices(Toy()), Vllm(), one, load(prompt, np.ones(len(prompt)), arrival)).course
     wait, waits = 0.0, []
     for i in range(len(prompt)):
         waits.append(wait)
@@ -154,35 +176,65 @@ def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
     assert np.array(found.start_s) - arrival == pytest.approx(np.array(waits), abs=1e-9)
 
 
-def test_one_request_alone_takes_what_a_workload_says() -> None:
-    for prompt, generate in ((1, 2), (777, 1), (2048, 900)):
-        job = llmir.workload(MODEL, "h100-sxm", prompt=prompt, generate=generate)
-        found = llmir.simulate(MODEL, "h100-sxm", rate=1, prompt=prompt, generate=generate, requests=1)
+def served(name: str, **asked: Any) -> llmir.Program:
+    return llmir.run(llmir.load(name), Deployment(**asked).around(llmir.pipeline_of("vllm")))
+
+
+PROGRAMS = {
+    "plain": MODEL,
+    "windows": served("gemma3-27b", tp=2),
+    "windows alone": served("mistral-7b"),
+    "states": served("mamba-2.8b"),
+    "stages": served("llama3.1-8b", pp=2),
+    "micro-batches": served("llama3.1-8b", pp=2, tp=2, micro_batches=2),
+    "data-parallel": served("qwen3-30b-a3b", dp=2, ep=2),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.micro_batches == 1])
+def test_one_request_alone_takes_what_a_workload_says(name: str) -> None:
+    for prompt, generate in ((2, 2), (777, 1), (2048, 900)):
+        asked: dict[str, Any] = {"prompt": prompt, "generate": generate}
+        job = llmir.workload(PROGRAMS[name], "h100-sxm", **asked)
+        found = llmir.simulate(PROGRAMS[name], "h100-sxm", rate=1, requests=1, **asked)
         assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
         assert found.e2e_s[0] == pytest.approx(job.e2e_s, rel=1e-12)
 
 
-def test_a_static_batch_takes_what_a_workload_says() -> None:
-    job = llmir.workload(MODEL, "h100-sxm", batch=8, prompt=1000, generate=300)
-    found = llmir.simulate(MODEL, "h100-sxm", closed=8, prompt=1000, generate=300, requests=8)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
+    job = llmir.workload(PROGRAMS[name], "h100-sxm", batch=8, prompt=900, generate=300)
+    found = llmir.simulate(PROGRAMS[name], "h100-sxm", closed=8, prompt=900, generate=300, requests=8)
     assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12)
     assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), [("llama3.1-8b", "vllm"), ("qwen3-30b-a3b", "sglang"), ("gemma-2-9b", "trtllm")]
+    ("name", "engine"),
+    [
+        ("llama3.1-8b", "vllm"),
+        ("qwen3-30b-a3b", "sglang"),
+        ("gemma-2-9b", "trtllm"),
+        ("mistral-7b", "vllm"),
+        ("llama4-scout", "vllm"),
+    ],
 )
-def test_steps_from_tables_are_those_of_the_kernels(name: str, engine: str) -> None:
+def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -> None:
     program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
-    model = cost_model(hw.load("h100-sxm"), None, engine, None)
-    tables, kernels = PricedStep(program, model, tokens=4096), PricedStep(program, model)
+    device = "b200" if "scout" in name else "h100-sxm"
+    step = llmir.server(program, device, engine=engine).prices(4096).step
+    assert isinstance(step, PricedStep)
     rng = np.random.default_rng(0)
-    for decodes in (0, 1, 3, 100, 256):
-        for chunks in (1, 1, 2, 5):
-            news, cached = rng.integers(9, 800, chunks), rng.integers(0, 2, chunks) * rng.integers(900)
-            kept = decodes * int(rng.integers(1, 3000))
-            given = decodes, kept, list(zip(news.tolist(), cached.tolist(), strict=True))
-            assert tables(*given) == pytest.approx(kernels(*given), rel=1e-12)
+    for decodes in (0, 1, 3, 40):
+        for reads in (0, 1, 2, 5)[not decodes :]:
+            contexts = rng.integers(1, 9000, decodes).tolist()
+            news, cached = rng.integers(9, 800, reads), rng.integers(0, 2, reads) * rng.integers(900)
+            chunks = list(zip(news.tolist(), cached.tolist(), strict=True))
+            parts = [{"batch": 1, "new": 1, "context": c} for c in contexts]
+            parts += [{"batch": 1, "new": new, "context": old} for new, old in chunks]
+            whole = llmir.analyze(program, device, engine=engine, **parts[0], beside=parts[1:])
+            sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in step.functions] if decodes else ()
+            assert step(decodes, sums, chunks) == pytest.approx(whole.period_s, rel=1e-12)
 
 
 def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:
@@ -199,6 +251,17 @@ def test_users_of_a_closed_loop_are_as_many_as_they_are() -> None:
     changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
     assert np.max(np.cumsum([by for _, by in changes])) == 5
     assert found.events["decodes"].max() == 5
+
+
+def test_who_never_waits_has_waits_of_no_time_in_each_run() -> None:
+    asked: dict[str, Any] = {"prompt": 100, "generate": 3, "requests": 5}
+    found = llmir.simulate(MODEL, "h100-sxm", rate=0.01, **asked)
+    assert found.queue_s.tolist() == [0.0] * 5
+    assert found.latencies["queue"] == (0.0, 0.0, 0.0, 0.0)
+    alone = llmir.simulate(MODEL, "h100-sxm", rate=0.01, **asked | {"generate": 1})
+    assert alone.latencies["tpot"] is None and alone.latencies["itl"] is None  # there are no such times
+    runs = llmir.replicate(MODEL, "h100-sxm", 2, rate=0.01, **asked)
+    assert runs.latencies["queue"]["mean"] == (0.0, 0.0)
 
 
 def test_longer_requests_than_the_model_takes_are_counted() -> None:
@@ -251,3 +314,53 @@ def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
         assert shown.exit_code == 0
         assert "ttft" in shown.output.lower()
     assert runner.invoke(cli, ["serve-sim", "llama3.1-8b", "--rate", "0"]).exit_code == 2
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    st.lists(st.integers(1, 50), min_size=1, max_size=4),
+)
+def test_many_steps_of_a_batch_are_as_one_by_one(contexts: list[int], runs: list[int]) -> None:
+    functions = (C, Min.of(C, 7), ceildiv(C + 1, 8), Min.of(2 * C - 32 * ceildiv(C + 1, 16) + 32, 15))
+    many, single = Batch(functions, contexts), Batch(functions, contexts)
+    for steps in runs:
+        before = []
+        for _ in range(steps):
+            before.append(single.kept)
+            single.advance()
+        assert [tuple(sums) for sums in np.transpose(many.ahead(steps)).tolist()] == before
+        many.advance(steps)
+        assert many.kept == single.kept
+        many.join(3)
+        single.join(3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 99), st.sampled_from([1, 16]), st.integers(1, 4), st.integers(60, 400))
+def test_turns_come_after_answers_and_find_what_was_said(
+    seed: int, size: int, most: int, blocks: int
+) -> None:
+    given_load = llmir.traffic(
+        rate=20,
+        prompt="uniform:1,30",
+        generate="uniform:1,20",
+        turns=f"uniform:1,{most}",
+        think_s=0.1,
+        requests=40,
+        seed=seed,
+    )
+    least = -(-given_load.longest // size) + 1
+    server = serve(Prices(Toy()), Vllm(), Capacity(max(blocks // size, least), size, 64, 8), given_load)
+    found, after, written = server.course, given_load.after, given_load.written
+    left(server)
+    assert server.most_held <= server.capacity.blocks
+    first = after < 0
+    assert np.array(found.arrival_s)[first] == pytest.approx(given_load.arrival_s[first])
+    waited = np.array(found.arrival_s) - np.array(found.end_s)[after]
+    assert waited[~first] == pytest.approx(given_load.think_s[~first], abs=1e-9)
+    whole = np.where(first, 0, written[after] // size * size)
+    again = np.array(found.preemptions) > 0  # which may find their own tokens
+    assert (again | (np.array(server.cached) <= whole)).all()
+    roomy = serve(Prices(Toy()), Vllm(), Capacity(100_000, size, 64, 8), given_load)
+    assert roomy.cached == whole.tolist()
+    assert (given_load.prompt[~first] > (given_load.prompt + given_load.generate)[after][~first]).all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,25 @@ def write_trace(
     one rank's file, as the profiler writes them. `InputError` for a step or rank that there is not,
     `OutputError` for a file that cannot be written.
     """
+    return write_document(lambda: trace(job, phase=phase, rank=rank), path)
+
+
+def write_document(make: Callable[[], Event], path: str | os.PathLike[str]) -> Path:
+    """Write what `make` gives to a `.json` or `.json.gz`; `OutputError` before that, where it cannot be."""
+    target = check_target(path)
+    text = json.dumps(make(), ensure_ascii=False, allow_nan=False)
+    data = text.encode("utf-8", "backslashreplace")
+    write(path, gzip.compress(data, mtime=0) if target.name.lower().endswith(".gz") else data)
+    return Path(path)
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """The path; `OutputError` for one that cannot be written, or is no trace's."""
     target = check_writable(path)
     if not target.name.lower().endswith(SUFFIXES):
         shown = plain(os.fspath(path), limit=1000)
         raise OutputError(f"{shown}: a trace is a {' or '.join(SUFFIXES)}, as Perfetto reads them")
-    text = json.dumps(trace(job, phase=phase, rank=rank), ensure_ascii=False, allow_nan=False)
-    data = text.encode("utf-8", "backslashreplace")
-    write(path, gzip.compress(data, mtime=0) if target.name.lower().endswith(".gz") else data)
-    return Path(path)
+    return target
 
 
 def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = None) -> dict[str, Any]:
@@ -101,13 +112,14 @@ def _process(rank: int, ranks: int, job: Report | Workload) -> Iterator[Event]:
     alike = f", one of {ranks} alike" if ranks > 1 else ""
     names = {"process_name": f"rank {rank}{stage}{alike}", "process_labels": job.device.name}
     for key, name in names.items():
-        yield _meta(rank, WAITS, key, {"labels" if key == "process_labels" else "name": name})
-    yield _meta(rank, WAITS, "process_sort_index", {"sort_index": rank})
+        yield meta(rank, WAITS, key, {"labels" if key == "process_labels" else "name": name})
+    yield meta(rank, WAITS, "process_sort_index", {"sort_index": rank})
     for thread, name in ((WAITS, "engine and waits"), (STREAM, f"stream {STREAM}")):
-        yield _meta(rank, thread, "thread_name", {"name": name})
+        yield meta(rank, thread, "thread_name", {"name": name})
 
 
-def _meta(rank: int, thread: int, name: str, args: Event) -> Event:
+def meta(rank: int, thread: int, name: str, args: Event) -> Event:
+    """What a process or thread is called."""
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "ts": 0, "args": args}
 
 
@@ -116,22 +128,22 @@ def _step(number: int, title: str, rank: int, slices: Sequence[Slice], start_s: 
     if not slices:
         return
     whole = start_s + slices[0].start_s, start_s + slices[-1].end_s
-    yield _range("user_annotation", f"ProfilerStep#{number}", rank, WAITS, *whole, {"step": title})
-    yield _range("gpu_user_annotation", f"ProfilerStep#{number}", rank, STREAM, *whole, {"step": title})
+    yield complete("user_annotation", f"ProfilerStep#{number}", rank, WAITS, *whole, {"step": title})
+    yield complete("gpu_user_annotation", f"ProfilerStep#{number}", rank, STREAM, *whole, {"step": title})
     yield from _blocks(slices, rank, start_s, 0)
     live = -1.0
     for s in slices:
         if s.time_s:  # what moves nothing is no kernel
             yield _slice(s, rank, start_s)
         if s.kind == OVERHEAD:
-            yield _counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": 0})
+            yield counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": 0})
             continue
         if s.live_bytes != live:
             live = s.live_bytes
-            yield _counter("live activations", rank, start_s + s.start_s, {"bytes": live})
+            yield counter("live activations", rank, start_s + s.start_s, {"bytes": live})
         rate = (s.read_bytes + s.write_bytes) / s.time_s if s.time_s else 0.0
-        yield _counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": rate})
-    yield _counter("memory bandwidth", rank, whole[1], {"B/s": 0})
+        yield counter("memory bandwidth", rank, start_s + s.start_s, {"B/s": rate})
+    yield counter("memory bandwidth", rank, whole[1], {"B/s": 0})
 
 
 def _blocks(slices: Iterable[Slice], rank: int, start_s: float, depth: int) -> Iterator[Event]:
@@ -145,7 +157,9 @@ def _blocks(slices: Iterable[Slice], rank: int, start_s: float, depth: int) -> I
         if name:
             own = list(run)
             times = start_s + own[0].start_s, start_s + own[-1].end_s
-            yield _range("gpu_user_annotation", name.rpartition(".")[2], rank, STREAM, *times, {"path": name})
+            yield complete(
+                "gpu_user_annotation", name.rpartition(".")[2], rank, STREAM, *times, {"path": name}
+            )
             yield from _blocks(own, rank, start_s, depth + 1)
 
 
@@ -157,19 +171,20 @@ def _slice(s: Slice, rank: int, start_s: float) -> Event:
     times = start_s + s.start_s, start_s + s.end_s
     name = s.path.rpartition(".")[2]
     if s.kind == OVERHEAD:
-        return _range("bubble" if s.bound == BUBBLE else "cpu_op", name, rank, WAITS, *times, args)
+        return complete("bubble" if s.bound == BUBBLE else "cpu_op", name, rank, WAITS, *times, args)
     counts = ("flops", "read_bytes", "write_bytes", "comm_bytes")
     args |= {"device": rank, "stream": s.stream, **{key: getattr(s, key) for key in counts}}
     called = f"ncclDevKernel_{name}" if s.comm_bytes else name  # what tools know a collective by
-    return _range("kernel", called, rank, s.stream, *times, args)
+    return complete("kernel", called, rank, s.stream, *times, args)
 
 
-def _range(cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event) -> Event:
+def complete(cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event) -> Event:
     """A complete event; in whole nanoseconds, so that what adjoins or nests does so after reading too."""
     start, end = round(start_s * 1e9), round(end_s * 1e9)
     event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": thread}
     return {**event, "ts": start / 1000, "dur": (end - start) / 1000, "args": args}
 
 
-def _counter(name: str, rank: int, at_s: float, args: Event) -> Event:
+def counter(name: str, rank: int, at_s: float, args: Event) -> Event:
+    """Values from a time on."""
     return {"ph": "C", "name": name, "pid": rank, "tid": WAITS, "ts": round(at_s * 1e9) / 1000, "args": args}

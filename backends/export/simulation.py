@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export.sections import Section, sectioned
 from llmir.backends.simulation.load import Array
 from llmir.backends.simulation.replications import Replications
 from llmir.backends.simulation.simulation import QUANTILES, Simulation
@@ -21,6 +22,8 @@ LATENCIES = {
     "ttft": "TTFT, first token",
     "queue": "  waiting until it is read",
     "prefill": "  being read",
+    "transfer": "cache on its way",
+    "admission": "waiting to decode",
     "tpot": "TPOT, later tokens of a request",
     "itl": "ITL, from token to token",
     "e2e": "end to end",
@@ -85,16 +88,24 @@ def served(found: Simulation) -> list[tuple[str, str]]:
         ("caches", f"{found.most_blocks:,} blocks in use at most, {units.percent(full)}"),
         *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
         ("preemptions", preempted),
+        *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
+        *([("given up", _lost(found, timeout))] if (timeout := found.load.timeout_s) else []),
     ]
 
 
-@table.printed(of=Simulation)
-def simulation(found: Simulation) -> Group:
+def _lost(found: Simulation, timeout_s: float) -> str:
+    share = units.percent(float(found.given_up.mean()))
+    return f"{int(found.given_up.sum()):,} requests ({share}) that took {units.time(timeout_s)}"
+
+
+@sectioned(of=Simulation)
+def simulation(found: Simulation) -> list[Section]:
     """What was asked, the latencies, and what the server did."""
-    shown = table.columns(HEADINGS, HEADINGS[1:])
-    for row in latencies(found):
-        table.add(shown, row, styles=["" if row[0].startswith(" ") else "bold"])
-    return table.stack(table.pairs(asked(found)), "", shown, "", table.pairs(served(found)))
+    return [
+        Section(("", ""), asked(found)),
+        Section(HEADINGS, latencies(found)),
+        Section(("", ""), served(found)),
+    ]
 
 
 @exporter("csv", ".csv", of=Simulation)
@@ -104,28 +115,6 @@ def simulation_csv(found: Simulation) -> str:
         {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
     ]
     return jsonio.to_csv(rows)
-
-
-@exporter("md", ".md", of=Simulation)
-def simulation_markdown(found: Simulation) -> str:
-    """A report to read."""
-    parts = [
-        jsonio.to_markdown(("", ""), asked(found)),
-        jsonio.to_markdown(HEADINGS, latencies(found), range(1, len(HEADINGS))),
-        jsonio.to_markdown(("", ""), served(found)),
-    ]
-    return "\n".join(parts)
-
-
-@exporter("html", ".html", of=Simulation)
-def simulation_html(found: Simulation) -> str:
-    """A report as HTML."""
-    parts = (
-        [("", ""), asked(found), ()],
-        [HEADINGS, latencies(found), range(1, 5)],
-        [("", ""), served(found), ()],
-    )
-    return "".join(table.html(*part) for part in parts)
 
 
 def requests_csv(found: Simulation) -> str:
@@ -141,13 +130,15 @@ def requests_csv(found: Simulation) -> str:
             "first_s": found.first_s,
             "end_s": found.end_s,
             "preemptions": found.preemptions,
+            "made": found.made,
+            **found.places,
         }
     )
 
 
 def steps_csv(found: Simulation) -> str:
     """A line for each run of equal steps."""
-    counts = ("steps", "decodes", "kept", "new", "reads", "waiting")
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "replica")
     return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
 
 

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 
 class Blocks:
-    """`total` blocks of `size` tokens, and the phases at which sequences that decode take another one.
+    """Of `total` blocks of `size` tokens those that are `free`, and the steps in which sequences take more.
 
-    Each of them writes a token a step, and takes a block where its context is a multiple of `size`. So its
-    phase, (context − step) mod size, stays while it decodes, and a count of each phase says the demand of any
-    step to come.
+    Each that decodes writes a token a step, and takes a block where its context is a multiple of `size`. So
+    its turn, (step − context) mod size, stays while it decodes, and a count of each turn says the demand of
+    any step to come. `least` were free at once.
 
     >>> blocks = Blocks(10, 4)
+    >>> blocks.free -= blocks.of(6) + blocks.of(8)
     >>> blocks.join(context=6, step=0)
     >>> blocks.join(context=8, step=0)
-    >>> blocks.held(14, step=0), [blocks.due(step) for step in range(5)], blocks.steps(free=3, step=0)
-    (4, [1, 0, 1, 0, 1], 6)
+    >>> [blocks.due(step) for step in range(5)], blocks.steps(0)
+    ([1, 0, 1, 0, 1], 12)
+    >>> blocks.go(0, 5), blocks.steps(5)
+    (7, 7)
     """
 
-    __slots__ = ("phases", "size", "total")
+    __slots__ = ("free", "least", "size", "total", "turns")
 
     def __init__(self, total: int, size: int) -> None:
-        self.total, self.size, self.phases = total, size, [0] * size
+        self.total, self.size, self.turns = total, size, [0] * size
+        self.free = self.least = total
 
     def join(self, context: int, step: int) -> None:
         """A sequence decodes from this step on, in which it has so many tokens cached."""
-        self.phases[(context - step) % self.size] += 1
+        self.turns[(step - context) % self.size] += 1
 
     def leave(self, context: int, step: int) -> None:
         """It would have decoded on in this step, with so many cached."""
-        self.phases[(context - step) % self.size] -= 1
+        self.turns[(step - context) % self.size] -= 1
 
     def of(self, tokens: int) -> int:
         """Blocks that so many tokens of one sequence take."""
@@ -36,17 +40,26 @@ class Blocks:
 
     def due(self, step: int) -> int:
         """Blocks that a step takes."""
-        return self.phases[-step % self.size]
+        return self.turns[step % self.size]
 
-    def held(self, kept: int, step: int) -> int:
-        """Blocks of all that decode before a step, with `kept` tokens cached together."""
-        size = self.size
-        empty = sum(count * (-(phase + step) % size) for phase, count in enumerate(self.phases) if count)
-        return (kept + empty) // size
+    def go(self, step: int, steps: int) -> int:
+        """All that decode take their blocks of so many steps, from this one on; how many are in use then."""
+        turns, size = self.turns, self.size
+        first = step % size
+        if steps == 1:
+            self.free -= turns[first]
+        elif (end := first + steps) <= size:
+            self.free -= sum(turns[first:end])
+        else:
+            rounds, rest = divmod(end - size, size)
+            self.free -= sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
+        free = self.free
+        self.least = free if free < self.least else self.least
+        return self.total - free
 
-    def steps(self, free: int, step: int) -> int:
-        """How many steps, from this one on, find the blocks that they take among so many free ones."""
-        rounds, free = divmod(free, sum(self.phases))
+    def steps(self, step: int) -> int:
+        """How many steps, from this one on, find the blocks that they take."""
+        rounds, free = divmod(self.free, sum(self.turns))
         found = rounds * self.size
         while (due := self.due(step + found)) <= free:
             free -= due

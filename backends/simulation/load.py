@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from llmir.dataclass import dataclass
 from llmir.errors import InputError
 from llmir.frozen import Figures, figure
 
+TOKENS = 512  # of a prompt that a hash stands for, in Mooncake's traces and by AIPerf's default
+FAR = 1 << 32  # blocks that no session has
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -18,8 +21,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Load(Figures):
     """Requests in the order of their arrival: `prompt` tokens in, of which `cached` are kept, `generate` out.
 
-    They come at `arrival_s`, or as `users` are answered, each of whom asks for the next one then. `hashes`
-    are those of the first tokens of each prompt, where they are known (`prefixes`).
+    They come at `arrival_s`, or as `users` are answered, each of whom asks for the next one then; what they
+    ask goes through one front, which takes `apart_s` for each. `hashes` are those of the first tokens of each
+    prompt, where they are known (`sharing`). `asked` is how many tokens each asks for at most, where some
+    are cancelled before; and all are given up after `timeout_s`. `sessions` says which each is
+    of: all turns but the first come `think_s` after the answer before, and begin with all that was said.
     """
 
     prompt: Array
@@ -28,6 +34,11 @@ class Load(Figures):
     arrival_s: Array
     users: int | None = None
     hashes: tuple[tuple[int, ...], ...] = ()
+    apart_s: float = 0.0
+    asked: Array | None = None
+    timeout_s: float | None = None
+    sessions: Array | None = None
+    think_s: Array | None = None
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -36,6 +47,38 @@ class Load(Figures):
     def written(self) -> Array:
         """Tokens in the cache when a request ends: the last one that it generates is never read."""
         return np.asarray(self.prompt + self.generate - 1)
+
+    @figure
+    def reserved(self) -> Array:
+        """The same if each gets all tokens that it asks for."""
+        return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it is known which prompts begin alike."""
+        return bool(self.hashes) or self.sessions is not None
+
+    @figure
+    def after(self) -> Array:
+        """Of each request the turn before it; -1 where there is none."""
+        found = np.full(len(self), -1)
+        if self.sessions is not None:
+            order = np.argsort(self.sessions, kind="stable")
+            goes_on = np.diff(self.sessions[order]) == 0
+            found[order[1:][goes_on]] = order[:-1][goes_on]
+        return found
+
+    def hashed(self, block: int) -> tuple[Sequence[Sequence[int]], Array, int]:
+        """Hashes of each request's first tokens, how many tokens they stand for, and how many one does."""
+        if self.sessions is None:
+            return self.hashes, self.prompt, TOKENS
+        many = zip((self.sessions * FAR).tolist(), (-(-self.written // block)).tolist(), strict=True)
+        return [range(first, first + n) for first, n in many], self.written, block
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, with its answer."""
+        return int(self.reserved.max()) + 1
 
     @property
     def rate(self) -> float | None:
@@ -48,16 +91,23 @@ class Load(Figures):
 
         InputError where hashes say what is cached.
         """
-        if share and self.hashes:
-            raise InputError(f"prefix_hits: {share:g}; the trace has hashes, which say what is in the cache")
+        if share and self.shares:
+            raise InputError(f"prefix_hits: {share:g}; hashes or sessions say what is in the cache")
         cached = np.minimum(np.floor(share * self.prompt).astype(np.int64), self.prompt - 1)
         return replace(self, cached=cached) if share else self
 
     def only(self, kept: Array) -> Load:
         """The requests of a mask, or of these numbers."""
-        prompt, generate, cached = (x[kept] for x in (self.prompt, self.generate, self.cached))
+        columns = ("prompt", "generate", "cached", "arrival_s", "asked", "sessions", "think_s")
+        some = {name: x[kept] for name in columns if (x := getattr(self, name)) is not None}
         hashes = tuple(self.hashes[i] for i in np.arange(len(self))[kept]) if self.hashes else ()
-        return Load(prompt, generate, cached, self.arrival_s[kept], self.users, hashes)
+        return replace(self, hashes=hashes, **some)
+
+    def cancelled(self, share: float, rng: np.random.Generator) -> Load:
+        """The same, of which a share is cancelled after a random part of the answer."""
+        stops = rng.integers(1, self.generate + 1)
+        chosen = rng.random(len(self)) < share
+        return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
 
 
 def poisson(rate: float, requests: int, rng: np.random.Generator) -> Array:

@@ -31,16 +31,18 @@ Chunk = tuple[Reading, int]  # so many new tokens of it
 class Policy(ABC):
     """The policy of an engine, which reads prompts in chunks or whole, and beside decodes if it `mixes`.
 
-    All take requests in the order in which they came.
+    All take requests in the order in which they came. One that goes `ahead` fills a step while the one before
+    it runs, so that a request that comes meanwhile is read in the step after it at the earliest.
     """
 
     name: ClassVar[str]
     chunked: bool = True
     mixes: bool = True
+    ahead: bool = False
 
     @abstractmethod
-    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
-        """Whether the first that waits may run: `new` tokens now, beside those chunks."""
+    def admits(self, server: Server, request: int, new: int) -> bool:
+        """Whether the first that waits may run: `new` tokens now, beside what this step reads already."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
@@ -60,27 +62,30 @@ class Policy(ABC):
         Nothing is admitted in a step for which one was `preempted`.
         """
         left = server.capacity.tokens - (server.decoding if self.mixes else 0)
+        of = server.blocks.of
         found: list[Chunk] = []
         for one in list(server.reading):
             new = min(left, one.tokens - one.done)
-            if server.tight and server.taken([(one, new)]) > self.free(server, found):
+            if server.tight and of(one.done + new) - of(one.done) > self.free(server):
                 server.preempt(one.request)
                 server.waiting.appendleft(one.request)
                 preempted = True
             elif new:
+                server.take(one, new)
                 found.append((one, new))
                 left -= new
         while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
             request = server.waiting[0]
             unread = server.unread(request)
             new = min(left, unread)
-            if (new < unread and not self.chunked) or not self.admits(server, request, new, found):
+            if (new < unread and not self.chunked) or not self.admits(server, request, new):
                 break
-            found.append((server.admit(request), new))
+            one = server.admit(request)
+            server.take(one, new)
+            found.append((one, new))
             left -= new
         return found
 
-    def free(self, server: Server, beside: list[Chunk]) -> int:
-        """Blocks that nobody has, less those of such chunks, and of the decodes of the same step."""
-        decodes = server.blocks.due(server.step) if self.mixes else 0
-        return server.free - decodes - server.taken(beside)
+    def free(self, server: Server) -> int:
+        """Blocks that nobody has, less those that decodes of the same step will take."""
+        return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)

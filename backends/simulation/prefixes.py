@@ -1,15 +1,15 @@
-"""The prefix cache: which leading tokens of a prompt are kept from prompts before it, by their hashes."""
+"""What a router has sent to a replica: leading tokens of prompts that are there already, by their hashes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-TOKENS = 512  # of a prompt that a hash stands for, in Mooncake's traces and by AIPerf's default
+from .load import TOKENS
 
 
 class Prefixes:
-    """Hashes of the tokens that were read last, as many as `tokens` of a cache hold.
+    """Hashes of the tokens that were sent last, as many as `tokens` of a cache hold.
 
     >>> prefixes = Prefixes([(1, 2), (1, 3), (1, 2)], tokens=3 * 512)
     >>> for request in range(3):
@@ -24,6 +24,9 @@ class Prefixes:
         self.hashes, self._most = hashes, tokens // TOKENS
         self._recent: OrderedDict[int, None] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._recent)
+
     def kept(self, request: int) -> int:
         """Tokens of a request's prompt that are there: up to the first hash that is not."""
         found = 0
@@ -34,7 +37,7 @@ class Prefixes:
         return found
 
     def use(self, request: int) -> None:
-        """The prompt is read: its hashes are the most recent, and the least recent ones go."""
+        """The prompt is sent: its hashes are the most recent, and the least recent ones go."""
         for each in self.hashes[request]:
             self._recent[each] = None
             self._recent.move_to_end(each)

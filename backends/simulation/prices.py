@@ -8,42 +8,55 @@ from typing import Protocol
 
 import numpy as np
 
-from llmir.dim import Number
+from llmir.backends.analysis.batch import Batch
+from llmir.dim import Dim, Number
 
 from .load import Array
 from .rows import Rows
 
 Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
+AHEAD = 256  # steps that are priced at once where windows fill, if there are more than a few
+FEW = 24  # which are priced one by one in that time
 
 
 class Step(Protocol):
-    """Seconds of a step of `decodes` sequences, which have `kept` tokens cached together, and of chunks.
+    """Seconds of a step of `decodes` sequences, and of chunks of prompts.
 
-    `kept` may be an array of them, beside no chunks.
+    `sums` are over those that decode: of each of `functions` of the context, the first of which is `C`. They
+    may be arrays, beside no chunks.
     """
 
-    def __call__(self, decodes: int, kept: Number, chunks: Chunks) -> Number:
-        """Seconds, as of `decodes` sequences that have all as much cached."""
+    functions: tuple[Dim, ...]
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds from its start to the next one's."""
 
 
 class Prices:
-    """Steps by a `Step`; of those that only decode, sums over whole mean contexts, and linear between.
+    """Steps by a `Step`; what decodes has `kept` tokens cached together, and is a `batch` if windows matter.
 
-    A run of n sequences goes from one mean context to the next in each step, so that its time is a difference
-    of two sums, whatever its length.
+    Where they do not, there are sums over whole mean contexts, and what lies between is linear. A run of n
+    sequences goes from one mean context to the next in each step, so that its time is a difference of two
+    sums, whatever its length.
     """
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self._rows = Rows(self._sums)
 
-    def _sums(self, decodes: int, contexts: Array) -> Array:
-        """Seconds of all decode steps before each context, from the first on."""
-        seconds = self.step(decodes, decodes * contexts[:-1], ())
-        return np.concatenate([[0.0], np.cumsum(seconds)])
+    def batch(self) -> Batch | None:
+        """An empty one, if steps depend on more than the sum of contexts."""
+        return Batch(self.step.functions) if len(self.step.functions) > 1 else None
 
-    def run(self, decodes: int, kept: int, most: int, seconds: float) -> tuple[int, float]:
-        """How many steps begin within `seconds`, of `most` at most but one at least, and what they take."""
+    def run(
+        self, decodes: int, kept: int, batch: Batch | None, most: int, seconds: float
+    ) -> tuple[int, float]:
+        """How many steps begin within `seconds`, of `most` at most but one at least, and what they take.
+
+        A batch is then that many steps further.
+        """
+        if batch is not None:
+            return self._each(decodes, batch, min(most, AHEAD), seconds)
         context, rest = divmod(kept, decodes)
         first, sums = self._rows(decodes, context, context + most + 1)
         at, share = context - first, rest / decodes
@@ -51,8 +64,50 @@ class Prices:
         end = at + most
         if sums[end] - begin >= seconds:
             # Sums between two contexts are no less than at the lower: one step fewer may do.
-            end = max(bisect_left(sums, begin + seconds, at + 1, end), at + 1)
+            end = bisect_left(sums, begin + seconds, at + 1, end)
             if end > at + 1 and sums[end - 1] + share * (sums[end] - sums[end - 1]) >= begin + seconds:
                 end -= 1
         total = sums[end] + share * (sums[end + 1] - sums[end]) if rest else sums[end]
         return end - at, total - begin
+
+    def _sums(self, decodes: int, contexts: Array) -> Array:
+        """Seconds of all decode steps before each context, from the first on."""
+        seconds = self.step(decodes, (decodes * contexts[:-1],), ())
+        return np.cumsum([0.0, *np.broadcast_to(seconds, len(contexts) - 1)])
+
+    def _each(self, decodes: int, batch: Batch, most: int, seconds: float) -> tuple[int, float]:
+        """The same by what the sequences keep before each step."""
+        step, spent, steps = self.step, float(self.step(decodes, batch.kept, ())), 1
+        if spent * FEW < seconds and most > FEW:
+            until = np.cumsum(step(decodes, batch.ahead(most), ()))
+            steps = min(int(np.searchsorted(until, seconds)) + 1, len(until))
+            batch.advance(steps)
+            return steps, float(until[steps - 1])
+        batch.advance()
+        while steps < most and spent < seconds:
+            spent += step(decodes, batch.kept, ())
+            batch.advance()
+            steps += 1
+        return steps, spent
+
+
+class Noted:
+    """A `Step` that notes of each that reads prompts its sequences that decode, tokens kept, and chunks."""
+
+    def __init__(self, step: Step) -> None:
+        self._step, self.functions = step, step.functions
+        self.reads: list[tuple[int, int, Chunks]] = []
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds of the step."""
+        if chunks:
+            self.reads.append((decodes, int(np.sum(sums[0])), tuple(chunks)))
+        return self._step(decodes, sums, chunks)
+
+
+class Traced(Prices):
+    """Prices that note what read prompts; they share the sums of others."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.step = self.noted = Noted(prices.step)
+        self._rows = prices._rows

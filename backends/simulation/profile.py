@@ -1,38 +1,166 @@
-"""What an engine takes, by its profile: blocks of its caches, and tokens and sequences of a step."""
+"""What all simulations of an engine share: its policy, its capacity, and prices of steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.pool import UNLIMITED
+from llmir.backends.analysis.pool import UNLIMITED, Pool
 from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import Model
+from llmir.convert import integer, number, refuse
 from llmir.errors import InputError
+from llmir.frozen import Immutable
 from llmir.hw.sections.scheduler import Scheduler
 
+from .farm import farm
+from .fleet import Fleet
 from .load import Array, Load
 from .policies.vllm import Vllm
 from .policy import POLICIES, Policy
-from .server import Capacity
+from .prices import Prices
+from .router import ROUTERS, dealing
+from .serve import serve
+from .server import Capacity, Course, Server
+from .simulation import Simulation
+from .steps import PricedStep
+
+REPLICAS = 1000  # at most
+
+
+class Profile(Immutable):
+    """An engine that serves a program on a device, with the limits of a `job`: it runs load after load.
+
+    Tables of prices grow with what is asked of them, and serve all runs.
+    """
+
+    job: Workload
+    policy: Policy
+    _prices: dict[int, Prices]
+
+    def __init__(self, job: Workload, chunked: bool | None = None) -> None:
+        vars(self).update(job=job, policy=policy(job, chunked), _prices={})
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
+
+    def of(self, longest: int) -> Workload:
+        """The job whose longest request has so many tokens, as some engines' steps have room for it."""
+        return replace(self.job, max_model_len=max(longest, 2))
+
+    def capacity(self, longest: int) -> Capacity:
+        """What the engine takes where the longest request has so many tokens; InputError without room."""
+        return capacity(self.of(longest))
+
+    def prices(self, tokens: int) -> Prices:
+        """Of steps of so many tokens at most."""
+        if tokens not in self._prices:
+            step = PricedStep(self.job.program, model_of(self.job), tokens)
+            self._prices[tokens] = Prices(step)
+        return self._prices[tokens]
+
+    def decoding(self) -> Profile:
+        """The same for decode servers: what prompts they read again goes beside what decodes."""
+        other = object.__new__(Profile)
+        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True)})
+        return other
+
+    def admitted(self, load: Load) -> Load:
+        """The requests that are short enough; InputError where one of them could never run."""
+        load = self.short(load)
+        check(load, self.capacity(load.longest), self.policy)
+        return load
+
+    def short(self, load: Load) -> Load:
+        """The requests that are no longer than `max_model_len`, by default the positions of the model.
+
+        InputError where all are longer.
+        """
+        if not isinstance(load, Load):
+            refuse("load", load, "requests as llmir.traffic gives them")
+        positions = self.job.program.facts.get("positions")
+        limit = self.job.max_model_len or (positions if isinstance(positions, int) else None)
+        if limit is not None and not (kept := load.reserved + 1 <= limit).all():
+            if not kept.any():
+                raise InputError(f"max_model_len: {limit:,} tokens, all {len(load):,} requests have more")
+            load = load.only(kept)
+        return load
+
+    def run(
+        self,
+        load: Load,
+        *,
+        warm_up: int = 0,
+        max_ttft_s: float | None = None,
+        max_tpot_s: float | None = None,
+        replicas: int = 1,
+        router: str | None = None,
+    ) -> Simulation:
+        """A load served, without the requests that are too long: they are refused and counted.
+
+        The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
+        `max_ttft_s` and `max_tpot_s`. `replicas` share the requests, as a `router` deals them out:
+        round-robin, as by default, least-loaded or prefix-aware.
+        """
+        copies = integer("replicas", replicas, 1, REPLICAS)
+        deals = ROUTERS[dealing(router, copies)]
+        asked, load = load, self.admitted(load)
+        if copies > 1 and load.sessions is not None:
+            raise InputError(f"replicas: {copies}; sessions of several turns are of one server")
+        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        room = self.capacity(load.longest)
+        prices = self.prices(room.tokens)
+        if copies == 1:
+            return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
+        one = Server(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
+        return Fleet.of_farm(self, farm(one, deals(copies, load, room), load), load, **counted)
+
+
+def counts(
+    asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
+) -> dict[str, Any]:
+    """What is counted of a load, of all that was asked; InputError for what is no count or limit."""
+    if (first := integer("warm_up", warm_up)) >= len(load):
+        raise InputError(f"warm_up: {first:,} requests, there are {len(load):,}")
+    limits = {"max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
+    known = {name: _limit(name, value) for name, value in limits.items()}
+    return {"refused": len(asked) - len(load), "warm_up": first, **known}
+
+
+def _limit(name: str, value: object) -> float | None:
+    return None if value is None else number(name, value, above=True)
 
 
 def capacity(job: Workload) -> Capacity:
     """Of the engine that a workload is priced for; InputError where none is known, or has no room."""
-    pool = job.pool
-    if pool is None:
-        why = "simulate: no engine whose memory is known is priced"
-        raise InputError(f"{why}; name one of {', '.join(POLICIES)} as engine")
+    pool = _pool(job)
     tokens = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens
     if tokens < pool.rule.block:
         where = f"{job.program.devices} × {job.device.name}"
         raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
-    return Capacity(tokens // pool.rule.block, pool.rule.block, pool.tokens, pool.sequences)
+    dp = job.program.parallelism.dp  # ranks, each of which has so many in each micro-batch
+    steps = pool.tokens * dp * job.program.micro_batches, pool.sequences * dp
+    return Capacity(tokens // pool.rule.block, pool.rule.block, *steps)
+
+
+def model_of(job: Workload) -> Model:
+    """The cost model that a job is priced by."""
+    return job.model or job.prefill.plan.model
+
+
+def _pool(job: Workload) -> Pool:
+    if job.pool is None:
+        why = "simulate: no engine whose memory is known is priced"
+        raise InputError(f"{why}; name one of {', '.join(POLICIES)} as engine")
+    return job.pool
 
 
 def policy(job: Workload, chunked: bool | None = None) -> Policy:
     """That of the engine that a workload is priced for, which reads prompts in chunks or not, if stated."""
-    engine = job.pool and (job.model or job.prefill.plan.model).runs
+    _pool(job)
+    engine = model_of(job).runs
     name = engine.name if engine else ""
     if not engine or name not in POLICIES:
         why = f"simulate: how {name or 'no engine'} fills its steps is not known"
@@ -40,15 +168,19 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
     known = POLICIES[name]()
     scheduler = engine.section(Scheduler)
     if isinstance(known, Vllm) and scheduler and not scheduler.mixes:
-        known = Vllm(mixes=scheduler.mixes, chunked=False, watermark=0.01)
+        known = Vllm(mixes=False, chunked=False, watermark=0.01)
+    if scheduler and scheduler.ahead:
+        known = replace(known, ahead=True)
     return known if chunked is None else replace(known, chunked=chunked)
 
 
 def check(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
-    _within("the cache", load.written, (room.blocks - fills.spare(room.blocks)) * room.block)
+    kept = fills.spare(room.blocks) + load.shares  # a block of a prefix may be there and be read again
+    _within("the cache", load.reserved, (room.blocks - kept) * room.block)
     if not fills.chunked:
-        _within("a step", fills.longest(load.prompt - load.cached, load.written), room.tokens)
+        unread = load.prompt if load.shares else load.prompt - load.cached
+        _within("a step", fills.longest(unread, load.written), room.tokens)
 
 
 def _within(what: str, tokens: Array, most: int) -> None:

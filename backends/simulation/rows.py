@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -12,10 +11,9 @@ from .load import Array
 
 K = TypeVar("K", bound=Hashable)
 MARGIN = 4  # the part of a context by which a row goes further than it is asked to
-_NONE = 0, 0, array("d")
+_NONE: tuple[int, int, list[float]] = (0, 0, [])
 
-
-Row = tuple[int, "array[float]"]  # the first context, and the values from it on
+Row = tuple[int, list[float]]  # the first context, and the values from it on
 
 
 class Rows(Generic[K]):
@@ -23,7 +21,7 @@ class Rows(Generic[K]):
 
     def __init__(self, values: Callable[[K, Array], Array]) -> None:
         self.values = values
-        self._known: dict[K, tuple[int, int, array[float]]] = {}
+        self._known: dict[K, tuple[int, int, list[float]]] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
         """That of a key, over these contexts at least."""
@@ -32,7 +30,6 @@ class Rows(Generic[K]):
             known, before = range(first, end), least - least // MARGIN
             first = min(first, before) if known else before
             end = max(end, most + most // MARGIN + MARGIN)
-            found = np.asarray(self.values(key, np.arange(first, end)), dtype=np.float64)
-            values = array("d", found.tobytes())
+            values = self.values(key, np.arange(first, end)).tolist()
             self._known[key] = first, end, values
         return first, values

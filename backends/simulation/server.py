@@ -9,20 +9,26 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from copy import copy
 from heapq import heapify, heappop, heappush
+from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
+
 from .blocks import Blocks
-from .load import Load
+from .load import Array, Load
 from .policy import Chunk, Policy, Reading
-from .prefixes import Prefixes
 from .prices import Prices
+from .sharing import Sharing
 
 FOREVER = float("inf")
 # What a log holds of each event: when it begins, how long it takes, its steps, sequences that decode in each,
-# their tokens cached at the first, tokens of prompts that are read and of how many, and requests that wait.
-LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting")
+# their tokens cached at the first, tokens of prompts that are read and of how many, requests that wait, and
+# blocks in use at its end.
+LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
+_row = Struct(f"{len(LOG)}d").pack
 
 
 class Capacity(NamedTuple):
@@ -35,14 +41,27 @@ class Capacity(NamedTuple):
 
 
 class Course:
-    """When each request comes, is first read, has its first token and ends; and how often it is preempted."""
+    """When each request comes, is first read, has its first token and ends; and how often it is preempted.
+
+    What has not been is at infinity.
+    """
 
     def __init__(self, arrival_s: list[float]) -> None:
         self.arrival_s = arrival_s
         self.start_s, self.first_s, self.end_s = ([FOREVER] * len(arrival_s) for _ in range(3))
         self.preemptions = [0] * len(arrival_s)
+        self.made: list[int] = []  # tokens that each has in the end
+        self._own()
+
+    def _own(self) -> None:
         # When requests begin to decode; and the times between two tokens around a preemption.
         self.joined_s, self.resumed_s = array("d"), array("d")
+
+    def beside(self) -> Course:
+        """That of the same requests on another server."""
+        other = copy(self)
+        other._own()
+        return other
 
 
 class Server:
@@ -57,45 +76,84 @@ class Server:
         self, prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course
     ) -> None:
         self.prices, self.policy, self.capacity, self.course = prices, policy, capacity, course
+        course.made = load.generate.tolist()
         self.prompt: list[int] = load.prompt.tolist()
         self.generate: list[int] = load.generate.tolist()
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
-        self.final: list[int] = (-(-load.written // capacity.block)).tolist()  # blocks when it ends
+        self.more: list[int] = (load.reserved - load.written).tolist()  # asked for, and not generated
+        self.timeout_s = load.timeout_s
+        # Blocks when it ends, at most: one of a prefix may be there and be read again.
+        self.final: list[int] = (-(-load.reserved // capacity.block) + load.shares).tolist()
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
-        self.blocks = Blocks(capacity.blocks, capacity.block)
-        self.prefixes = Prefixes(load.hashes, capacity.blocks * capacity.block) if load.hashes else None
+        self.load = load
+        self._idle()
+
+    def _idle(self) -> None:
+        self.blocks = Blocks(self.capacity.blocks, self.capacity.block)
+        self.sharing = Sharing(self.load, self.blocks) if self.load.shares else None
+        self.batch = self.prices.batch()  # what decodes, if it matters what each keeps
         self.waiting: deque[int] = deque()
+        self.deadlines: deque[tuple[float, int]] = deque()  # when requests are given up
+        self.late: list[int] = []  # came when the next step was filled already
         self.reading: list[Reading] = []
         self.running: dict[int, None] = {}  # in the order of admission
         self.ends: list[tuple[int, int]] = []  # a heap
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
-        self.most_held = 0  # blocks in use at most
-        self.now = self.decoded_s = 0.0
-        self.log = array("d")
+        self.held: int | None = None  # the step before which a policy reads none of those that wait
+        self.now = self.decoded_s = self.until = 0.0
+        self.log = bytearray()
         self.answered: Callable[[int], None] | None = None  # told of each request that ends
 
+    def beside(self) -> Server:
+        """Another server like this one, idle, for other requests of the load."""
+        other = copy(self)
+        other._idle()
+        other.course = self.course.beside()
+        return other
+
     def come(self, request: int, time_s: float) -> None:
-        """A request comes; what was idle goes on from then."""
+        """A request comes; what was idle goes on from then.
+
+        A policy that goes `ahead` has filled the next step by then, if there is one.
+        """
+        filled = self.policy.ahead and (self.decoding or self.reading or self.now > time_s)
         self.now = max(self.now, time_s)
-        self.waiting.append(request)
+        (self.late if filled else self.waiting).append(request)
+        if self.timeout_s is not None:
+            self.deadlines.append((time_s + self.timeout_s, request))
 
     def advance(self, until: float = FOREVER) -> None:
-        """All steps that begin before that time."""
-        policy = self.policy
-        while self.now < until:
+        """All steps that begin before that time; who is told of an answer may bring `until` forward."""
+        policy, self.until = self.policy, until
+        while self.now < self.until:
             before = self.preempted
+            if self.deadlines and self.deadlines[0][0] <= self.now:
+                self._give_up()
+                continue
+            late, self.late = self.late, []
             if policy.mixes and self.demand > self.blocks.total and self.short:
                 policy.relieve(self)
             if self.waiting or self.reading:
                 chunks = policy.chunks(self, self.preempted > before)
                 if chunks:
                     self._read(chunks)
+                    self.waiting.extend(late)
                     continue
             if not self.decoding:
+                self.waiting.extend(late)
+                if late:
+                    continue
                 return
-            self._decode(until, self.preempted > before)
+            stop = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
+            self._decode(stop, bool(late) or self.preempted > before)
+            self.waiting.extend(late)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has requests."""
+        return bool(self.waiting or self.late or self.running)
 
     @property
     def tight(self) -> bool:
@@ -103,41 +161,65 @@ class Server:
         return self.demand > self.blocks.total
 
     @property
-    def short(self) -> bool:
-        """Whether the next step of those that decode takes more blocks than are free."""
-        return self.tight and self.blocks.due(self.step) > self.free
+    def events(self) -> Array:
+        """A row for each event, of columns `LOG`."""
+        return np.frombuffer(bytes(self.log)).reshape(-1, len(LOG))
 
     @property
-    def free(self) -> int:
-        """Blocks that nobody has."""
-        read = sum(self.blocks.of(one.done) for one in self.reading)
-        return self.blocks.total - read - self.blocks.held(self.kept, self.step)
+    def short(self) -> bool:
+        """Whether the next step of those that decode takes more blocks than are free."""
+        return self.blocks.due(self.step) > self.blocks.free
 
-    def taken(self, chunks: Iterable[Chunk]) -> int:
-        """Blocks that so many tokens more of some that are read take."""
-        of = self.blocks.of
-        return sum(of(one.done + new) - of(one.done) for one, new in chunks)
+    @property
+    def most_held(self) -> int:
+        """Blocks in use at most."""
+        return self.blocks.total - self.blocks.least
 
     def unread(self, request: int) -> int:
         """Tokens that are to be read of the first that waits, if it is admitted now."""
-        if self.prefixes:
+        if self.sharing is not None:
             block = self.capacity.block  # whole ones are found, and a token is left to read
             most = (self.to_read[request] - 1) // block * block
-            self.cached[request] = min(self.prefixes.kept(request) // block * block, most)
+            self.cached[request] = min(self.sharing.kept(request), most)
         return self.to_read[request] - self.cached[request]
+
+    def needs(self, request: int, new: int) -> int:
+        """Free blocks that it takes, if it is admitted now and reads so many new tokens."""
+        of, cached = self.blocks.of, self.cached[request]
+        if self.sharing is None:
+            return of(cached + new)
+        return self.sharing.needed(request, cached) + of(cached + new) - of(cached)
 
     def admit(self, request: int) -> Reading:
         """The first that waits runs from now on: its prompt is read after what is cached of it."""
-        if self.prefixes:
-            self.prefixes.use(request)
+        cached = self.cached[request]
+        if self.sharing is not None:
+            self.sharing.admit(request, cached)
+        elif cached:
+            self.blocks.free -= self.blocks.of(cached)
         self.waiting.popleft()
         self.running[request] = None
         self.demand += self.final[request]
         if self.course.start_s[request] == FOREVER:
             self.course.start_s[request] = self.now
-        reading = Reading(request, self.cached[request], self.to_read[request])
+        reading = Reading(request, cached, self.to_read[request])
         self.reading.append(reading)
         return reading
+
+    def take(self, one: Reading, new: int) -> None:
+        """Blocks for so many tokens more, which the next step reads."""
+        size, done = self.blocks.size, one.done + new
+        self.blocks.free -= -(-done // size) + (-one.done // size)
+        one.done = done
+        if self.sharing is not None:
+            self.sharing.read(one.request, done)
+
+    def _give(self, request: int, tokens: int) -> None:
+        """What is cached of a request is given back."""
+        if self.sharing is not None:
+            self.sharing.leave(request, tokens)
+        else:
+            self.blocks.free += self.blocks.of(tokens)
 
     def made(self, request: int, end: int) -> int:
         """Tokens that a request has, which decodes until after step `end`."""
@@ -147,11 +229,17 @@ class Server:
         """Its blocks are given back, and what it was is read again when it is admitted again."""
         self.preempted += 1
         self.course.preemptions[request] += 1
+        self._stop(request)
+
+    def _stop(self, request: int) -> None:
+        """One that runs is no longer: its blocks are given back."""
         del self.running[request]
         self.demand -= self.final[request]
         end = next((end for end, other in self.ends if other == request), None)
         if end is None:
-            self.reading = [one for one in self.reading if one.request != request]
+            one = next(one for one in self.reading if one.request == request)
+            self.reading.remove(one)
+            self._give(request, one.done)
             return
         self.ends.remove((end, request))
         heapify(self.ends)
@@ -161,12 +249,30 @@ class Server:
         else:
             self.last_s[request] = self.decoded_s
         self.to_read[request] = context + 1
-        self._leave(context)
+        self._leave(request, context)
 
-    def _leave(self, context: int) -> None:
+    def _give_up(self) -> None:
+        """Those whose time is over leave with the tokens that they have."""
+        while self.deadlines and self.deadlines[0][0] <= self.now:
+            _, request = self.deadlines.popleft()
+            if self.course.end_s[request] != FOREVER:
+                continue
+            if request in self.running:
+                self._stop(request)
+            else:
+                (self.waiting if request in self.waiting else self.late).remove(request)
+            self.course.made[request] = self.to_read[request] - self.prompt[request]
+            self.course.end_s[request] = self.now
+            if self.answered:
+                self.answered(request)
+
+    def _leave(self, request: int, context: int) -> None:
         self.decoding -= 1
         self.kept -= context
+        if self.batch is not None:
+            self.batch.leave(context)
         self.blocks.leave(context, self.step)
+        self._give(request, context)
 
     def _decode(self, until: float, once: bool) -> None:
         """Steps that only decode, up to the next end, the last before `until`, or the last with blocks.
@@ -174,19 +280,21 @@ class Server:
         Only `once` where the step after it may admit what this one may not.
         """
         most = 1 if once else self.ends[0][0] - self.step
+        if self.held is not None:
+            most = min(most, self.held - self.step)
         if self.demand > self.blocks.total:
-            room = self.blocks.steps(self.free, self.step)
+            room = self.blocks.steps(self.step)
             if not room:
                 self.policy.relieve(self)
                 return
             most = min(most, room)
         decodes, kept = self.decoding, self.kept
-        steps, seconds = self.prices.run(decodes, kept, most, until - self.now)
-        self.log.extend((self.now, seconds, steps, decodes, kept, 0, 0, len(self.waiting)))
+        steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - self.now)
+        held = self.blocks.go(self.step, steps)
+        self.log += _row(self.now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
         self.now = self.decoded_s = self.now + seconds
         self.step += steps
         self.kept += steps * decodes
-        self._hold()
         if self.ends[0][0] == self.step:
             self._end()
 
@@ -196,30 +304,25 @@ class Server:
         kept = self.kept if decodes else 0
         sizes, tokens = [], 0
         for reading, new in chunks:
-            sizes.append((new, reading.done))
+            sizes.append((new, reading.done - new))
             tokens += new
-            reading.done += new
-        seconds = float(self.prices.step(decodes, kept, sizes))
-        self.log.extend((self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting)))
+        sums = (kept,) if self.batch is None or not decodes else self.batch.kept
+        seconds = float(self.prices.step(decodes, sums, sizes))
+        held = self.blocks.go(self.step, 1 if decodes else 0)
+        self.log += _row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
         self.now += seconds
         if decodes:
             self.decoded_s = self.now
             self.step += 1
             self.kept += decodes
-        self._hold()
+            if self.batch is not None:
+                self.batch.advance()
         if decodes and self.ends[0][0] == self.step:
             self._end()
         for reading, _ in chunks:
             if reading.done == reading.tokens:
                 self.reading.remove(reading)
                 self._join(reading.request)
-
-    def _hold(self) -> None:
-        """Count the blocks in use, before some are given back, where they may be more than ever."""
-        tokens = self.kept + sum(one.done for one in self.reading) if self.reading else self.kept
-        others = (self.decoding + len(self.reading)) * (self.blocks.size - 1)
-        if tokens + others > self.most_held * self.blocks.size:
-            self.most_held = max(self.most_held, self.blocks.total - self.free)
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""
@@ -231,6 +334,7 @@ class Server:
             self.course.resumed_s.append(self.now - self.last_s[request])
         left = self.generate[request] - made
         if not left:
+            self._give(request, context)
             self._answer(request)
             return
         self.course.joined_s.append(self.now)
@@ -238,6 +342,8 @@ class Server:
         heappush(self.ends, (self.step + left, request))
         self.decoding += 1
         self.kept += context
+        if self.batch is not None:
+            self.batch.join(context)
         self.blocks.join(context, self.step)
 
     def _end(self) -> None:
@@ -245,7 +351,7 @@ class Server:
         ends, step = self.ends, self.step
         while ends and ends[0][0] == step:
             _, request = heappop(ends)
-            self._leave(self.written[request])
+            self._leave(request, self.written[request])
             self._answer(request)
 
     def _answer(self, request: int) -> None:

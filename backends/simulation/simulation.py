@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from .gaps import gaps
 from .limits import GROWTH, growth, saturated, within
 from .load import Array, Load
 from .policy import Policy
-from .prices import Prices
-from .server import LOG, Capacity, Server
-from .steps import PricedStep
+from .server import FOREVER, LOG, Capacity, Server
 
+if TYPE_CHECKING:
+    from .profile import Profile
+
+COURSE = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "joined_s", "resumed_s")
 QUANTILES = (50, 90, 99)
 
 
@@ -34,17 +36,17 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result):
-    """Requests that an engine served: `job` says the program, device and limits, `load` what came.
+    """Requests that an engine served: `profile` says the program, device and limits, `load` what came.
 
     Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it
-    was preempted, and what was cached of its prompt when it was admitted. `log` has a row for each event, of
+    was preempted, how many tokens it got, and what was cached of its prompt when it was admitted. What never
+    was, of a request that was given up, is at infinity. `log` has a row for each event, of
     columns `LOG`; `most_blocks` were in use at once. `refused` requests were longer than `max_model_len` and
     are not in them. The first `warm_up` requests do not count in latencies and goodput, which is of those
     within `max_ttft_s` and `max_tpot_s`.
     """
 
-    job: Workload
-    policy: Policy
+    profile: Profile
     capacity: Capacity
     load: Load
     arrival_s: Array
@@ -52,6 +54,7 @@ class Simulation(Figures, Result):
     first_s: Array
     end_s: Array
     preemptions: Array
+    made: Array
     cached: Array
     joined_s: Array
     resumed_s: Array
@@ -63,26 +66,22 @@ class Simulation(Figures, Result):
     max_tpot_s: float | None = None
 
     @classmethod
-    def of(cls, job: Workload, server: Server, load: Load, **more: Any) -> Simulation:
-        """What a server leaves when all are served."""
-        course = server.course
-        return cls(
-            job=job,
-            policy=server.policy,
-            capacity=server.capacity,
-            load=load,
-            arrival_s=np.array(course.arrival_s),
-            start_s=np.array(course.start_s),
-            first_s=np.array(course.first_s),
-            end_s=np.array(course.end_s),
-            preemptions=np.array(course.preemptions),
-            cached=np.array(server.cached),
-            joined_s=np.array(course.joined_s),
-            resumed_s=np.array(course.resumed_s),
-            most_blocks=server.most_held,
-            log=np.array(server.log).reshape(-1, len(LOG)),
-            **more,
-        )
+    def of(cls, profile: Profile, server: Server, load: Load, **counted: Any) -> Simulation:
+        """What a server leaves when all are served; `counted` are what is asked for."""
+        columns = {name: np.array(getattr(server.course, name)) for name in COURSE}
+        log = server.events
+        found: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": log, **counted}
+        return cls(profile, server.capacity, load, most_blocks=server.most_held, **found)
+
+    @property
+    def job(self) -> Workload:
+        """The program, its device and limits."""
+        return self.profile.of(self.load.longest)
+
+    @property
+    def policy(self) -> Policy:
+        """How the engine fills its steps."""
+        return self.profile.policy
 
     @figure
     def events(self) -> Mapping[str, Array]:
@@ -95,29 +94,44 @@ class Simulation(Figures, Result):
         return float(self.end_s.max() - self.arrival_s.min()) if len(self.load) else 0.0
 
     @figure
+    def places(self) -> Mapping[str, Array]:
+        """Columns that say where each request was served, if there are several places."""
+        return {}
+
+    @figure
+    def given_up(self) -> Array:
+        """Of each request, whether its time was over before it had all its tokens."""
+        return np.asarray(self.made < self.load.generate)
+
+    @property
+    def cancelled(self) -> int:
+        """How many were cancelled before they had all tokens that they asked for."""
+        return int((self.load.reserved > self.load.written).sum())
+
+    @figure
     def ttft_s(self) -> Array:
-        """From arrival to first token."""
-        return np.asarray(self.first_s - self.arrival_s)
+        """From arrival to first token; NaN where there is none."""
+        return _between(self.arrival_s, self.first_s)
 
     @figure
     def queue_s(self) -> Array:
-        """From arrival until the prompt is first read."""
-        return np.asarray(self.start_s - self.arrival_s)
+        """From arrival until the prompt is first read; NaN where it is not."""
+        return _between(self.arrival_s, self.start_s)
 
     @figure
     def prefill_s(self) -> Array:
         """From then to the first token."""
-        return np.asarray(self.first_s - self.start_s)
+        return _between(self.start_s, self.first_s)
 
     @figure
     def e2e_s(self) -> Array:
-        """From arrival to last token."""
-        return np.asarray(self.end_s - self.arrival_s)
+        """From arrival to last token; NaN of what was given up."""
+        return np.where(self.given_up, np.nan, self.end_s - self.arrival_s)
 
     @figure
     def tpot_s(self) -> Array:
-        """Of each request the mean time of a token after the first; NaN where there is none."""
-        later = self.load.generate - 1
+        """Of each request the mean time of a token after the first; NaN where there is none, or some lack."""
+        later = np.where(self.given_up, 0, self.load.generate - 1)
         none = np.full(len(later), np.nan)
         return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
 
@@ -125,9 +139,9 @@ class Simulation(Figures, Result):
     def latencies(self) -> Mapping[str, Spread | None]:
         """The spread of each figure over requests, of `itl` over tokens; None where there are none."""
         names = ("ttft", "queue", "prefill", "tpot", "e2e")
-        found = {name: _spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
+        found = {name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
         last = found.pop("e2e")
-        return {**found, "itl": _spread(*self._gaps), "e2e": last}
+        return {**found, "itl": spread(*self._gaps), "e2e": last}
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
@@ -139,7 +153,7 @@ class Simulation(Figures, Result):
     @figure
     def within(self) -> Array:
         """Of each request, whether it comes within the limits."""
-        return within(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
+        return ~self.given_up & within(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
 
     @property
     def goodput(self) -> float | None:
@@ -152,23 +166,28 @@ class Simulation(Figures, Result):
         """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
         if self.load.users:
             return None
-        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self.queue_s) > GROWTH
+        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self._waits) > GROWTH
+
+    @property
+    def _waits(self) -> Array:
+        """Seconds until each is read, or given up."""
+        return np.minimum(self.start_s, self.end_s) - self.arrival_s
 
     @figure
     def largest_rate(self) -> float:
         """Requests a second that the server answers at most: it is stable at lower rates."""
-        prices = Prices(PricedStep(self.job.program, self.job.prefill.plan.model, self.capacity.tokens))
+        prices = self.profile.prices(self.capacity.tokens)
         return saturated(prices, self.policy, self.capacity, self.load)
 
     @property
     def requests_per_s(self) -> float:
         """Requests answered in a second."""
-        return self._rate(len(self.load))
+        return self._rate(int((~self.given_up).sum()))
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens that all requests get in a second."""
-        return self._rate(int(self.load.generate.sum()))
+        return self._rate(int(self.made.sum()))
 
     def _rate(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else float("inf")
@@ -176,7 +195,7 @@ class Simulation(Figures, Result):
     @property
     def prefix_hits(self) -> float:
         """The share of all prompts' tokens that was in the cache already."""
-        return float(self.cached.sum() / self.load.prompt.sum())
+        return float(self.cached.sum() / max(self.load.prompt.sum(), 1))
 
     @property
     def steps(self) -> int:
@@ -210,6 +229,9 @@ class Simulation(Figures, Result):
             "capacity": self.capacity._asdict(),
             "requests": len(self.load),
             "refused": self.refused,
+            "cancelled": self.cancelled,
+            "given_up": int(self.given_up.sum()),
+            "timeout_s": self.load.timeout_s,
             "users": self.load.users,
             "rate": self.load.rate,
             "largest_rate": self.largest_rate,
@@ -235,14 +257,20 @@ class Simulation(Figures, Result):
         return f"<Simulation {where}: {len(self.load):,} requests, {self.policy.name}>"
 
 
-def _spread(seconds: Array, weights: Array | None = None) -> Spread | None:
+def _between(first: Array, then: Array) -> Array:
+    """Seconds from one to the other; NaN where that never was."""
+    return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then != FOREVER))
+
+
+def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
     """Of seconds, each as often as its weight says; NaN is none."""
-    seconds = seconds[~np.isnan(seconds)] if weights is None else seconds
-    if not (seconds if weights is None else weights).any():
-        return None
     if weights is None:
-        return Spread(float(seconds.mean()), *map(float, np.percentile(seconds, QUANTILES)))
-    order = np.argsort(seconds, kind="stable")
+        known = seconds[~np.isnan(seconds)]
+        each = map(float, np.percentile(known, QUANTILES)) if known.size else ()
+        return Spread(float(known.mean()), *each) if known.size else None
+    if not weights.any():
+        return None
+    order = np.argsort(seconds)
     until = np.cumsum(weights[order])
     places = np.searchsorted(until, np.array(QUANTILES) / 100 * until[-1])
     mean = float(seconds @ weights / until[-1])

@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from llmir.backends.analysis.asked import phase_of
-from llmir.backends.analysis.plan import Plan, plan
-from llmir.backends.analysis.together import together
+import numpy as np
+
+from llmir.backends.analysis.keeps import Kept
+from llmir.backends.analysis.plan import plan
+from llmir.backends.analysis.surface import Surface
+from llmir.backends.analysis.surface_code import Code
+from llmir.backends.analysis.timing import Timing
 from llmir.backends.cost import Model
-from llmir.dim import Binding, Mixed, Number
+from llmir.backends.cost.tape import Tape
+from llmir.dim import Binding, C, Number
 from llmir.errors import InputError
 from llmir.graph import Program
+from llmir.namespace import SCALARS
 
 from .prices import Chunks
 from .tables import Tables, tabled
 
 
 class PricedStep:
-    """Steps of a program by a cost model: `Step`. Those that decode have all as much cached, on average.
+    """Steps of a program by a cost model: `Step`. Each sequence that decodes counts with its own context.
 
-    Steps of up to so many `tokens` that read prompts are from tables where prices allow that.
+    Steps of up to so many `tokens` that read prompts are from tables where prices allow that. Micro-batches
+    have each an equal share of all, and follow one another through pipeline stages: where some decode, the
+    next step begins when the first of them comes back to a stage that is free, else when the last has left.
     """
 
-    def __init__(self, program: Program, model: Model, tokens: int = 0) -> None:
-        parallel = program.parallelism
-        if program.patches or program.image_tokens or "prompt" in program.facts:
-            read = "images" if "prompt" not in program.facts else "prompts that layers see in part"
-            raise InputError(f"simulate: requests over {read} of {program.name} are not modelled")
-        for name, ranks in (("pp", len(program.entries)), ("dp", parallel.dp)):
-            if ranks > 1:
-                raise InputError(f"simulate: {name} is {ranks}; it can be 1 only, tp may be any")
-        self.program, self.model = program, model
-        own = None if program.splits else plan(program, model)
-        self._tables = Tables(own, tokens) if tokens and own and tabled(own) else None
+    def __init__(self, program: Program, model: Model, tokens: int) -> None:
+        if not model.symbolic:
+            raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
+        self.model, self.surface = model, Surface(program, model)
+        self._keeps, self._parts = self.surface._keeps, program.micro_batches
+        self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
+        self.functions = (C,)[: self._first] + self._keeps.functions
+        own = None if program.splits or self._parts > 1 else plan(program, model)
+        self._tables = Tables(own, self._keeps, tokens) if own and tabled(own) else None
+        self._codes: dict[bool, Code] = {}
+        self._captured: dict[int, bool] = {}
 
-    def __call__(self, decodes: int, kept: Number, chunks: Chunks) -> Number:
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
         """Seconds from this step to the next."""
-        if chunks and self._tables and (seconds := self._tables(decodes, kept, chunks)) is not None:
+        kept = sums[1:] if self._first else sums
+        if not chunks:
+            return self._decodes(decodes, kept)
+        if self._tables and (seconds := self._tables(decodes, kept, chunks)) is not None:
             return seconds
-        parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
-        parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
-        phases = [phase_of(part.symbols["T"]) for part in parts]
-        at = parts[0] if len(parts) == 1 else Mixed(parts, phases if self.program.splits else ())
-        return self._plan(set(phases)).timing(at).period
+        times = Counter(chunks)
+        for chunk in [chunk for chunk in times if chunk[0] == 1]:  # which goes on by a token as well
+            more = self._keeps.sums([chunk[1]] * times[chunk])
+            kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
+            decodes += times.pop(chunk)
+        if not times:
+            return self._decodes(decodes, kept)
+        parts = self._parts
+        each = [(n / parts, *chunk) for chunk, n in times.items()]
+        own = [total / parts for total in kept] if decodes else ()
+        whole, *stages = self.surface.micro_batch(decodes / parts, own, each)
+        return Timing(tuple(stages), parts).period if decodes else whole
 
-    def _plan(self, phases: set[str]) -> Plan:
-        program = self.program.phase("prefill" if "prefill" in phases else "decode")
-        both = len(phases) > 1 and program.splits
-        return (together if both else plan)(program, self.model)
+    def _decodes(self, decodes: int, kept: Sequence[Number]) -> Number:
+        if decodes not in self._captured:
+            of = self.surface._plan(True, False)
+            self._captured[decodes] = bool(
+                of.host and of.captured(Binding(B=decodes / self._parts, T=1, C=0))
+            )
+        graph, parts = self._captured[decodes], self._parts
+        if graph not in self._codes:
+            self._codes[graph] = self._code(graph)
+        code, few = self._codes[graph], (decodes / parts,)
+        own = kept if parts == 1 else [total / parts for total in kept]
+        found: Number = (code.many if own and isinstance(own[0], np.ndarray) else code)(few, own)[0]
+        return found
+
+    def _code(self, graph: bool) -> Code:
+        """Steps that only decode, of how many sequences a micro-batch has and what they keep."""
+        of, keeps = self.surface._plan(True, False), self._keeps
+        tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
+        at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+        return Code(tape, ("B",), names, [of.timing(at, of.launched(at, graph), graph).period])

@@ -7,13 +7,18 @@ sequences of several kinds apart. So each composition of a step is a few entries
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
+from llmir.backends.analysis.keeps import Keeps, Kept
 from llmir.backends.analysis.plan import Plan
+from llmir.backends.analysis.surface_code import KEPT, Code, Names
 from llmir.backends.cost.kernels.base import DRAFTS
-from llmir.dim import B, Binding, Dim, T
+from llmir.backends.cost.tape import Tape
+from llmir.dim import B, Binding, C, Dim, T
+from llmir.namespace import SCALARS
 
 from .load import Array
 from .prices import Chunks
@@ -35,7 +40,7 @@ def tabled(plan: Plan) -> bool:
 class Tables:
     """Seconds of steps of up to so many tokens that read prompts, by a plan for which `tabled` holds."""
 
-    def __init__(self, plan: Plan, tokens: int) -> None:
+    def __init__(self, plan: Plan, keeps: Keeps, tokens: int) -> None:
         self.plan, self.most = plan, min(tokens, MOST)
         counts = np.arange(1, self.most + 1)
         self._apart = [group for _, group in plan._groups if group.size is None]
@@ -47,8 +52,13 @@ class Tables:
         idle, full = (plan.timing(at, (np.full(counts.shape, busy),)).period for busy in (0.0, 1.0))
         self._beside: list[float] = [0.0, *(full - 1.0).tolist()]
         self._least = float(idle[0] - self._beside[1])
-        self._decodes = [Rows(partial(self._decoding, kind)) for kind in KINDS]
-        self._reads = [Rows(partial(self._reading, kind)) for kind in KINDS]
+        names = [f"s{i}" for i in range(len(keeps.functions))]
+        own = partial(_decoding, keeps, names)
+        self._own = [self._attention(kind, own, ("B",), names) for kind in KINDS]
+        self._rows = [Rows(partial(_row, code)) for code in self._own]
+        self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
+        self._chunks = [self._attention(kind, _reading, ("B", "T"), ("C",)) for kind in KINDS]
+        self._reads: list[dict[tuple[tuple[int, int], int], float]] = [{} for _ in KINDS]
 
     def _table(self, kind: str, size: Dim, counts: Array) -> list[float]:
         """Seconds of all prices of a size, by its value."""
@@ -56,19 +66,25 @@ class Tables:
         found = sum((group(kind, Binding.only(size, counts))[0] for group in groups), np.zeros(counts.shape))
         return [0.0, *found.tolist()]
 
-    def _decoding(self, kind: str, decodes: int, contexts: Array) -> Array:
-        """Seconds of attention of so many new tokens, by the context of each."""
-        return self._attention(kind, Binding(B=decodes, T=1, C=contexts))
+    def _attention(self, kind: str, at: Callable[[Tape], Binding], few: Names, late: Names) -> Code:
+        """Seconds of attention alone, as code."""
+        tape = Tape(SCALARS)
+        there = at(tape)
+        return Code(tape, few, late, [sum(group.sums(kind, there)[0] for group in self._apart)])
 
-    def _reading(self, kind: str, alike: tuple[int, int], news: Array) -> Array:
-        """Seconds of attention of so many prompts with so much cached, by the new tokens of each."""
-        prompts, cached = alike
-        return self._attention(kind, Binding(B=prompts, T=news, C=cached))
+    def _by_sums(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
+        """Seconds of attention of what decodes."""
+        seconds: float = self._own[kind]((decodes,), sums)[0]
+        return seconds
 
-    def _attention(self, kind: str, at: Binding) -> Array:
-        return sum((np.asarray(group(kind, at)[0]) for group in self._apart), np.zeros(at.shape))
+    def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
+        """The same where the mean context decides; linear between whole ones."""
+        context, rest = divmod(int(sums[0]), decodes)
+        first, seconds = self._rows[kind](decodes, context, context + 1)
+        low, high = seconds[context - first], seconds[context - first + 1]
+        return low + (high - low) * rest / decodes
 
-    def __call__(self, decodes: int, kept: int, chunks: Chunks) -> float | None:
+    def __call__(self, decodes: int, sums: Sequence[float], chunks: Chunks) -> float | None:
         """Seconds of a step; None of one beyond the tables.
 
         One that reads a few tokens of each prompt may be in another graph.
@@ -76,17 +92,38 @@ class Tables:
         tokens, longest, sequences = decodes, 0, decodes + len(chunks)
         for new, _ in chunks:
             tokens += new
-            longest = max(longest, new)
+            longest = new if new > longest else longest
         if longest <= DRAFTS or tokens > self.most:
             return None
         kind = self._kind[tokens]
         busy = self._by_tokens[kind][tokens] + self._by_sequences[kind][sequences]
         if decodes:
-            context, rest = divmod(kept, decodes)
-            first, seconds = self._decodes[kind](decodes, context, context + 1)
-            at = context - first
-            busy += seconds[at] + (seconds[at + 1] - seconds[at]) * (rest / decodes)
-        for (new, cached), times in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
-            first, seconds = self._reads[kind]((times, cached), new, new)
-            busy += seconds[new - first]
-        return max(busy, self._least) + self._beside[sequences]
+            busy += self._decodes(kind, decodes, sums)
+        known = self._reads[kind]
+        for chunk, times in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
+            busy += known.get((chunk, times)) or self._read(kind, chunk, times)
+        return (busy if busy > self._least else self._least) + self._beside[sequences]
+
+    def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
+        """Seconds of attention of chunks that are alike, kept."""
+        known, (new, cached) = self._reads[kind], chunk
+        if len(known) >= KEPT:
+            known.clear()
+        seconds: float = self._chunks[kind]((times, new), (cached,))[0]
+        known[chunk, times] = seconds
+        return seconds
+
+
+def _decoding(keeps: Keeps, names: Names, tape: Tape) -> Binding:
+    """Sequences that keep such sums."""
+    return Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+
+
+def _reading(tape: Tape) -> Binding:
+    """Prompts that are alike."""
+    return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
+
+
+def _row(code: Code, decodes: int, contexts: Array) -> Array:
+    """Values of code at mean contexts of so many sequences."""
+    return np.asarray(code.many((decodes,), (decodes * contexts,))[0])

@@ -15,8 +15,10 @@ from .kinds import Count, Number, Whole, spelled
 
 ASKED = (
     *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "seed", "prefix_hits"),
-    *("chunked_prefill", "warm_up"),
+    *("cancel", "turns", "chunked_prefill", "warm_up", "replicas", "router"),
+    *("prefill_replicas", "decode_replicas", "link"),
 )
+FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 
 
 class Lengths(Count):
@@ -60,11 +62,42 @@ class Lengths(Count):
     "--replications", type=Whole(2), help="Run so often, by seeds one after another; with intervals."
 )
 @click.option(
+    "--replicas",
+    type=Whole(),
+    default=1,
+    help="Copies of the model, each on devices of its own.  [default: 1]",
+)
+@click.option(
+    "--router",
+    metavar="NAME",
+    help="Which replica a request goes to: round-robin, least-loaded (the fewest that are not answered), or "
+    "prefix-aware (who read most of its prompt before).  [default: round-robin]",
+)
+@click.option("--prefill-replicas", type=Whole(), help="Instead: servers that read prompts …  [default: 1]")
+@click.option("--decode-replicas", type=Whole(), help="… and servers that go on from there.  [default: 1]")
+@click.option(
+    "--link",
+    metavar="LINK",
+    help="What caches go over from the first to the second: nvlink or what else joins two such devices, "
+    "network, or a rate such as 25GBps,5us.",
+)
+@click.option("--decode-tp", type=Whole(), help="--tp of the decode servers.  [default: --tp]")
+@click.option(
     "--prefix-hits",
     type=Number("SHARE", least=0.0, most=1.0),
     default=0.0,
     help="Share of each prompt that is in the cache already.  [default: 0]",
 )
+@click.option(
+    "--cancel",
+    type=Number("SHARE", least=0.0, most=1.0),
+    help="Share of requests that are cancelled after a random part of the answer.  [default: 0]",
+)
+@click.option(
+    "--turns", type=Lengths(), help="Requests are turns of sessions that come at the rate: how many of each."
+)
+@click.option("--think", type=Number("S"), help="Mean time between turns (s).  [default: 10]")
+@click.option("--timeout", type=Number("S"), help="Requests are given up that take longer (s).")
 @click.option(
     "--chunked-prefill/--no-chunked-prefill",
     default=None,
@@ -77,6 +110,11 @@ class Lengths(Count):
 @click.option("--max-tpot", type=Number("MS"), help="… and later ones (mean of a request, ms).")
 @click.option("--requests-out", metavar="FILE", help="Write a CSV line for each request.")
 @click.option("--steps-out", metavar="FILE", help="Write a CSV line for each run of equal steps.")
+@click.option(
+    "--trace-out",
+    metavar="FILE",
+    help="Write the timeline of servers and requests, for Perfetto (.json[.gz]).",
+)
 @options.pricing
 @options.lowering
 @options.parallel
@@ -94,13 +132,19 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6
     llmir serve-sim qwen3-32b --tp 2 --trace chats.csv --max-ttft 1000
     llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --engine sglang
+    llmir serve-sim llama3.1-8b --rate 60 --replicas 4 --router least-loaded
+    llmir serve-sim llama3.1-8b --rate 30 --prefill-replicas 2 --link 50GBps
     """
-    from llmir import replicate, simulate
+    from llmir import replicate, simulate, trace
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
+    from llmir.backends.export.kineto import check_target
     from llmir.backends.simulation.replications import Replications
     from llmir.backends.simulation.simulation import Simulation
 
+    files = [given[name] for name in FILES if given[name] is not None]
+    if twice := next((name for i, name in enumerate(files) if name in files[:i]), None):
+        raise InputError(f"{twice}: is named twice, and would be written over; say another file")
     times = given["replications"]
     form = output.choose(given["output_file"], given["form"], Replications if times else Simulation)
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
@@ -110,11 +154,19 @@ def serve_sim(**given: Any) -> None:
                 option = name.replace("_", "-")
                 raise InputError(f"--{option}: is of one run, leave out --replications {times}")
             output.choose(given[name], None, {".csv": "csv"})
+    if given["trace_out"] is not None:
+        if times:
+            raise InputError(f"--trace-out: is of one run, leave out --replications {times}")
+        check_target(given["trace_out"])
     program = inputs.lowered(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
     asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
-    asked["reserve_bytes"] = given["reserve"]
-    device = inputs.hardware(given, program)
+    asked |= {"reserve_bytes": given["reserve"], "timeout_s": given["timeout"], "think_s": given["think"]}
+    if given["decode_tp"] is not None:
+        if given["link"] is None:
+            raise InputError("--decode-tp: is of pools, which a --link joins")
+        asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
+    device = inputs.linked(given, program)
     if times:
         again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
         output.result(again, form, given["output_file"])
@@ -126,4 +178,6 @@ def serve_sim(**given: Any) -> None:
         if given[name] is not None:
             write(given[name], text(found))
             line("wrote", given[name])
+    if given["trace_out"] is not None:
+        line("wrote", str(trace(found, given["trace_out"])))
     output.note(*found.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
+from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -30,27 +30,33 @@ class Sglang(Policy):
     name: ClassVar[str] = "sglang"
     mixes: bool = False
 
-    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
+    def admits(self, server: Server, request: int, new: int) -> bool:
         """If all of it has room by the estimate."""
         size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most <= server.blocks.total:
             return True
-        to_come = sum(min(end - server.step, CLIP) for end, _ in server.ends)
+        to_come = sum(min(end - server.step + server.more[one], CLIP) for end, one in server.ends)
         reserved = sum(
             one.tokens - one.done + min(self._left(server, one.request), CLIP) for one in server.reading
         )
-        free = server.free * size - SHARE * to_come - reserved
-        return server.to_read[request] + min(self._left(server, request), CLIP) < free
+        free = server.blocks.free * size - SHARE * to_come - reserved
+        unread = server.to_read[request] - server.cached[request]
+        own = server.needs(request, unread) * size  # of what is cached already, others have some
+        return own + min(self._left(server, request), CLIP) < free
 
     def _left(self, server: Server, request: int) -> int:
         """Tokens that a request that is to be read has to generate."""
-        return server.generate[request] - (server.to_read[request] - server.prompt[request])
+        return (
+            server.generate[request]
+            + server.more[request]
+            - (server.to_read[request] - server.prompt[request])
+        )
 
     def relieve(self, server: Server) -> None:
         """One at least goes, and one at least stays."""
         first = True
         while server.decoding > 1 and (
-            first or server.free * server.blocks.size < server.decoding * HEADROOM
+            first or server.blocks.free * server.blocks.size < server.decoding * HEADROOM
         ):
             _, _, last = min(
                 (server.made(request, end), -server.prompt[request], request) for end, request in server.ends

@@ -18,12 +18,27 @@ class Trtllm(Policy):
     """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, as by default.
 
     Nobody is preempted, as a request runs only if all blocks that it may need are free of others' needs.
+    Beside decodes prompts wait `patience` steps (`batch_wait_timeout_iters`), or until a step has a share
+    `enough` of its tokens (`batch_wait_max_tokens_ratio`); both are 0 by default.
     """
 
     name: ClassVar[str] = "trtllm"
     chunked: bool = False
+    patience: int = 0
+    enough: float = 0.0
 
-    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
+    def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
+        """None for some steps, or all that have come."""
+        if self.patience and server.decoding and server.waiting:
+            tokens = server.decoding + sum(server.to_read[one] - server.cached[one] for one in server.waiting)
+            if tokens < self.enough * server.capacity.tokens:
+                server.held = server.step + self.patience if server.held is None else server.held
+                if server.step < server.held:
+                    return []
+        server.held = None
+        return super().chunks(server, preempted)
+
+    def admits(self, server: Server, request: int, new: int) -> bool:
         """If nobody that runs will need its blocks."""
         return server.demand + server.final[request] <= server.blocks.total
 

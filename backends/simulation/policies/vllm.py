@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
+from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ class Vllm(Policy):
         """The watermark."""
         return int(self.watermark * blocks)
 
-    def admits(self, server: Server, request: int, new: int, beside: list[Chunk]) -> bool:
+    def admits(self, server: Server, request: int, new: int) -> bool:
         """If there are blocks for the chunk."""
-        blocks, spare = server.blocks, self.spare(server.blocks.total)
-        if server.demand + server.final[request] + spare <= blocks.total:
+        total = server.blocks.total
+        spare = self.spare(total) if self.watermark else 0
+        if server.demand + server.final[request] + spare <= total:
             return True
-        return blocks.of(server.cached[request] + new) + spare <= self.free(server, beside)
+        return server.needs(request, new) + spare <= self.free(server)
 
     def relieve(self, server: Server) -> None:
         """The last that was admitted goes, then the one before it …"""

@@ -1,0 +1,62 @@
+"""Which prefill and decode servers an engine joins: what it requires of caches and splits on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmir.backends.analysis.kv import rank_bytes
+from llmir.errors import InputError
+from llmir.graph import Program
+
+Rule = Callable[[Program, Program], "str | None"]
+SOME = 4096  # tokens at which caches of two programs are compared
+
+
+def check(engine: str, prefill: Program, decode: Program) -> None:
+    """InputError for pools that the engine refuses, with its reason."""
+    kept = [(p.cache_bytes(0), p.cache_bytes(SOME)) for p in (prefill, decode)]
+    if prefill.facts.get("architecture") != decode.facts.get("architecture") or kept[0] != kept[1]:
+        each = " and ".join(f"{p.name} keeps {p.kv_cache_bytes_per_token:,}" for p in (prefill, decode))
+        raise InputError(f"pools: both serve one model with caches of one type; {each} bytes a token")
+    few, many = sorted((prefill.parallelism.tp, decode.parallelism.tp))
+    if many % few:
+        why = "ranks of one side share those of the other evenly"
+        raise InputError(f"pools: tp is {prefill.parallelism.tp} and {decode.parallelism.tp}; {why}")
+    if engine in RULES and (refusal := RULES[engine](prefill, decode)):
+        raise InputError(f"pools: {engine} {refusal}")
+
+
+def _differ(prefill: Program, decode: Program) -> str:
+    """The splits in words, where they differ and caches lie split over ranks."""
+    one, two = prefill.parallelism.tp, decode.parallelism.tp
+    whole = all(rank_bytes(p, 1, SOME) == p.cache_bytes(SOME) for p in (prefill, decode))
+    return "" if one == two or whole else f"; here it is {one} and {two}"
+
+
+def _vllm(prefill: Program, decode: Program) -> str | None:
+    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" of hybrids with states."""
+    one, two = prefill.parallelism.tp, decode.parallelism.tp
+    if prefill.state_bytes_per_sequence and one != two:
+        return f"sends states only where tp is the same in prefill and decode; here it is {one} and {two}"
+    return None
+
+
+def _sglang(prefill: Program, decode: Program) -> str | None:
+    """disaggregation/nixl/conn.py: "does NOT support PD different TP sizes for non-MLA … hybrid models"."""
+    windows = prefill.kv_cache_bytes_per_later_token != prefill.kv_cache_bytes_per_token
+    hybrid = windows or prefill.state_bytes_per_sequence
+    if hybrid and (here := _differ(prefill, decode)):
+        return f"sends windows and states only where tp is the same in prefill and decode{here}"
+    return None
+
+
+def _trtllm(prefill: Program, decode: Program) -> str | None:
+    """docs/source/1.0/features/disagg-serving.md: caches of all layers have as many heads, in one type."""
+    if prefill.state_bytes_per_sequence:
+        return "sends keys and values only; this model has states"
+    return None
+
+
+# SGLang joins other splits of models that are no hybrids ("Performance is NOT guaranteed", common/conn.py),
+# and TensorRT-LLM any tp and pp; of vLLM's NixlConnector either side may have more ranks.
+RULES: dict[str, Rule] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

@@ -1,0 +1,42 @@
+"""Which replica serves a request: the interface that routers share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from llmir.convert import choice
+from llmir.errors import InputError
+from llmir.plugins import Kind
+
+from .load import Load
+from .server import Capacity
+
+ROUTERS: Kind[type[Router]] = Kind("router", "llmir.backends.simulation.routers")
+
+FIRST = "round-robin"  # where nobody says which
+
+
+class Router(ABC):
+    """Deals out the requests of a load to so many replicas of a capacity, one after another as they come.
+
+    It knows what it has sent where, and how many of these requests are not answered yet.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
+        self.replicas = replicas
+
+    @abstractmethod
+    def choose(self, request: int, unanswered: Sequence[int]) -> int:
+        """The replica that a request goes to, from 0, by how many each has to answer."""
+
+
+def dealing(name: object, replicas: int) -> str:
+    """The name of a router; InputError for one that nobody knows, or that has nothing to deal out."""
+    known: str = choice("router", FIRST if name is None else name, tuple(ROUTERS))
+    if name is not None and replicas == 1:
+        raise InputError(f"router: {known} deals out requests to several replicas, there is 1")
+    return known
