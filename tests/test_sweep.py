@@ -20,6 +20,7 @@ from llmir.backends.search.figures import BYTES, SHARES, WORK
 from llmir.backends.search.sweep import Sweep
 from llmir.errors import InputError
 
+from .alike import same
 from .commands import TINY, Run, runner
 from .strategies import configs
 
@@ -114,13 +115,14 @@ def test_any_executor_gives_the_same() -> None:
     alone = [*llmir.sweep(TINY, axes).rows()]
     for executor in (Backwards(), ThreadPoolExecutor(2), ProcessPoolExecutor(2)):
         with executor:
-            assert [*llmir.sweep(TINY, axes, executor=executor).rows()] == alone
+            same([*llmir.sweep(TINY, axes, executor=executor).rows()], alone)
 
 
 def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    llmir.sweep(TINY, {"dp": (1, 2, 3)}, progress=lambda done, of: told.append((done, of)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    told: list[tuple[int, int, int]] = []
+    axes = {"dp": (1, 2, 3), "tp": (1, 3), "batch": (1, 6)}
+    llmir.sweep(TINY, axes, progress=lambda *said: told.append(said))
+    assert told == [(2, 12, 0), (4, 12, 1), (6, 12, 1), (8, 12, 2), (10, 12, 2), (12, 12, 3)]
 
 
 def test_what_cannot_be_is_a_row_that_says_why() -> None:
@@ -237,3 +239,20 @@ def test_prices_are_of_the_device() -> None:
     hourly = fields["h100-sxm"]["price_per_hour_usd"]
     assert first["cost_usd_per_mtok"] == pytest.approx(first["time_s"] * 2 * hourly / 3600 / 8 * 1e6)
     assert (other["cost_usd_per_mtok"] is None) == (fields["a40"].get("price_per_hour_usd") is None)
+
+
+def test_prices_that_are_stated(run: Run) -> None:
+    axes = {"hw": ("h200", "hgx-h200", "a40"), "batch": 8, "tp": 2}
+    listed, plain = llmir.sweep(TINY, axes), llmir.sweep(TINY, axes, price={"nvidia/H200": 3.5})
+    hourly = llmir.hw.load("h200").price_per_hour_usd
+    for before, after in zip(listed.rows(), plain.rows(), strict=True):
+        usd = after["time_s"] * 2 * 3.5 / 3600 / 8 * 1e6
+        assert after["cost_usd_per_mtok"] == (None if after["hw"] == "a40" else pytest.approx(usd))
+        if hourly is None:
+            assert before["cost_usd_per_mtok"] is None
+    for price, why in (("h200", "USD an hour by device"), ("h200=0", "above 0"), ("b200=3", "not among")):
+        ran = run("sweep", "tiny.json", "--hw", "h200", "--price", price)
+        assert ran.code == 2
+        assert why in ran.err
+    row = json.loads(run("sweep", "tiny.json", "--hw", "h200", "--price", "h200=2", "--format", "jsonl").out)
+    assert row["cost_usd_per_mtok"] == pytest.approx(row["time_s"] * 2 / 3600 * 1e6)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import jsonio, table, units
+from llmir.backends.export import facts, jsonio, table, units
 from llmir.backends.search.axes import POINTS
 from llmir.backends.search.figures import SHARES
 from llmir.backends.search.sweep import Sweep
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN = 40  # rows that a terminal shows
+REASONS = 3  # for which rows are refused
+_FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 
 
 @exporter("csv", ".csv", of=Sweep)
@@ -55,25 +59,44 @@ def to_arrow(sweep: Sweep) -> bytes:
 @table.printed(of=Sweep)
 def shown(sweep: Sweep) -> RenderableType:
     """The first rows: axes of several values, time, memory, what bounds most, price; and what was refused."""
+    from rich.text import Text
+
     names = [name for name, values in sweep.axes.items() if len(values) > 1 and name not in POINTS]
     points = [name for name in POINTS if len(sweep.axes.get(name, ())) > 1]
-    figures = ("step", "±", "tokens/s", "peak", "fits", "bound", "$/Mtok")
-    columns = table.columns((*names, *points, *figures), (*points, *figures))
     rows = [row for row in islice(sweep.rows(), SHOWN) if not row["refused"]]
+    usd = any(row["cost_usd_per_mtok"] is not None for row in rows)
+    figures = (*_FIGURES, "$/Mtok") if usd else _FIGURES
+    columns = table.columns((*names, *points, *figures), (*points, *figures))
     for row in rows:
-        table.add(
-            columns, (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points), *_cells(row))
-        )
-    fixed = {n: v[0] for n, v in sweep.axes.items() if len(v) == 1 and v[0] is not None}
-    words = [", ".join(f"{name} {value}" for name, value in fixed.items())] if fixed else []
-    refused = {row: why for row, why in enumerate(sweep.columns["refused"]) if why}
+        at = (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points))
+        table.add(columns, (*at, *_cells(row, usd)))
     more = len(sweep) - min(len(sweep), SHOWN)
-    words += [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
-    words += [f"{len(refused):,} refused, such as: {next(iter(refused.values()))}"] if refused else []
-    return table.stack(*([columns] if rows else []), "", *words)
+    words = [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
+    refused = Counter[str]()
+    for part in sweep.parts:
+        if part.refusals:
+            refused[str(part.why)] += part.refusals
+    words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
+    words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
+    head = table.pairs(_head(sweep))
+    return table.stack(Text(facts.plain(sweep.model), style="bold"), head, "", columns, "", *words)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    """What all rows share, and what prices them."""
+    fixed = {name: values[0] for name, values in sweep.axes.items() if len(values) == 1}
+    said = {name: value for name, value in fixed.items() if value is not None}
+    if said:
+        at = (
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+            for name, value in said.items()
+        )
+        yield "each", ", ".join(at)
+    for i, basis in enumerate(sweep.basis):
+        yield "" if i else "cost model", basis
+
+
+def _cells(row: dict[str, Any], priced: bool) -> tuple[str, ...]:
     bound = max(SHARES, key=lambda name: float(row[name]))
     usd = row["cost_usd_per_mtok"]
     return (
@@ -83,5 +106,5 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         units.bytes(row["peak_memory_bytes"]),
         "yes" if row["fits"] else "no",
         bound.removesuffix("_share"),
-        "" if usd is None else units.digits(usd),
+        *(["–" if usd is None else units.digits(usd)] if priced else []),
     )

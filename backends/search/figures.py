@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from llmir.backends import cost
 from llmir.backends.analysis.asked import checked, running
-from llmir.backends.analysis.code import Code
+from llmir.backends.analysis.code import SIZES, Code
 from llmir.backends.analysis.costs import Kind, Priced
+from llmir.backends.analysis.parts import LATE
 from llmir.backends.analysis.plan import Plan, plan
-from llmir.backends.analysis.timing import Overhead
+from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, Model
+from llmir.backends.cost.tape import Function
+from llmir.backends.cost.tape.record import Symbol
 from llmir.dim import Binding, Number
 from llmir.frozen import Array
 from llmir.graph import Program
@@ -25,50 +28,60 @@ _ERRORS = ("own", "others", "known")  # sums of `costs.error`, over ops whose er
 _OUTPUTS = ("time_s", "interval_s", "ideal_time_s", *WORK, *BYTES, *SHARES, *_ERRORS)
 
 
-def figures(program: Program, model: Model, batch: Array, new: Array, context: Array) -> dict[str, Array]:
-    """What `Report` says of steps, by name, and `interval_s`; of one new token each, or of others.
+class Figures:
+    """What `Report` says of steps of a program, by name, and `interval_s`."""
 
-    Errors that nobody knows are NaN.
-    """
-    program, _, at = running(program, [checked(batch, new, context)], "")
-    steps = plan(program, model)
+    def __init__(self, program: Program, model: Model) -> None:
+        self.program, self.model = program, model
+        self._recorded: dict[tuple[str, bool], Callable[[Binding], tuple[Number, ...]]] = {}
 
-    def record(at: Binding) -> tuple[Number, ...]:
-        return _figures(steps, at)
+    def __call__(self, batch: Number, new: Number, context: Number) -> dict[str, Array]:
+        """Those at points of one phase, of which all or none have one new token; unknown errors are NaN.
 
-    always = 1 if np.all(new == 1) else None
-    code = Code(record, always) if model.symbolic else record
-    values = (np.broadcast_to(value, at.shape) for value in code(at))
-    found: dict[str, Array] = dict(zip(_OUTPUTS, values, strict=True))
-    own, others, known = (found.pop(name) for name in _ERRORS)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        parts, host = (own / known, others / known), model.host_error or 0.0
-        if model.lent_in_host:  # as `costs.error`
-            found["error"] = np.maximum(np.hypot(*parts), host)
-        else:
-            found["error"] = np.hypot(np.maximum(parts[0], host), parts[1])
-    return found
+        Arrays broadcast together, as do the figures: what a batch alone decides is computed once for it.
+        """
+        program, phase, at = running(self.program, [checked(batch, new, context)], "")
+        always = bool(np.all(np.asarray(new) == 1))
+        if (phase, always) not in self._recorded:
+            self._recorded[phase, always] = self._record(program, always)
+        found: dict[str, Any] = dict(zip(_OUTPUTS, self._recorded[phase, always](at), strict=True))
+        own, others, known = (found.pop(name) for name in _ERRORS)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts, host = (np.divide(own, known), np.divide(others, known)), self.model.host_error or 0.0
+            if self.model.lent_in_host:  # as `costs.error`
+                found["error"] = np.maximum(np.hypot(*parts), host)
+            else:
+                found["error"] = np.hypot(np.maximum(parts[0], host), parts[1])
+        return found
+
+    def _record(self, program: Program, always: bool) -> Callable[[Binding], tuple[Number, ...]]:
+        steps = plan(program, self.model)
+
+        def record(at: Binding) -> tuple[Number, ...]:
+            return _figures(steps, at)
+
+        return Code(record, 1 if always else None) if self.model.symbolic else record
 
 
 def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
     """Those of `_OUTPUTS`, at a point, on a grid, or of symbols."""
-    alone, busy = (tuple(seconds) for seconds in steps.priced(at))
-    timing = steps.timing(at, busy)
+    seconds = steps.priced(at)
+    timing = Timing(seconds.whole, steps.program.micro_batches)
     ideal = plan(steps.program, cost.model(steps.model.device, "ideal")).timing(at)
     runs, parts = steps.runs(at), steps.program.micro_batches
-    whole = steps.depth * timing.step
-    shares: list[Number] = [0.0] * len(BOUNDS)
+    priced = [(kind, Priced.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
+    # Sums of what contexts do not decide come first, as those are computed once for a batch.
+    varies = _varies([each.time for _, each in priced])
+    due: list[Number] = [0.0] * len(BOUNDS)
     errors: list[Number] = [0.0] * len(_ERRORS)
-    for kind in steps.kinds:
-        time, bound, _, which = Priced.of(kind.price, runs if kind.pads else at, at)
-        share = parts * _repeats(steps, kind) * time / whole
-        shares = [total + at.xp.where(bound == i, share, 0.0) for i, total in enumerate(shares)]
-        known = _known(kind, which, at)
-        errors = [total + share * part for total, part in zip(errors, known, strict=True)]
-    for added in steps.overheads(at, (alone, busy)):
-        shares[-1] = shares[-1] + at.xp.maximum(parts * _sum(added) / whole, 0.0)
-    bubble = sum(timing.bubbles[1:], timing.bubbles[0]) / whole
-    every = [*shares, bubble]
+    for _, (kind, each) in sorted(zip(varies, priced, strict=True), key=lambda item: item[0]):
+        time = parts * _repeats(steps, kind) * each.time
+        due = [total + at.xp.where(each.bound == i, time, 0.0) for i, total in enumerate(due)]
+        known = _known(kind, time, each.which, at)
+        errors = [total + part for total, part in zip(errors, known, strict=True)]
+    for added in steps.overheads(at, seconds):
+        due[-1] = due[-1] + at.xp.maximum(parts * _sum(added), 0.0)
+    every = [*due, sum(timing.bubbles[1:], timing.bubbles[0])]
     total = sum(every[1:], every[0])
     return (
         timing.step,
@@ -79,7 +92,7 @@ def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
         steps.fullest(lambda memory: at(memory.caches), at),
         steps.fullest(lambda memory: memory.transient(at), at),
         steps.fullest(lambda memory: memory.peak(at), at),
-        *(share / at.xp.where(total > 0, total, 1.0) for share in every),
+        *(part / at.xp.where(total > 0, total, 1.0) for part in every),
         *errors,
     )
 
@@ -89,15 +102,23 @@ def _repeats(steps: Plan, kind: Kind) -> int:
     return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
 
 
-def _known(kind: Kind, which: Number, at: Binding) -> list[Number]:
-    """What a share of the step adds to each of `_ERRORS`, by the kernel that is fastest."""
+def _varies(times: Sequence[Number]) -> list[bool]:
+    """Which of them contexts decide, as far as that is recorded."""
+    of = [time for time in times if isinstance(time, Symbol)]
+    late = Function.of(of[0].tape, SIZES, of).depending(LATE) if of else ()
+    return [isinstance(time, Symbol) and time.number in late for time in times]
+
+
+def _known(kind: Kind, time: Number, which: Number, at: Binding) -> list[Number]:
+    """What seconds of a kind add to each of `_ERRORS`, by the kernel that is fastest."""
     prices: Sequence[Any] = getattr(kind.price, "prices", (kind.price,))
     found: list[Number] = [0.0] * len(_ERRORS)
     for i, price in enumerate(prices):
         if price.error is None:
             continue
         lent = min(price.lent, price.error)
-        terms = ((price.error**2 - lent**2) ** 0.5, lent, 1.0)
+        own = (price.error**2 - lent**2) ** 0.5
+        terms = (time * own if own else 0.0, time * lent if lent else 0.0, time)
         if len(prices) == 1:
             return list(terms)
         found = [at.xp.where(which == i, term, so_far) for term, so_far in zip(terms, found, strict=True)]

@@ -16,22 +16,44 @@ from llmir.dim import Binding, Size, falls
 from llmir.frozen import Array
 from llmir.graph import Program
 
+KEPT = 64  # lengths, whose pools are
 
-def fits(program: Program, model: Model, batch: Array, length: Array) -> Array:
+
+class Fits:
     """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule."""
-    at_once = program.micro_batches * program.parallelism.dp
 
-    def job(length: int) -> Workload:
-        return Workload(program, model.device, batch=at_once, prompt=length, generate=1, model=model)
+    def __init__(self, program: Program, model: Model) -> None:
+        self.program, self.model = program, model
+        self._jobs: dict[int, Workload] = {}
+        self._batches: dict[int, int] = {}  # that have room, by length
 
-    jobs = [job(int(end)) for end in (np.min(length), np.max(length))]
-    pools = [each.pool for each in jobs]
-    alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
-    sizes = _held(pools[0], program) if alike else ()
-    if not sizes or any(map(falls, sizes)):
-        lengths, places = np.unique(length, return_inverse=True)
-        return batch <= np.array([job(int(n)).max_batch for n in lengths])[places]
-    return _short(jobs[0], sizes, batch, length) <= 0
+    def __call__(self, batch: Array, length: Array) -> Array:
+        """Of each batch and length; they broadcast together, as do the answers."""
+        jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
+        pools = [each.pool for each in jobs]
+        alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
+        sizes = _held(pools[0], self.program) if alike else ()
+        if not sizes or any(map(falls, sizes)):
+            lengths, places = np.unique(length, return_inverse=True)
+            most = np.array([self._most(int(n)) for n in lengths])
+            return batch <= most[places].reshape(np.shape(length))
+        return _short(jobs[0], sizes, batch, length) <= 0
+
+    def _most(self, length: int) -> int:
+        if length not in self._batches:
+            self._batches[length] = self._job(length).max_batch
+        return self._batches[length]
+
+    def _job(self, length: int) -> Workload:
+        job = self._jobs.get(length)
+        if job is None:
+            if len(self._jobs) >= KEPT:
+                self._jobs.clear()
+            at_once = self.program.micro_batches * self.program.parallelism.dp
+            job = self._jobs[length] = Workload(
+                self.program, self.model.device, batch=at_once, prompt=length, generate=1, model=self.model
+            )
+        return job
 
 
 def _held(pool: Any, program: Program) -> tuple[Size, ...]:
@@ -53,7 +75,7 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
     else:
         counts, places = np.unique(each, return_inverse=True)
         stages = zip(*(pool.rooms(int(n)) for n in counts), strict=True)
-        rooms = [np.array([room.caches for room in stage])[places] for stage in stages]
+        rooms = [np.array([room.caches for room in stage])[places].reshape(each.shape) for stage in stages]
     lacks = [at(size) - room for size, room in zip(sizes, rooms, strict=True)]
     usable = job.capacity_bytes
     most: Array = np.ceil(usable + reduce(np.maximum, lacks))

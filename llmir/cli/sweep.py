@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from llmir.errors import InputError
 
-from . import inputs, output
+from . import inputs, options, output
 from .command import command
+from .ending import line
+from .kinds import Whole
 from .progress import bar
 
 _AXES = {
@@ -48,36 +54,112 @@ def _axes(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @_axes
 @click.option("-p", "--pipeline", metavar="PASSES", help="Passes to run instead of the engine's.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@options.price
+@click.option("--jobs", type=Whole(), default=1, help="Processes.  [default: 1]")
 @click.option("--format", "form", metavar="[table|json|jsonl|csv|parquet|arrow]", help="Default: table.")
-@click.option("-o", "--output", "output_file", metavar="FILE", help="The suffix says the format.")
+@click.option(
+    "-o",
+    "--output",
+    "output_file",
+    metavar="FILE|FOLDER/",
+    help="The suffix says the format; a folder has a part for each structure, of --format parquet.",
+)
 def sweep(**given: Any) -> None:
     """Price every combination of some axes: a row for each, as `llmir analyze` would have it.
 
     A RANGE is a list such as 1,8,32, with parts such as 1:8, 0:4k:1k (steps) or 1:1024:x2 (powers); k is
-    1,024. A split that a model does not take is a row that says why.
+    1,024. A split that a model does not take is a row that says why. After an interrupt the same command
+    with the same -o goes on from what is whole.
 
     \b
     llmir sweep llama3.1-8b --batch 1:256:x2 --context 2000
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.csv
     """
-    from concurrent.futures import ProcessPoolExecutor
-    from contextlib import nullcontext
-    from functools import partial
-
     from llmir.backends.search.axes import axis
     from llmir.backends.search.sweep import Sweep
-    from llmir.swept import sweep
+    from llmir.swept import sweep, sweep_to
 
-    form = output.choose(given["output_file"], given["form"], Sweep)
+    file, form = given["output_file"], given["form"]
+    pieces = _in_pieces(file, form)
+    form = form if pieces else output.choose(file, form, Sweep)
     program = inputs.read(given["model"], lenient=given["lenient"])
     said = {name: given[name] for name in _AXES if given[name] is not None}
     axes = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
-    jobs = given["jobs"]
-    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as executor, bar() as progress:
-        told = partial(progress, "structures")
-        found = sweep(program, axes, pipeline=given["pipeline"], executor=executor, progress=told)
-    if all(why for part in found.parts for why in part.columns["refused"]):
-        raise InputError(f"all {len(found):,} refused, such as: {found.parts[0].columns['refused'][0]}")
-    output.result(found, form, given["output_file"])
+    with _workers(given["jobs"]) as executor, _rows() as progress:
+        how = {"pipeline": given["pipeline"], "price": given["price"]}
+        how |= {"executor": executor, "progress": progress}
+        if pieces:
+            written = sweep_to(file, program, axes, format=form, **how)
+        else:
+            found = _kept(lambda: sweep(program, axes, **how))
+    if pieces:
+        there = f", {written.read:,} structures were there" if written.read else ""
+        refused = f", {written.refused:,} refused, such as: {written.why}" if written.refused else ""
+        line("wrote", f"{file}: {written.rows:,} rows{there}{refused}")
+    elif found.refusals == len(found):
+        raise InputError(f"all {len(found):,} refused, such as: {found.parts[0].why}")
+    else:
+        output.result(found, form, file)
     output.note(*program.notes)
+
+
+def _in_pieces(file: str | None, form: str | None) -> bool:
+    """Whether a file is written piece by piece, of any number of rows."""
+    from llmir.backends.export.parts import FORMATS
+
+    if file in (None, "-"):
+        return False
+    path = str(file)
+    if path.endswith(("/", os.sep)) or os.path.isdir(path):
+        return True
+    suffix = os.path.splitext(path)[1].lower().removeprefix(".")
+    return suffix in FORMATS and form in (None, suffix) and (os.path.isfile(path) or not os.path.exists(path))
+
+
+def _kept(run: Callable[[], Any]) -> Any:
+    """What it gives; an interrupt says what would have been kept."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; with -o FILE, whole structures stay for the next run") from None
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[Any]:
+    """So many processes, ended at once with what they do not finish where this one is interrupted."""
+    from llmir.backends.search.workers import processes
+
+    if jobs == 1:
+        yield None
+        return
+    told = threading.excepthook
+    try:
+        with processes(jobs) as executor:
+            try:
+                yield executor
+            except BaseException:
+                import multiprocessing
+
+                # The pool's own thread then finds its futures cancelled, and would say so.
+                threading.excepthook = lambda _: None
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+    finally:
+        threading.excepthook = told
+
+
+@contextmanager
+def _rows() -> Iterator[Callable[[int, int, int], None]]:
+    """What shows how many rows are done, how quickly, when the others will be, and how many are refused."""
+    from llmir.backends.export import units
+
+    began = time.monotonic()
+    with bar() as progress:
+
+        def told(done: int, of: int, refused: int) -> None:
+            rate = units.count(done / max(time.monotonic() - began, 1e-9))
+            rows = f"{units.count(done)} of {units.count(of)} rows, {rate}/s, {refused:,} refused"
+            progress(rows, done, of)
+
+        yield told
