@@ -1,0 +1,260 @@
+"""Plans for some traffic, as one who signs the order reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.analysis.precision import precision
+from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export.chart import chart
+from llmir.backends.search.limit import Limit
+from llmir.backends.search.plan import Candidate, Plans
+from llmir.backends.search.structure import Structure
+from llmir.backends.search.why import Why, decode
+from llmir.views import exporter
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+HEADINGS = ("", "plan", "GPUs", "$/h", "TTFT p50", "p99", "TPOT p50", "p99 ", "within")
+GOOD, BAD, QUIET = "green", "red", "bright_black"
+LINES = 6  # reasons that a terminal shows
+LIMITED = ("TTFT", "TPOT")
+
+
+def weights(structure: Structure) -> str:
+    """The type of most weights."""
+    return structure.weights or precision(structure.program)["weights"] or ""
+
+
+def name(candidate: Candidate) -> str:
+    """`H100-SXM bf16 tp 2 × 16`."""
+    s = candidate.structure
+    return f"{s.device.name} {weights(s)} {s.split} × {candidate.replicas:,}"
+
+
+def answer(plans: Plans) -> str:
+    """What to order, and by what it was chosen; or that nothing does."""
+    best, most = plans.best, plans.most_devices
+    if best is None:
+        few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
+        return "no plan meets the limits" + ("" if most is None else f" with {few}")
+    replicas = f"{best.replicas:,} replicas" if best.replicas > 1 else "one replica"
+    s, decided = best.structure, "least cost" if plans.priced else "fewest GPUs"
+    return f"{decided}: {best.devices:,} × {s.device.name} as {replicas} of {s.split}, weights {weights(s)}"
+
+
+def basis(plans: Plans) -> str:
+    """How the engine is to be started, and what it costs; or why cost does not decide."""
+    best = plans.best
+    sizes = f"up to {best.batch:,} requests at once, steps of {best.chunk:,} tokens; " if best else ""
+    if not plans.priced:
+        names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
+        return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'a device'} (--price)"
+    if best is None:
+        return "all devices have a price, so that the least cost would decide"
+    hourly, million = (units.digits(usd or 0) for usd in (best.cost_per_hour_usd, best.cost_usd_per_mtok))
+    return f"{sizes}${hourly} an hour, ${million} a million output tokens"
+
+
+def _limit(limit: Limit | None, used: float) -> str:
+    if limit is None:
+        return f"{units.time(used)}, no limit"
+    return f"{units.time(used)} of {units.time(limit.seconds)} ({limit.of})"
+
+
+def served(plans: Plans) -> list[str]:
+    """How the first plan answers the traffic."""
+    best, traffic = plans.best, plans.traffic
+    if best is None:
+        return []
+    limits = (traffic.ttft, traffic.tpot)
+    p99 = best.trial.ttft_s.p99, best.trial.tpot_s.p99
+    used = [
+        f"{what} {_limit(of, best.trial.limited(i) if of else p99[i])}"
+        for i, (what, of) in enumerate(zip(LIMITED, limits, strict=True))
+    ]
+    rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
+    stable = f"stable to {units.digits(plans.largest_rate or 0)} requests/s"
+    within = f"{_percent(best.trial.within)} of requests within all limits; " if any(limits) else ""
+    return [rate, within + stable]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def assumed(plans: Plans) -> list[str]:
+    """What the figures are of."""
+    traffic, best = plans.traffic, plans.best
+    of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
+    none = "" if plans.shown else "; no plan got so far"
+    runs = f"{len(plans.seeds)} runs of {traffic.requests:,} simulated requests, Poisson"
+    limited = (
+        f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
+    )
+    lines = [f"{limited}; one replica is simulated, with its share of them{none}"]
+    stated = dict.fromkeys(weights(s) for s in plans.structures)
+    own = dict.fromkeys(s.weights for s in plans.structures if s.weights)
+    given = f"allowed by --weights: {', '.join(own)}" if own else "the checkpoint's own"
+    lines.append(f"precision: {', '.join(stated)}, {given}")
+    errors = []
+    for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
+        step = decode(candidate)
+        errors.append(f"{device} {facts.short_basis(step)}{facts.within(step.error)}")
+    if errors:
+        lines.append(f"times: {'; '.join(errors)}")
+    if best and best.ttft_s < float("inf"):
+        ttft, tpot = units.time(best.ttft_s), units.time(best.tpot_s)
+        mean = units.time(best.trial.ttft_s.mean), units.time(best.trial.tpot_s.mean)
+        lines.append(
+            f"closed form of the first plan: mean TTFT {ttft} (simulated {mean[0]}), TPOT {tpot} ({mean[1]})"
+        )
+    return lines
+
+
+def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
+    """A plan's line."""
+    trial, hourly = candidate.trial, candidate.cost_per_hour_usd
+    return (
+        "✓" if candidate is plans.best else str(number),
+        name(candidate),
+        f"{candidate.devices:,}",
+        "–" if hourly is None else units.digits(hourly),
+        *map(units.time, (trial.ttft_s.p50, trial.ttft_s.p99, trial.tpot_s.p50, trial.tpot_s.p99)),
+        _percent(trial.within),
+    )
+
+
+def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
+    """Why a plan is not the first, in words."""
+    op = f"{why.op} is {units.percent(why.share)} of a {why.step} step"
+    if why.constraint in ("ttft", "tpot"):
+        name = why.constraint.upper()
+        if why.by > 0:
+            full = f"; {candidate.batch:,} at once are all that run" if why.waiting else ""
+            i, limits = LIMITED.index(name), (plans.traffic.ttft, plans.traffic.tpot)
+            limit, used = limits[i], candidate.trial.limited(i)
+            if limit and used <= limit.seconds:  # the mean over runs meets it
+                more = f"{units.time(used)} on average, but a further run may miss by {units.time(why.by)}"
+                return f"{name} is {more}: {op}{full}"
+            return f"{name} misses by {units.time(why.by)}: {op}{full}"
+        return f"{name} has {units.time(-why.by)} left of its limit: {op}"
+    if why.than is None:
+        return f"nothing limits it: {op}"
+    best = plans.best
+    assert best is not None
+    if why.constraint == "cost":
+        hourly = [units.digits(c.cost_per_hour_usd or 0) for c in (candidate, best)]
+        more = f"costs {units.percent(why.by)} more (${hourly[0]}, not ${hourly[1]} an hour)"
+    else:
+        more = f"takes {units.percent(why.by)} more GPUs ({candidate.devices:,}, not {best.devices:,})"
+    if plans.priced and candidate.devices <= best.devices and why.by:
+        each = [units.digits(c.structure.device.price_per_hour_usd or 0) for c in (candidate, best)]
+        count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
+        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}"
+    if not why.by:
+        same = "costs as much" if plans.priced else "takes as many GPUs"
+        more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
+        more += f", not {units.digits(best.tokens_per_s_user)}"
+    return f"{more}: {op}, {units.percent(why.than)} in the first plan"
+
+
+def misses(plans: Plans) -> list[str]:
+    """Where no plan meets the limits, the closest and what binds it."""
+    if plans.missed:
+        closest = plans.missed[0]
+        return [f"closest is {name(closest)}: {reason(plans, plans.why(closest), closest)}"]
+    first = [f"{of}: {why}" for of, why in plans.refused.items()][:1]
+    return first or ["no plan keeps the limits even with one request at a time, by closed form"]
+
+
+def counts(plans: Plans) -> str:
+    """How many plans there were."""
+    structures, points = len(plans.structures), plans.points.rate.size
+    refused = f"; {len(plans.refused):,} splits cannot be or need more GPUs" if plans.refused else ""
+    return f"{points:,} plans of {structures:,} splits by closed form, {len(plans.shown)} simulated{refused}"
+
+
+@table.printed(of=Plans)
+def plans(plans: Plans) -> Group:
+    """The answer, what it assumes, the plans, why each loser lost, and the front."""
+    from rich.text import Text
+
+    def quiet(line: str) -> Text:
+        return Text(line, style=QUIET)
+
+    head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
+    parts: list[Any] = [head, basis(plans), *served(plans), "", *map(quiet, assumed(plans))]
+    shown = table.columns(HEADINGS, HEADINGS[2:], gap=1)
+    for number, each in enumerate(plans.shown, 1):
+        table.add(shown, row(plans, number, each), styles=_styles(plans, each))
+    whys = [(n, each) for n, each in enumerate(plans.shown, 1) if each is not plans.best]
+    lines = [(f" {n}", reason(plans, plans.why(each), each)) for n, each in whys]
+    lines += [(" –", f"{name} {why}") for name, why in plans.refused.items()][: max(0, LINES - len(lines))]
+    if plans.shown:
+        parts += ["", shown]
+    if plans.best:
+        parts += ["", f"nearest limit of the first: {reason(plans, plans.why(plans.best), plans.best)}"]
+    if lines:
+        parts += ["", Text("why not", style="bold"), table.pairs(lines)]
+    if plans.front.size:
+        parts += ["", *chart(plans)]
+    return table.stack(*parts, "", counts(plans), *map(quiet, plans.notes))
+
+
+def _styles(plans: Plans, candidate: Candidate) -> list[str]:
+    """The first in green; what misses a limit in red."""
+    if candidate is plans.best:
+        return [f"bold {GOOD}"] * len(HEADINGS)
+    late = [
+        BAD if of and candidate.trial.expected(i) > of.seconds else ""
+        for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot))
+    ]
+    return ["", "", "", "", late[0], late[0], late[1], late[1], BAD if any(late) else ""]
+
+
+def _rows(plans: Plans) -> list[dict[str, Any]]:
+    found = []
+    for candidate in plans.shown:
+        flat: dict[str, Any] = {}
+        for key, value in candidate.to_dict().items():
+            if isinstance(value, dict):
+                for inner, part in value.items():
+                    more = part.items() if isinstance(part, dict) else [("", part)]
+                    flat |= {f"{key}_{inner}_{stat}".rstrip("_"): each for stat, each in more}
+            else:
+                flat[key] = value
+        found.append({**flat, "why": reason(plans, plans.why(candidate), candidate)})
+    return found
+
+
+@exporter("csv", ".csv", of=Plans)
+def to_csv(plans: Plans) -> str:
+    """A line for each plan that was simulated, in SI units."""
+    return jsonio.to_csv(_rows(plans))
+
+
+def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
+    """What a report says: lines, a row for each plan, and why each is where it is."""
+    rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
+    whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
+    return [answer(plans), basis(plans), *served(plans), *assumed(plans)], rows, whys
+
+
+@exporter("md", ".md", of=Plans)
+def to_markdown(plans: Plans) -> str:
+    """A report to read."""
+    lines, rows, whys = _told(plans)
+    parts = ["\n\n".join(map(jsonio.md, lines)) + "\n"]
+    if rows:
+        parts += [jsonio.to_markdown(HEADINGS, rows, range(2, 9)), jsonio.to_markdown(("", "why"), whys)]
+    return "\n".join(parts)
+
+
+@exporter("html", ".html", of=Plans)
+def to_html(plans: Plans) -> str:
+    """A report as HTML."""
+    lines, rows, whys = _told(plans)
+    head = table.html(("", ""), [("", line) for line in lines])
+    return head + table.html(HEADINGS, rows, range(2, 9)) + table.html(("", "why"), whys)

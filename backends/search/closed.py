@@ -1,0 +1,138 @@
+"""Closed forms of many plans as arrays: how fast each answers, and how many requests it answers a second.
+
+B requests in flight each wait for the decode steps of their own tokens and for the prompts of all others, so
+that one is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. A step that reads beside
+decodes reads weights and launches kernels once, so that its r is less by a decode step of one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends.analysis.candidates import Candidates
+from llmir.errors import LlmirError
+from llmir.frozen import Array
+from llmir.hw.sections.scheduler import Scheduler
+
+from .structure import Structure
+
+# Requests in flight that are tried, beside as many as have room.
+BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+Reads = tuple[tuple[int, int], ...]  # new tokens, after so many cached
+
+
+class Points(NamedTuple):
+    """Plans of one replica, an entry each: the number of a structure, tokens of a step, requests in flight.
+
+    `ttft_s` is how long a prompt is read that does not wait, `tpot_s` the mean time of a later token with all
+    in flight, `rate` the requests that are answered a second, and `devices` those that a replica takes.
+    """
+
+    structure: Array
+    chunk: Array
+    batch: Array
+    ttft_s: Array
+    tpot_s: Array
+    rate: Array
+    devices: Array
+
+    def only(self, kept: Array) -> Points:
+        """Those of a mask, or of these numbers."""
+        return Points(*(column[kept] for column in self))
+
+
+class Times(NamedTuple):
+    """Seconds of a structure's steps, by lane of its pipeline: what a prompt takes, and a decode step.
+
+    Of a prompt in each chunk size the time until it is read, and the time that it keeps the slowest stage
+    busy beside decodes. Of a decode step by batch.
+    """
+
+    reads: dict[int, tuple[float, float]]
+    decodes: dict[int, float]
+
+
+def steps(prompt: int, chunk: int) -> Reads:
+    """The steps that read a prompt alone, so many tokens each; a last one that would have 1 goes with it.
+
+    >>> steps(4000, 1500), steps(1001, 1000)
+    (((1500, 0), (1500, 1500), (1000, 3000)), ((1001, 0),))
+    """
+    starts = list(range(0, prompt, chunk))
+    if len(starts) > 1 and prompt - starts[-1] == 1:
+        starts.pop()
+    ends = [*starts[1:], prompt]
+    return tuple((end - start, start) for start, end in zip(starts, ends, strict=True))
+
+
+def times(
+    structures: Sequence[Structure],
+    prompt: int,
+    generate: int,
+    chunks: Sequence[Sequence[int]],
+    batches: Sequence[Sequence[int]],
+) -> list[Times | str]:
+    """Of structures on one device, each with its sizes of steps; in place of those refused, why."""
+    if not structures:
+        return []
+    programs = [s.program for s in structures]
+    try:
+        candidates = Candidates([(program, (1,)) for program in programs], structures[0].model)
+    except LlmirError as error:
+        return [str(error)] * len(structures)
+    sizes = sorted({chunk for each in chunks for chunk in each})
+    reads = {chunk: steps(prompt, chunk) for chunk in sizes}
+    pairs = sorted({pair for each in reads.values() for pair in each})
+    lanes = sorted({s.split.dp for s in structures})
+    new, context = (np.array(column) for column in zip(*pairs, strict=True))
+    whole, busy = candidates.seconds(np.array(lanes)[:, None], new[None], context[None])
+    every = sorted(
+        {-(-n // s.split.pp) for s, each in zip(structures, batches, strict=True) for n in each} | set(lanes)
+    )
+    period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
+    place = {size: i for i, size in enumerate(every)}
+    column = {pair: i for i, pair in enumerate(pairs)}
+    found: list[Times | str] = []
+    for i, s in enumerate(structures):
+        if i in candidates.refused:
+            found.append(candidates.refused[i])
+            continue
+        lane, scheduler = lanes.index(s.split.dp), s.model.runs and s.model.runs.section(Scheduler)
+        mixes = scheduler.mixes if scheduler else True
+        shared = float(interval[i, place[s.split.dp]]) if mixes else 0.0
+        own = {}
+        for chunk in chunks[i]:
+            at = [column[pair] for pair in reads[chunk]]
+            read = float(busy[i, lane, at].sum())
+            latency = read + float(whole[i, lane, at[-1]] - busy[i, lane, at[-1]])
+            own[chunk] = latency, max(read - len(at) * shared, 0.0) / s.split.dp
+        decodes = {}
+        for batch in batches[i]:
+            at_batch = place[-(-batch // s.split.pp)]
+            decodes[batch] = max(float(period[i, at_batch]), s.split.pp * float(interval[i, at_batch]))
+        found.append(Times(own, decodes))
+    return found
+
+
+def points(
+    number: int, structure: Structure, of: Times, generate: int, admitted: Mapping[int, Sequence[int]]
+) -> Points:
+    """All plans of a structure: each chunk with the batches that are admitted then."""
+    rows = []
+    for chunk, batches in admitted.items():
+        latency, busy = of.reads[chunk]
+        for batch in batches:
+            cycle = (generate - 1) * of.decodes[batch] + batch * busy
+            later = max(generate - 1, 1)
+            tpot = (cycle - busy) / later if generate > 1 else np.nan
+            rate = batch / cycle if cycle else np.inf
+            rows.append((number, chunk, batch, latency, tpot, rate, structure.split.devices))
+    return Points(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def joined(parts: Sequence[Points]) -> Points:
+    """One after another."""
+    return Points(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -1,0 +1,201 @@
+"""Plans that serve some traffic: devices, splits, precision, batch, chunk and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmir.dataclass import dataclass
+from llmir.frozen import Array, Figures
+from llmir.views import Result
+
+from .closed import Points
+from .front import front
+from .structure import Structure
+from .traffic import Traffic
+from .trial import Trial
+
+if TYPE_CHECKING:
+    from .why import Why
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate(Figures):
+    """A plan: `replicas` of a structure, of steps of up to `chunk` tokens, and `batch` requests at once.
+
+    `ttft_s` and `tpot_s` are means by closed form, at the rate that is asked for; `trial` are simulated runs.
+    """
+
+    structure: Structure
+    chunk: int
+    batch: int
+    replicas: int
+    ttft_s: float
+    tpot_s: float
+    traffic: Traffic
+    trial: Trial
+
+    @property
+    def devices(self) -> int:
+        """How many devices all replicas take."""
+        return self.replicas * self.structure.split.devices
+
+    @property
+    def cost_per_hour_usd(self) -> float | None:
+        """What they cost, where the device has a price."""
+        price = self.structure.device.price_per_hour_usd
+        return None if price is None else price * self.devices
+
+    @property
+    def cost_usd_per_mtok(self) -> float | None:
+        """What a million tokens of answers cost, at the rate that is asked for."""
+        hourly = self.cost_per_hour_usd
+        return None if hourly is None else 1e6 * hourly / (3600 * self.traffic.rate * self.traffic.answer)
+
+    @property
+    def tokens_per_s_device(self) -> float:
+        """Tokens of answers, of each device."""
+        return self.traffic.rate * self.traffic.answer / self.devices
+
+    @property
+    def tokens_per_s_user(self) -> float:
+        """Tokens that a request gets in a second, once it has the first: by the mean simulated TPOT."""
+        return 1 / self.trial.tpot_s.mean
+
+    @property
+    def in_flight(self) -> float:
+        """Requests of a replica that are there at once, on average, by Little's law."""
+        later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
+        return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
+
+    @property
+    def decoding(self) -> int:
+        """Those of them that decode, one at least."""
+        later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
+        return max(1, round(min(self.traffic.rate / self.replicas * later, self.batch)))
+
+    @property
+    def meets(self) -> bool:
+        """Whether all limits are met, in a further run too."""
+        return self.trial.over(self.traffic) <= 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        split = self.structure.split
+        return {
+            "hardware": self.structure.device.name,
+            "weights": self.structure.weights or None,
+            **split._asdict(),
+            "replicas": self.replicas,
+            "devices": self.devices,
+            "batch": self.batch,
+            "chunk": self.chunk,
+            "meets": self.meets,
+            "cost_per_hour_usd": self.cost_per_hour_usd,
+            "cost_usd_per_mtok": self.cost_usd_per_mtok,
+            "tokens_per_s_device": self.tokens_per_s_device,
+            "tokens_per_s_user": self.tokens_per_s_user,
+            "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
+            "simulated": {
+                "seeds": len(self.trial.runs),
+                "ttft_s": self.trial.ttft_s._asdict(),
+                "tpot_s": self.trial.tpot_s._asdict(),
+                "within": self.trial.within,
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Plans(Figures, Result):
+    """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
+
+    `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
+    have none, by their words. `most_devices` limits plans, if stated, and `priced` says that all devices have
+    a price, so that cost decides; else the number of devices does. `largest_rate` is what the first plan
+    answers at most, in requests a second.
+    """
+
+    traffic: Traffic
+    most_devices: int | None
+    priced: bool
+    structures: tuple[Structure, ...]
+    points: Points
+    ranked: tuple[Candidate, ...]
+    missed: tuple[Candidate, ...]
+    refused: Mapping[str, str]
+    seeds: tuple[int, ...]
+    largest_rate: float | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Candidate | None:
+        """The plan that costs least; None where none meets the limits."""
+        return self.ranked[0] if self.ranked else None
+
+    @property
+    def shown(self) -> tuple[Candidate, ...]:
+        """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
+        return (*self.ranked, *self.missed)
+
+    def why(self, candidate: Candidate) -> Why:
+        """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
+        from .why import why
+
+        return why(self, candidate)
+
+    @property
+    def tokens_per_s_device(self) -> Array:
+        """Of each point, tokens of answers a second of each device, with all its requests in flight."""
+        return np.asarray(self.points.rate * self.traffic.answer / self.points.devices)
+
+    @property
+    def tokens_per_s_user(self) -> Array:
+        """Of each point, tokens that a request gets in a second."""
+        return np.asarray(1 / self.points.tpot_s)
+
+    @cached_property
+    def front(self) -> Array:
+        """The numbers of points that no other of the same device is better than in both; ties are in it."""
+        names = np.array([structure.device.name for structure in self.structures], dtype=object)
+        of = names[self.points.structure]
+        found = np.zeros(len(of), dtype=bool)
+        for name in dict.fromkeys(of.tolist()):
+            rows = of == name
+            found[rows] = front(self.tokens_per_s_user[rows], self.tokens_per_s_device[rows])
+        return np.flatnonzero(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report."""
+        limits = {"ttft": self.traffic.ttft, "tpot": self.traffic.tpot}
+        users, devices = self.tokens_per_s_user, self.tokens_per_s_device
+        return {
+            "rate": self.traffic.rate,
+            "prompt": self.traffic.prompt,
+            "generate": self.traffic.generate,
+            "limits": {name: limit and limit._asdict() for name, limit in limits.items()},
+            "most_devices": self.most_devices,
+            "decides": "cost" if self.priced else "devices",
+            "seeds": list(self.seeds),
+            "largest_rate": self.largest_rate,
+            "best": self.best and self.best.to_dict(),
+            "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
+            "front": [
+                {
+                    "hardware": (of := self.structures[int(self.points.structure[i])]).device.name,
+                    "weights": of.weights or None,
+                    **of.split._asdict(),
+                    "chunk": int(self.points.chunk[i]),
+                    "batch": int(self.points.batch[i]),
+                    "tokens_per_s_user": float(users[i]),
+                    "tokens_per_s_device": float(devices[i]),
+                }
+                for i in self.front
+            ],
+            "refused": dict(self.refused),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Plans {len(self.ranked)} that meet the limits, {len(self.missed)} that do not>"

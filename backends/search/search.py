@@ -1,0 +1,329 @@
+"""The search: memory first, closed forms rank, and simulated traffic decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.errors import LlmirError
+
+from .closed import BATCHES, Points, joined, points, times
+from .front import front
+from .plan import Candidate, Plans
+from .structure import Structure, room
+from .traffic import Traffic
+from .trial import Replica, Run, Trial
+
+SEEDS = 5  # runs of a plan that is shown
+SLACK = 1.1  # by which closed forms may underrate a replica
+FIRST = 6  # structures that are simulated at least
+CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
+CHANCE = 1.6  # standard deviations by which more than the mean are there at once for a while
+MOST = 4.0  # times the replicas that closed forms ask for, with which no queue is left to shorten
+HOPELESS = 4.0  # times a limit, beyond which fewer requests at once do not help either
+CLOSED = (
+    "plans of pp and dp are in the front by closed form, and never chosen: "
+    "the simulator shares a prompt evenly over stages and ranks, which engines do not"
+)
+
+
+class Setting(NamedTuple):
+    """A chunk and a batch that were tried, the part of a limit that they use, and the run."""
+
+    over: float
+    chunk: int
+    batch: int
+    run: Run
+
+
+class Search:
+    """What is known of structures that fit some traffic, on `most` devices if stated."""
+
+    def __init__(
+        self,
+        structures: Sequence[Structure],
+        traffic: Traffic,
+        most: int | None,
+        chunks: Sequence[int] | None,
+        batches: Sequence[int] | None,
+        seed: int,
+    ) -> None:
+        self.traffic, self.most, self.seed = traffic, most, seed
+        self.refused: dict[str, str] = {}
+        self.structures, self.points = self._fitting(structures, chunks, batches)
+        priced = {s.device.price_per_hour_usd for s in structures}
+        self.priced = None not in priced
+        self._replicas: dict[int, Replica] = {}
+        self._kept = self._within(self.points)
+
+    def _fitting(
+        self,
+        structures: Sequence[Structure],
+        chunks: Sequence[int] | None,
+        batches: Sequence[int] | None,
+    ) -> tuple[tuple[Structure, ...], Points | None]:
+        """Structures with room for a request, and their plans."""
+        traffic, rooms = self.traffic, []
+        kept: list[Structure] = []
+        for structure in structures:
+            sizes: dict[int, tuple[int, ...]] = {}
+            for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
+                try:
+                    found = room(structure.job(traffic.read, traffic.answer, traffic.longest, chunk, None))
+                except LlmirError as error:
+                    self.refused.setdefault(structure.name, str(error))
+                    continue
+                dp = structure.split.dp
+                asked = batches or sorted({*BATCHES, found.requests // dp * dp})
+                sizes[found.tokens] = tuple(n for n in asked if 0 < n <= found.requests and n % dp == 0)
+            sizes = {chunk: of for chunk, of in sizes.items() if of}
+            if sizes:
+                self.refused.pop(structure.name, None)
+                kept.append(structure)
+                rooms.append(sizes)
+            else:
+                why = "not one request fits beside the weights" if not batches else "no such batch fits"
+                self.refused.setdefault(structure.name, why)
+        parts: list[Points] = []
+        priced: list[Structure] = []
+        for device in dict.fromkeys(id(s.model) for s in kept):
+            own = [i for i, s in enumerate(kept) if id(s.model) == device]
+            of = times(
+                [kept[i] for i in own],
+                traffic.read,
+                traffic.answer,
+                [tuple(rooms[i]) for i in own],
+                [sorted({n for each in rooms[i].values() for n in each}) for i in own],
+            )
+            for i, found_times in zip(own, of, strict=True):
+                if isinstance(found_times, str):
+                    self.refused[kept[i].name] = found_times
+                    continue
+                parts.append(points(len(priced), kept[i], found_times, traffic.answer, rooms[i]))
+                priced.append(kept[i])
+        return tuple(priced), joined(parts) if parts else None
+
+    def _within(self, of: Points | None) -> Points | None:
+        """Points whose closed forms are within the limits, which simulated ones are hardly below."""
+        if of is None:
+            return None
+        traffic, kept = self.traffic, np.ones(of.rate.shape, dtype=bool)
+        if traffic.ttft:
+            kept &= of.ttft_s <= traffic.ttft.seconds
+        if traffic.tpot:
+            kept &= of.tpot_s <= traffic.tpot.seconds
+        return of.only(kept)
+
+    def _cost(self, number: int, replicas: int) -> tuple[float, int]:
+        structure = self.structures[number]
+        count = replicas * structure.split.devices
+        return (count * (structure.device.price_per_hour_usd or 0.0) if self.priced else count, count)
+
+    def _most(self, number: int) -> float:
+        return inf if self.most is None else self.most // self.structures[number].split.devices
+
+    def _starts(self) -> Iterator[tuple[int, int]]:
+        """Structures on the front of those of their size, and the fewest replicas that may do."""
+        if self._kept is None:
+            return
+        kept = self._kept
+        groups: dict[object, list[int]] = {}
+        for i, number in enumerate(kept.structure.tolist()):
+            s = self.structures[number]
+            if _simulated(s):
+                groups.setdefault((s.device.name, s.weights, s.split.devices), []).append(i)
+        for rows in groups.values():
+            of = kept.only(np.array(rows))
+            best = of.only(front(1 / of.tpot_s, of.rate))
+            for number in dict.fromkeys(best.structure.tolist()):
+                s, most = self.structures[number], self._most(number)
+                least = self._replicas_of(float(of.rate[of.structure == number].max()))
+                if least > most:
+                    devices = least * s.split.devices
+                    self.refused[s.name] = f"needs {devices:,} of {self.most:,} devices"
+                else:
+                    yield number, int(min(self._guess(number), most))
+
+    def _replicas_of(self, rate: float) -> int:
+        """How many answer what comes, if each answers so many requests a second."""
+        return max(1, ceil(self.traffic.rate / (rate * SLACK)))
+
+    def _guess(self, number: int) -> int:
+        """Replicas with which requests that come by chance may meet the limits."""
+        assert self._kept is not None
+        of = self._kept.only(self._kept.structure == number)
+        most = int(of.batch.max())
+        some = of.batch <= most - CHANCE * most**0.5
+        return self._replicas_of(float(of.rate[some].max(initial=of.rate.min())) / SLACK)
+
+    def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
+        """Those that meet the limits, the cheapest first, and those that do not with all devices.
+
+        Structures are tried until no other may cost less than the first plan, and `FIRST` are known.
+        """
+        met: list[Candidate] = []
+        missed: list[Candidate] = []
+        for number, guess in sorted(self._starts(), key=lambda start: self._cost(*start)):
+            enough = len(met) + len(missed) >= FIRST
+            best = min(map(self._costs, met), default=(inf, 0))
+            if enough and self._cost(number, guess) >= best:
+                break
+            if found := self._least(number, guess, best if enough else (inf, 0)):
+                (met if found.meets else missed).append(found)
+        met.sort(key=lambda c: (*self._costs(c), -c.tokens_per_s_user))
+        missed.sort(key=lambda c: c.trial.over(self.traffic))
+        return met, missed
+
+    def _costs(self, candidate: Candidate) -> tuple[float, int]:
+        return self._cost(self._number(candidate), candidate.replicas)
+
+    def _least(self, number: int, guess: int, below: tuple[float, int]) -> Candidate | None:
+        """The fewest replicas that meet the limits, from a guess on; as many as there may be if none do.
+
+        None where that costs as much as `below`.
+        """
+        stable = self._stable(number)
+        if stable > self._most(number):
+            s = self.structures[number]
+            self.refused[s.name] = f"needs {stable * s.split.devices:,} of {self.most:,} devices"
+            return None
+        guess = max(guess, stable)
+        most = int(min(self._most(number), MOST * (guess + 1)))
+        now, found = guess, self._try(number, guess)
+        if found.meets:
+            while now > stable:
+                before = max(now - max(1, now // 20), stable)
+                if (fewer := self._try(number, before)).meets:
+                    now, found = before, fewer
+                else:
+                    return self._between(number, before, now, found)
+        while not found.meets and now < most:
+            before, now = now, min(now + max(1, now // 20), most)
+            if self._cost(number, now) >= below:
+                return None
+            found = self._try(number, now)
+            if found.meets:
+                return self._between(number, before, now, found)
+        return found
+
+    def _stable(self, number: int) -> int:
+        """Replicas with which a queue does not grow for ever, however short the simulated runs are."""
+        assert self.points is not None
+        of = self.points.only(self.points.structure == number)
+        most = of.only(of.chunk == of.chunk.max())
+        largest = self.replica(number).largest_rate(int(most.chunk.max()), int(most.batch.max()))
+        return max(1, ceil(self.traffic.rate / largest))
+
+    def _between(self, number: int, before: int, now: int, found: Candidate) -> Candidate:
+        """The fewest replicas above `before`, which miss a limit, and up to `now`, which do not."""
+        while now - before > 1:
+            middle = (now + before) // 2
+            if (fewer := self._try(number, middle)).meets:
+                now, found = middle, fewer
+            else:
+                before = middle
+        return found
+
+    def _number(self, candidate: Candidate) -> int:
+        return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
+
+    def replica(self, number: int) -> Replica:
+        """The server of a structure."""
+        if number not in self._replicas:
+            assert self.points is not None
+            program, chunks = (
+                self.structures[number].program,
+                self.points.chunk[self.points.structure == number],
+            )
+            tokens = int(chunks.max()) * program.parallelism.dp * program.micro_batches
+            self._replicas[number] = Replica(self.structures[number], self.traffic, tokens)
+        return self._replicas[number]
+
+    def _try(self, number: int, replicas: int) -> Candidate:
+        """The best of a structure's chunks and batches with so many replicas, by all seeds if one may do."""
+        tries: list[Setting] = []
+        for chunk, batch in self._settings(number):
+            run = self.replica(number).run(chunk, batch, replicas, self.seed)
+            over = Trial((run,)).over(self.traffic)
+            tries.append(Setting(over, chunk, batch, run))
+            late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
+            if over <= 1 or over > HOPELESS or late:  # fewer at once are no sooner read
+                break
+        over, chunk, batch, run = min(tries)
+        runs = self._runs(number, chunk, batch, replicas, run) if over <= 1 else (run,)
+        return self._candidate(number, chunk, batch, replicas, runs)
+
+    def _runs(self, number: int, chunk: int, batch: int, replicas: int, first: Run) -> tuple[Run, ...]:
+        """Those by all seeds, of which the first is known; fewer where these say that a limit is missed."""
+        runs = [first]
+        for seed in range(self.seed + 1, self.seed + SEEDS):
+            runs.append(self.replica(number).run(chunk, batch, replicas, seed))
+            if Trial((runs[-1],)).over(self.traffic) > 1:
+                break
+        return tuple(runs)
+
+    def _settings(self, number: int) -> Iterator[tuple[int, int]]:
+        """Chunks and batches to try: as many requests as have room; then as few as keep the limit of TPOT."""
+        assert self.points is not None and self._kept is not None
+        for chunk in sorted(set(self.points.chunk[self.points.structure == number].tolist()), reverse=True):
+            every = self.points.batch[(self.points.structure == number) & (self.points.chunk == chunk)]
+            kept = self._kept.batch[(self._kept.structure == number) & (self._kept.chunk == chunk)]
+            if not kept.size:
+                continue
+            above = every[every > kept.max()]
+            some = [every.max(), *([above.min()] if above.size else []), kept.max()]
+            yield from ((int(chunk), int(batch)) for batch in dict.fromkeys(map(int, some)))
+
+    def _candidate(
+        self, number: int, chunk: int, batch: int, replicas: int, runs: tuple[Run, ...]
+    ) -> Candidate:
+        """With its closed form at the rate of one replica."""
+        assert self.points is not None
+        rate = self.traffic.rate / replicas
+        of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
+        rates = np.maximum.accumulate(of.rate)
+        tpot = float(np.interp(rate, rates, of.tpot_s)) if rate <= rates[-1] else inf
+        read = float(of.ttft_s[0])
+        busy = rate * read
+        ttft = read + rate * read**2 / (2 * (1 - busy)) if busy < 1 else inf  # Pollaczek and Khinchine
+        structure = self.structures[number]
+        return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, Trial(runs))
+
+
+def _simulated(structure: Structure) -> bool:
+    """Whether simulated steps are an engine's: others share a prompt over ranks and micro-batches."""
+    return structure.split.pp == structure.split.dp == 1
+
+
+def search(
+    structures: Sequence[Structure],
+    traffic: Traffic,
+    most: int | None,
+    chunks: Sequence[int] | None,
+    batches: Sequence[int] | None,
+    seed: int,
+    refused: Mapping[str, str],
+) -> Plans:
+    """Plans of some structures for some traffic; `refused` says why others cannot be."""
+    found = Search(structures, traffic, most, chunks, batches, seed)
+    met, missed = found.candidates()
+    largest = None
+    if met:
+        best = met[0]
+        largest = best.replicas * found.replica(found._number(best)).largest_rate(best.chunk, best.batch)
+    return Plans(
+        traffic=traffic,
+        most_devices=most,
+        priced=found.priced,
+        structures=found.structures,
+        points=found.points or Points(*(np.zeros(0, dtype=int),) * 7),
+        ranked=tuple(met),
+        missed=tuple(missed),
+        refused={**refused, **found.refused},
+        seeds=tuple(range(seed, seed + SEEDS)),
+        largest_rate=largest,
+        notes=(CLOSED,) if not all(map(_simulated, found.structures)) else (),
+    )

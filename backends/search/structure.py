@@ -1,0 +1,63 @@
+"""A model as it is split and quantized on a device, and how many requests the engine takes there at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import Model
+from llmir.backends.simulation.profile import capacity
+from llmir.graph import Program
+from llmir.hw import Device
+
+from .splits import Split
+
+
+def name(device: Device, weights: str, split: Split) -> str:
+    """`H100-SXM fp8 tp 2`: of a structure, whether it can be or not."""
+    return " ".join((device.name, *([weights] if weights else []), str(split)))
+
+
+class Structure(NamedTuple):
+    """One replica of a program; `weights` is what they were quantized to, "" as the checkpoint has them."""
+
+    program: Program
+    model: Model
+    weights: str
+    split: Split
+
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self.model.device
+
+    @property
+    def name(self) -> str:
+        """What tells it from others of the same model."""
+        return name(self.device, self.weights, self.split)
+
+    def job(
+        self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
+    ) -> Workload:
+        """A request there, with limits of a step in tokens and sequences; None for the engine's own."""
+        each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
+        step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
+        return Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
+
+
+class Room(NamedTuple):
+    """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once."""
+
+    tokens: int
+    requests: int
+
+
+def room(job: Workload) -> Room:
+    """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
+
+    `requests` is the smaller of how many its caches hold and how many it lets run.
+    """
+    found = capacity(job)
+    assert job.pool is not None, "it has a capacity"
+    each = -(-(job.prompt + job.generate - 1) // found.block)
+    return Room(job.pool.tokens, min(found.blocks // each, found.sequences))

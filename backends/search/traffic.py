@@ -1,0 +1,62 @@
+"""What a plan has to serve: requests that come at random, and the limits within which they are answered."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from llmir.backends.simulation.drawn import drawn
+from llmir.backends.simulation.load import Load
+from llmir.dataclass import dataclass
+from llmir.frozen import Record
+
+from .limit import Limit
+
+MEASURED = 4000  # requests whose mean lengths are those of a law
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic(Record):
+    """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulation.lengths`).
+
+    A run has so many `requests`, of which the first tenth does not count, while the server fills.
+    """
+
+    rate: float
+    prompt: int | str
+    generate: int | str
+    requests: int
+    ttft: Limit | None = None
+    tpot: Limit | None = None
+
+    @property
+    def warm_up(self) -> int:
+        """Requests of a run that do not count."""
+        return self.requests // 10
+
+    def load(self, replicas: int, seed: int) -> Load:
+        """What comes to one of so many replicas, each of which has its share of the rate.
+
+        A random part of what comes by Poisson's law does so too.
+        """
+        return drawn(self.requests, self.prompt, self.generate, rate=self.rate / replicas, seed=seed)
+
+    @cached_property
+    def _lengths(self) -> tuple[int, int]:
+        load = drawn(MEASURED, self.prompt, self.generate)
+        return round(float(load.prompt.mean())), max(1, round(float(load.generate.mean())))
+
+    @property
+    def read(self) -> int:
+        """Tokens of a prompt, on average."""
+        return self._lengths[0]
+
+    @property
+    def answer(self) -> int:
+        """Tokens that are generated for a request, on average."""
+        return self._lengths[1]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest request of those."""
+        load = drawn(MEASURED, self.prompt, self.generate)
+        return int((load.prompt + load.generate).max())

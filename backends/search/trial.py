@@ -1,0 +1,107 @@
+"""Simulated traffic on a plan: percentiles of its requests, and how many come within the limits."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends.simulation.limits import saturated, within
+from llmir.backends.simulation.prices import Prices
+from llmir.backends.simulation.profile import Profile
+from llmir.backends.simulation.replications import STUDENT
+from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.simulation import Simulation, Spread, spread
+from llmir.backends.simulation.steps import PricedStep
+from llmir.frozen import Array
+
+from .limit import Limit
+from .structure import Structure
+from .traffic import Traffic
+
+NONE = Spread(*[float("nan")] * len(Spread._fields))
+
+
+class Run(NamedTuple):
+    """One seed: the spreads of TTFT and TPOT; what is limited of both; the share within limits."""
+
+    ttft_s: Spread
+    tpot_s: Spread
+    limited: tuple[float, float]
+    within: float
+
+
+class Trial(NamedTuple):
+    """Runs of one plan by different seeds."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def ttft_s(self) -> Spread:
+        """Of the first token, each figure on average over runs."""
+        return Spread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
+
+    @property
+    def tpot_s(self) -> Spread:
+        """Of later tokens."""
+        return Spread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
+
+    @property
+    def within(self) -> float:
+        """The share of requests within all limits."""
+        return float(np.mean([run.within for run in self.runs]))
+
+    def limited(self, which: int) -> float:
+        """What the limit of TTFT (0) or TPOT (1) is of, on average over runs."""
+        return float(np.mean([run.limited[which] for run in self.runs]))
+
+    def expected(self, which: int) -> float:
+        """What a further run stays below, 97.5 times in 100: by Student's t, over these."""
+        values = [run.limited[which] for run in self.runs]
+        count = len(values)
+        if count == 1:
+            return values[0]
+        more = STUDENT[min(count - 2, len(STUDENT) - 1)] * float(np.std(values, ddof=1))
+        return float(np.mean(values)) + more * sqrt(1 + 1 / count)
+
+    def over(self, traffic: Traffic) -> float:
+        """The largest part of a limit that is used: above 1 where one is missed."""
+        limits = (traffic.ttft, traffic.tpot)
+        parts = [self.expected(i) / each.seconds for i, each in enumerate(limits) if each]
+        return max(parts, default=0.0)
+
+
+class Replica:
+    """A structure that requests are sent to; steps are priced once for all runs."""
+
+    def __init__(self, structure: Structure, traffic: Traffic, tokens: int) -> None:
+        self.structure, self.traffic = structure, traffic
+        self._prices = Prices(PricedStep(structure.program, structure.model, tokens))
+        self._profiles: dict[tuple[int, int], Profile] = {}
+
+    def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:
+        """One of so many replicas, by a seed; InputError where a request has no room."""
+        traffic, profile = self.traffic, self._profile(chunk, batch)
+        load = profile.admitted(traffic.load(replicas, seed))
+        server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
+        found = Simulation.of(profile, server, load)
+        ttft, tpot = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
+        good = within(ttft, tpot, *(each and each.seconds for each in (traffic.ttft, traffic.tpot)))
+        limited = _limited(traffic.ttft, ttft), _limited(traffic.tpot, tpot)
+        return Run(spread(ttft) or NONE, spread(tpot) or NONE, limited, float(good.mean()))
+
+    def largest_rate(self, chunk: int, batch: int) -> float:
+        """Requests a second that it answers at most: no larger rate is stable."""
+        profile = self._profile(chunk, batch)
+        load = profile.admitted(self.traffic.load(1, 0))
+        return saturated(self._prices, profile.policy, profile.capacity(load.longest), load)
+
+    def _profile(self, chunk: int, batch: int) -> Profile:
+        if (chunk, batch) not in self._profiles:
+            self._profiles[chunk, batch] = Profile(self.structure.job(1, 1, None, chunk, batch))
+        return self._profiles[chunk, batch]
+
+
+def _limited(limit: Limit | None, seconds: Array) -> float:
+    return limit.figure(seconds) if limit else 0.0

@@ -1,0 +1,49 @@
+"""`llmir kv`: bytes of a cache, and the time to move them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+from .command import command
+from .kinds import Count
+
+
+@command("kv", "Bytes of the caches of some sequences, and the time to move them.")
+@options.model
+@options.hardware
+@click.option("--batch", type=Count(), default=1, help="Sequences.  [default: 1]")
+@click.option("--prompt", type=Count(), default=2048, help="Tokens of each.  [default: 2048]")
+@click.option(
+    "--link",
+    metavar="LINK",
+    default="host",
+    help="What they go over: host (to or from its memory), nvlink, pcie or what else joins two such devices, "
+    "network (to another node), or a rate such as 25GBps,5us.  [default: host]",
+)
+@options.pricing
+@options.lowering
+@options.parallel
+@options.form("table", "json", "md", "html")
+@options.output("Write a file; .txt, .json, .md or .html decides the format.")
+def kv(**given: Any) -> None:
+    """Say how many bytes the caches of sequences take, and how long it takes to move them elsewhere.
+
+    That is what it costs to swap a sequence out to the host, or to send it from a prefill server to a decode
+    server. All ranks send what they have at once, each over its own link. Copies of the host are of pinned
+    memory, at the rate that was measured for the device, or on others like it; --cost ideal is the datasheet.
+
+    \b
+    llmir kv llama3.1-8b --batch 8 --prompt 4096
+    llmir kv llama3.1-70b --tp 8 --prompt 32768 --link network --cluster dgx-h100
+    llmir kv llama-2-7b --prompt 512 --hw rtx3090 --link 13.1GBps
+    """
+    from llmir import kv as moved
+    from llmir.backends.analysis.kv import CacheTransfer
+
+    form = output.choose(given["output_file"], given["form"], CacheTransfer)
+    program = inputs.lowered(given)
+    asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.PRICING)}
+    output.result(moved(program, inputs.linked(given, program), **asked), form, given["output_file"])

@@ -1,0 +1,113 @@
+"""`llmir plan`: which devices, how many, and how a model is laid over them, for some traffic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from llmir.errors import InputError
+
+from . import inputs, options, output
+from .command import command
+from .ending import line
+from .kinds import Count, Number, Whole
+from .serve_sim import Lengths
+
+ASKED = (
+    *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
+    *("engine", "requests", "seed"),
+)
+
+
+class Time(Count):
+    """A limit: a time, or one of a statistic."""
+
+    name = "LIMIT"
+
+    def read(self, name: str, text: str) -> Any:
+        """As the API reads it."""
+        return text
+
+    def check(self, name: str, value: Any) -> Any:
+        """With its unit, before the model is loaded."""
+        from llmir.backends.search.limit import limit
+
+        return limit(name, value)
+
+
+@command("plan", "Which devices serve some traffic within limits, at least cost.")
+@options.model
+@click.option("--hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.  [default: h100-sxm]")
+@click.option("--gpus", type=Count(), help="How many there may be.  [default: as few as serve the rate]")
+@click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
+@click.option(
+    "--prompt", type=Lengths(), default="2048", help="Tokens of a prompt, or a law.  [default: 2048]"
+)
+@click.option("--generate", type=Lengths(), default="128", help="Tokens generated, likewise.  [default: 128]")
+@click.option(
+    "--max-ttft",
+    type=Time(),
+    help="The first token of 99% of requests comes by then, such as 1s; mean:1s or p50:1s is of the mean, or "
+    "of half of them.",
+)
+@click.option("--max-tpot", type=Time(), help="Likewise later tokens (the mean of a request), such as 30ms.")
+@click.option(
+    "--weights", default="", metavar="DTYPE,…", help="Types to compare.  [default: the checkpoint's]"
+)
+@click.option("--chunk", metavar="RANGE", help="Tokens of a step to compare.  [default: the engine's, 2048]")
+@click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
+@options.price
+@click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
+@click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
+@click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")
+@click.option(
+    "--emit",
+    metavar="[vllm|sglang|trtllm]",
+    help="Print the command that starts a replica of the first plan, in place of the table.",
+)
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+def plan(**given: Any) -> int:
+    """Find the plan that serves some traffic within limits at least cost, and say why others lose.
+
+    Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
+    by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
+    that come at random, by five seeds; that decides. A limit is on the 99th percentile of requests unless it
+    says mean: or p50:. Exit 1 if no plan meets the limits.
+
+    \b
+    llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
+        --generate 500 --max-ttft 1s --max-tpot 30ms
+    llmir plan llama3.1-8b --rate 100 --prompt lognormal:512,0.6 --max-ttft p50:1s
+    """
+    from llmir.backends.export import plan as words
+    from llmir.backends.search.launch import LAUNCHERS, launch
+    from llmir.backends.search.plan import Plans
+    from llmir.convert import choice
+    from llmir.planned import plan as search
+
+    if given["rate"] is None:
+        raise InputError("--rate: say how many requests come in a second")
+    emit = given["emit"]
+    if emit is not None:
+        if given["form"] is not None:
+            raise InputError(
+                f"--format {given['form']}: --emit {emit} prints a command, leave one of them out"
+            )
+        choice("--emit", emit, tuple(LAUNCHERS))
+        form = output.choose(given["output_file"], None, {".sh": "sh"}) if given["output_file"] else ""
+    else:
+        form = output.choose(given["output_file"], given["form"], Plans)
+    program = inputs.read(given["model"], lenient=given["lenient"])
+    found = search(program, price=given["price"] or {}, **{name: given[name] for name in ASKED})
+    if emit is None or found.best is None:
+        output.result(found, "table" if emit else form, None if emit else given["output_file"])
+    else:
+        output.emit(launch(found.best, emit, given["model"]), given["output_file"])
+    output.note(*program.notes)
+    if found.best is None:
+        for message in words.misses(found):
+            line("violated", message)
+        return 1
+    return 0

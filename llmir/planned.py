@@ -1,0 +1,138 @@
+"""Plans for some traffic: which devices, how many, and how a model is laid over them: `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import convert
+from .api import _model, load, run
+from .errors import InputError, LlmirError
+from .graph import Program
+
+if TYPE_CHECKING:
+    from .backends.search.plan import Plans
+    from .backends.search.splits import Split
+    from .backends.search.structure import Structure
+
+REPLICA = 64  # devices of a replica at most, where their number is not limited
+
+
+def plan(
+    model: object,
+    hw: Any = "h100-sxm",
+    *,
+    rate: float,
+    prompt: int | str = 2048,
+    generate: int | str = 128,
+    max_ttft: float | str | None = None,
+    max_tpot: float | str | None = None,
+    gpus: int | None = None,
+    weights: str | Iterable[str] = "",
+    chunk: int | str | Iterable[int] | None = None,
+    batch: int | str | Iterable[int] | None = None,
+    price: Mapping[str, float] | None = None,
+    engine: str | None = None,
+    requests: int = 1000,
+    seed: int = 0,
+) -> Plans:
+    """The plans that serve `rate` requests a second within limits, the cheapest first.
+
+    `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number.
+    `prompt` and `generate` are tokens or laws, as `simulate` takes them. A limit is seconds or words such as
+    `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
+    types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
+    default all that the engine takes. `price` has dollars an hour of a device, by name. If all devices have a
+    price, cost decides, else their number.
+
+    Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
+    by five seeds of so many `requests`, and that decides. InputError for what means nothing.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", rate=20, prompt=500, generate=100, max_tpot="20ms", gpus=4)
+    >>> found.best.devices, found.best.meets
+    (1, True)
+    """
+    from .backends.search.limit import limit
+    from .backends.search.search import search
+    from .backends.search.traffic import Traffic
+    from .backends.simulation.lengths import lengths
+    from .backends.simulation.profile import policy
+
+    for name, said in (("prompt", prompt), ("generate", generate)):
+        lengths(name, said)
+    traffic = Traffic(
+        convert.number("rate", rate, 1e-6, 1e9),
+        prompt,
+        generate,
+        convert.integer("requests", requests, 100, 1_000_000),
+        None if max_ttft is None else limit("max_ttft", max_ttft),
+        None if max_tpot is None else limit("max_tpot", max_tpot),
+    )
+    if traffic.answer < 2:
+        raise InputError(f"generate: {generate}; a plan is for answers of 2 tokens and more")
+    most = None if gpus is None else convert.integer("gpus", gpus, 1, 1 << 16)
+    chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
+    program = model if isinstance(model, Program) else load(model)
+    types = _names("weights", weights) or ("",)
+    structures, refused = _structures(program, _devices(hw, price), types, engine, most)
+    if not structures:
+        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values()))}")
+    for structure in {each.device.name: each for each in structures}.values():
+        policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
+    return search(structures, traffic, most, chunks, batches, convert.integer("seed", seed), refused)
+
+
+def _names(name: str, said: Any) -> tuple[str, ...]:
+    parts = said.split(",") if isinstance(said, str) else convert.items(name, said, "names")
+    return tuple(dict.fromkeys(convert.text(name, part).strip() for part in parts))
+
+
+def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
+    from .backends.search.axes import axis
+
+    return None if said is None else tuple(int(n) for n in axis("batch", said, name) if n is not None)
+
+
+def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
+    """Each device, at its price if that is said; InputError for the price of another one."""
+    from .hw import priced
+
+    names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
+    return priced(
+        [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
+    )
+
+
+def _structures(
+    program: Program, devices: Sequence[Any], types: Sequence[str], engine: str | None, most: int | None
+) -> tuple[list[Structure], dict[str, str]]:
+    """Every split on every device that passes take, and why they refuse others."""
+    from .backends.search.splits import splits
+    from .backends.search.structure import Structure, name
+    from .passes.plan import divides
+
+    limit = REPLICA if most is None else min(most, REPLICA)
+    experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
+    tensor = [n for n in range(1, limit + 1) if divides(program, n)]
+    stages = program.depth(program.entries[0])
+    found, refused = [], {}
+    for device in devices:
+        model = _model(device, None, engine, None)
+        for kind in types:
+            for split in splits(limit, tensor, stages, experts=experts):
+                try:
+                    deployed = _deployed(program, kind, split, model.runs)
+                    found.append(Structure(deployed, model, kind, split))
+                except LlmirError as error:
+                    refused[name(device, kind, split)] = str(error.__cause__ or error)
+    return found, refused
+
+
+def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:
+    """The program as it lies on the ranks of a split."""
+    from .deployment import Deployment
+    from .usual import passes_of
+
+    deployed = Deployment(weights=weights, **split._asdict())
+    return run(program, deployed.around(passes_of(runs), runs=runs))
