@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .record import Function
+from .record import TRUTHS, Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 1 << 15  # points: a buffer of them is 256 KiB, so that caches hold the dozen that a step takes
-# Functions whose buffers are of bool.
-TRUTHS = {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_xor"}
 
 
 def text(function: Function, name: str = "run") -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from .bounds import BOUNDS, Range
 from .record import NOTHING, Function, Kept
 
-MANY = 100  # nodes of a function that is looked at on groups of blocks first
 Array = np.ndarray[Any, np.dtype[Any]]
 Places = Any  # of calls × blocks an array of bool, or True for all
 Masks = Mapping[int, Array]  # of choices, by call and argument, whether it may decide
@@ -37,13 +36,13 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The choices of a function, of which some are `kept` in part, and what decides them in ranges."""
+    """The choices of a function, and what decides them in ranges."""
 
-    def __init__(self, function: Function, kept: Kept = NOTHING) -> None:
+    def __init__(self, function: Function) -> None:
         self.function, self.nodes = function, function.tape.nodes
         self._within: set[int] = set()
-        self.all = self._found(kept)
-        self.order = self._needed()
+        self.all = self._found()
+        self.order = tuple(number for number in function.live if number not in self._within)
         # Choices, and what has one among its operands or theirs.
         self._decided = set(self.all)
         for number in self.order:
@@ -51,7 +50,7 @@ class Choices:
                 self._decided.add(number)
         self.known: dict[Any, tuple[Range, Kept]] = {}  # by the ranges of inputs
 
-    def _found(self, kept: Kept) -> Mapping[int, Choice]:
+    def _found(self) -> Mapping[int, Choice]:
         """By number, those that no other of their kind contains."""
         function, nodes = self.function, self.nodes
         uses = Counter(n for number in function.live for n in nodes[number].of)
@@ -72,60 +71,29 @@ class Choices:
                 found[number] = Choice(kind, of[1:], of[:1])
             elif kind in ("minimum", "maximum") and number not in self._within:
                 found[number] = Choice(kind, tuple(arguments(number, kind)))
-        return {**found, **{number: Choice(found[number].kind, of) for number, of in kept.items()}}
-
-    def _needed(self) -> tuple[int, ...]:
-        """The nodes that the outputs read, but for inputs and constants."""
-        needed, open_ = set[int](), list(self.function.outputs)
-        while open_:
-            number = open_.pop()
-            constant = self.nodes[number].function == "constant"
-            if number not in needed and number not in self.function.inputs and not constant:
-                needed.add(number)
-                open_ += self.operands(number)
-        return tuple(sorted(needed))
+        return found
 
     def operands(self, number: int) -> tuple[int, ...]:
         """What a node reads."""
         choice = self.all.get(number)
         return self.nodes[number].of if choice is None else choice.operands
 
-    def deciding(
-        self, inputs: Mapping[int, Range], calls: int, groups: Array
-    ) -> tuple[Range, tuple[Kept, ...]]:
+    def deciding(self, inputs: Mapping[int, Range], calls: int) -> tuple[Range, tuple[Kept, ...]]:
         """The range of the one output, and what choices keep in each of several calls.
 
-        Ranges of inputs are arrays of calls × blocks. What no call keeps on groups of blocks, by the first
-        of each, is looked at no further.
+        Ranges of inputs are arrays of calls × blocks.
         """
-        some: Kept = NOTHING
-        if len(self.order) > MANY:
-            coarse = {number: _grouped(x, groups) for number, x in inputs.items()}
-            some = self._together(coarse)
-        rest = Choices(self.function, some) if some else self
-        ranges = rest.ranges(inputs)
-        relevant = rest._relevant(ranges)
-        masks = _masks(relevant, calls)
-        # What is dropped where it decides nothing may come to decide what it did not before.
-        wrong = rest._wrong(rest.ranges(inputs, masks), relevant, masks)
-        if wrong.any():
-            wrong = np.broadcast_to(wrong, calls)
-            safe = _masks(rest._relevant(ranges, everywhere=True), calls)
-            masks = {n: np.where(wrong[:, None], mask, masks.get(n, mask)) for n, mask in safe.items()}
-        (output,) = self.function.outputs
-        return ranges[output], tuple({**some, **rest._named(masks, call)} for call in range(calls))
-
-    def _together(self, inputs: Mapping[int, Range]) -> Kept:
-        """What choices keep in any call."""
         ranges = self.ranges(inputs)
         relevant = self._relevant(ranges)
-        masks = {n: np.array([[np.any(x) for x in places]]) for n, (_, places) in relevant.items()}
-        kept = self._named(masks, 0)
-        if self._wrong(Choices(self.function, kept).ranges(inputs), relevant, masks).any():
-            relevant = self._relevant(ranges, everywhere=True)
-            masks = {n: np.array([[np.any(x) for x in places]]) for n, (_, places) in relevant.items()}
-            kept = self._named(masks, 0)
-        return kept
+        masks = _masks(relevant, calls)
+        # What is dropped where it decides nothing may come to decide what it did not before.
+        wrong = self._wrong(self.ranges(inputs, masks), relevant, masks)
+        if wrong.any():
+            wrong = np.broadcast_to(wrong, calls)
+            safe = _masks(self._relevant(ranges, everywhere=True), calls)
+            masks = {n: np.where(wrong[:, None], mask, masks.get(n, mask)) for n, mask in safe.items()}
+        (output,) = self.function.outputs
+        return ranges[output], tuple(self._named(masks, call) for call in range(calls))
 
     def _named(self, masks: Masks, call: int) -> Kept:
         """Of choices that a call does not keep whole, the arguments that it keeps."""
@@ -253,14 +221,6 @@ def _only(x: Range, mask: Array, none: float) -> Range:
     if mask.all():
         return x
     return Range(np.where(mask, x.low, none), np.where(mask, x.high, none), x.positive)
-
-
-def _grouped(x: Range, groups: Array) -> Range:
-    """On groups of blocks."""
-    if x.low.shape[-1] == 1:
-        return x
-    low = np.minimum.reduceat(x.low, groups, axis=-1)
-    return Range(low, np.maximum.reduceat(x.high, groups, axis=-1), x.positive)
 
 
 def _masks(relevant: Mapping[int, tuple[Places, list[Places]]], calls: int) -> Masks:

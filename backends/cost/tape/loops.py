@@ -7,7 +7,6 @@ two devices, is one text. Texts and what is compiled of them are kept in the fol
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -21,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blocks, scalar
-from .blocks import TRUTHS, Array
-from .record import Function
+from .blocks import Array
+from .record import TRUTHS, Function
 
 # Of floats alone, and as numpy has it: what is rounded stays a float.
 TEXT = {
@@ -166,6 +165,8 @@ def folder() -> Path:
 @lru_cache(maxsize=1 << 8)
 def _machine(source: str) -> Callable[..., None]:
     """The machine's code of a source; not kept where the folder cannot be written."""
+    import hashlib
+
     from numba import njit
 
     name = f"loop_{hashlib.sha256(source.encode()).hexdigest()[:32]}"

@@ -15,16 +15,11 @@ import numpy as np
 
 from .bounds import Range
 from .choices import Choices
+from .languages import WHOLE
 from .record import Function, Kept, Operand, Symbol, Tape
 
 FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
-COARSE = 4  # of groups of them
 KNOWN = 1 << 12  # calls of a function of which what was found is kept
-# Functions that are whole numbers of whole numbers.
-WHOLE = {
-    *("add", "subtract", "multiply", "minimum", "maximum", "negative", "absolute"),
-    *("ceildiv", "floor_divide", "where", "ceil", "floor"),
-}
 NONE = -1  # in place of a node: none
 
 
@@ -39,36 +34,36 @@ class Outline(Tape):
 
 
 class Within(NamedTuple):
-    """A function that holds where each of `counts`, a function of the same inputs, is from 1 to `most`."""
+    """A function, which holds where `holds`, a function of the same inputs, says so."""
 
     function: Function
-    counts: Function
-    most: int
+    holds: Function
 
 
-def whole(outline: Function) -> Within:
-    """A function of an outline with all that it calls, on a tape of its own: it holds everywhere."""
+def whole(outline: Function) -> Function:
+    """A function of an outline with all that it calls, on a tape of its own."""
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
-    found = Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
-    return Within(found, Function.of(tape, names, ()), 0)
+    return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
 
 
 def within(outline: Function, counts: Iterable[str], most: int) -> Within:
-    """Such a function, of which these inputs are counts."""
+    """The same without what decides nothing where these inputs are counts, of so many at most."""
     bounded = _Bounded(outline, frozenset(counts), most)
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     symbols = [tape.symbol(name) for name in names]
     found = outline.onto(tape, symbols, bounded.kept, bounded.calls)
-    roots = Function(outline.tape, outline.inputs, bounded.roots).onto(tape, symbols)
-    return Within(Function.of(tape, names, found), Function.of(tape, names, roots), most)
+    holds: Operand = True
+    for root in Function(outline.tape, outline.inputs, bounded.roots).onto(tape, symbols):
+        holds = holds & (root >= 1) & (root <= most)
+    return Within(*(Function.of(tape, names, outputs) for outputs in (found, [holds])))
 
 
 @lru_cache(maxsize=8)
-def blocks(most: int, fine: int = FINE) -> Range:
+def blocks(most: int) -> Range:
     """All whole numbers from 1 to the most: single ones, then ever wider blocks that end at round ones."""
-    ends = [*range(fine)]
+    ends = [*range(FINE)]
     while ends[-1] < most:
-        ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // fine // 2))
+        ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // FINE // 2))
     ends[-1] = most
     return Range(np.array(ends[:-1], dtype=float) + 1, np.array(ends[1:], dtype=float), True)
 
@@ -86,7 +81,6 @@ class _Bounded:
         self.outline, self.nodes = outline, outline.tape.nodes
         self.choices = choices(outline)
         self.counts, self.blocks = counts, blocks(most)
-        self._groups = np.searchsorted(self.blocks.low, blocks(most, COARSE).low)
         self.calls: dict[int, Kept] = {}  # of each call, what its choices keep
         self._ranges: dict[int, dict[int, Range]] = {}  # by a whole number, of what depends on it alone
         self._bound_calls()
@@ -188,7 +182,7 @@ class _Bounded:
                 known.clear()
             columns = zip(*fresh.values(), strict=True)
             inputs = dict(zip(function.inputs, map(_stacked, columns), strict=True))
-            range_, kept = choices(function).deciding(inputs, len(fresh), self._groups)
+            range_, kept = choices(function).deciding(inputs, len(fresh))
             size = len(fresh), *self.blocks.low.shape
             lows, highs = np.broadcast_to(range_.low, size), np.broadcast_to(range_.high, size)
             for key, low, high, keeps in zip(fresh, lows, highs, kept, strict=True):

@@ -20,14 +20,19 @@ Operand = Any  # a constant or a symbol
 Kept = Mapping[int, tuple[int, ...]]  # of choices, the arguments that may decide them
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
-# x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x.
+# x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x; x − x = 0.
 NEUTRAL = {
     **{"add": 0, "subtract": 0, "multiply": 1, "divide": 1, "power": 1},
     **{"minimum": inf, "maximum": -inf},
     **{"logical_and": True, "logical_or": False, "logical_xor": False},
 }
-ZERO = {"multiply": 0, "divide": 0, "minimum": -inf, "maximum": inf, "logical_and": False, "logical_or": True}
+ZERO = {
+    **{"add": inf, "multiply": 0, "divide": 0, "minimum": -inf, "maximum": inf},
+    **{"logical_and": False, "logical_or": True},
+}
 COMMUTES = {"add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"}
+# Functions that are true or false.
+TRUTHS = {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_xor"}
 IDEMPOTENT = {"minimum", "maximum", "logical_and", "logical_or"}
 
 
@@ -129,13 +134,16 @@ def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
         return None
     first, second = operands
     if isinstance(first, Symbol) and isinstance(second, Symbol):
-        return first if function in IDEMPOTENT and first.number == second.number else None
+        if first.number != second.number:
+            return None
+        return first if function in IDEMPOTENT else 0 if function == "subtract" else None
     free, neutral, zero = function in COMMUTES, NEUTRAL.get(function), ZERO.get(function)
     rules = (
         (_is(second, neutral), first),
         (free and _is(first, neutral), second),
         (_is(first, zero), first),
         (free and _is(second, zero), second),
+        (function == "divide" and _is(second, inf), 0.0),
     )
     return next((operand for holds, operand in rules if holds), None)
 
@@ -233,6 +241,12 @@ class Function:
             needed.add(number)
             open_ += of
         return tuple(sorted(needed))
+
+    @cached_property
+    def calls(self) -> tuple[Function, ...]:
+        """The functions of other tapes that it calls."""
+        called = (self.tape.nodes[number].function for number in self.live)
+        return tuple(dict.fromkeys(each for each in called if isinstance(each, Function)))
 
     def onto(
         self,

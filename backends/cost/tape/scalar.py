@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import inf
-from typing import Any
+from operator import or_
+from typing import Any, NamedTuple
 
-from .record import Function
+from .record import Constant, Function
 
 TEXT = {
     **{"add": "{} + {}", "subtract": "{} - {}", "multiply": "{} * {}", "divide": "{} / {}"},
@@ -20,43 +22,95 @@ TEXT = {
     **{"cbrt": "cbrt({})", "hypot": "hypot({}, {})", "expm1": "expm1({})"},
 }
 TWICE = {"minimum", "maximum"}  # whose operands are said twice, so that each needs a name
+FLOATS = {"divide", "sqrt", "cbrt", "hypot", "expm1"}  # of any numbers
+MIXED = {"add", "subtract", "multiply"}  # of a float and an integer
 DEEPEST = 20  # brackets within brackets; Python's parser takes 200
 
 
-def text(function: Function, name: str = "run") -> str:
-    """The source of a Python function of the inputs, which gives a tuple of the outputs."""
+class Statements(NamedTuple):
+    """What a function of single numbers does: names and their values in order, and what it gives."""
+
+    named: Sequence[tuple[str, str]]
+    outputs: Sequence[str]
+
+
+def statements(
+    function: Function,
+    words: Mapping[Any, str] = TEXT,
+    constant: Callable[[Constant], str] = repr,
+) -> Statements:
+    """Those of a language that says functions of operands by `words`; names are not said twice."""
     nodes, inputs = function.tape.nodes, function.inputs
     uses = Counter(n for number in function.live for n in nodes[number].of)
     named = {n for number in function.live if nodes[number].function in TWICE for n in nodes[number].of}
     named |= set(function.outputs) | {n for n, count in uses.items() if count > 1}
+    floats = _floats(function)
     said: dict[int, str] = {}
     depth: dict[int, int] = {}
 
-    def say(number: int) -> str:
+    def say(number: int, real: bool = False) -> str:
         kind, of = nodes[number]
         if number in inputs:
             return inputs[number]
         if kind == "constant":
-            return f"({of[0]!r})" if of[0] < 0 else repr(of[0])
+            value = constant(float(of[0]) if real else of[0])
+            return f"({value})" if of[0] < 0 else value
         return said[number]
 
-    lines = [f"def {name}({', '.join(inputs.values())}):"]
+    lines = []
     for place, number in enumerate(function.live):
         kind, of = nodes[number]
-        says = TEXT[kind].format(*map(say, of))
+        real = kind in MIXED | TWICE and number in floats
+        says = words[kind].format(*(say(n, real) for n in of))
         depth[number] = 1 + max((depth.get(n, 0) for n in of), default=0)
         if number in named or depth[number] >= DEEPEST:
-            lines.append(f"    v{place} = {says}")
+            lines.append((f"v{place}", says))
             said[number], depth[number] = f"v{place}", 0
         else:
             said[number] = f"({says})"
-    outputs = "".join(f"{say(number)}, " for number in function.outputs)
-    return "\n".join([*lines, f"    return ({outputs})", ""])
+    return Statements(lines, [say(number) for number in function.outputs])
+
+
+def text(function: Function, name: str = "run") -> str:
+    """The source of a Python function of the inputs, which gives a tuple of the outputs.
+
+    Functions that it calls are `call0` and so on.
+    """
+    calls = (f"call{i}({', '.join(['{}'] * len(of.inputs))})[0]" for i, of in enumerate(function.calls))
+    named, outputs = statements(function, {**TEXT, **dict(zip(function.calls, calls, strict=True))})
+    lines = (f"    {name} = {value}" for name, value in named)
+    gives = "".join(f"{output}, " for output in outputs)
+    return "\n".join(
+        [f"def {name}({', '.join(function.inputs.values())}):", *lines, f"    return ({gives})", ""]
+    )
+
+
+def _floats(function: Function) -> set[int]:
+    """What is a float whatever the inputs are; constants beside it may be floats too.
+
+    Python is quicker where the types of an operator's operands stay the same.
+    """
+    nodes, found = function.tape.nodes, set[int]()
+    for number in function.live:
+        kind, of = nodes[number]
+        floats = [n in found or isinstance(nodes[n].of[0], float) for n in of]
+        fixed = [nodes[n].function == "constant" for n in of]
+        apart = kind in TWICE and not all(map(or_, floats, fixed))  # now the one, now the other
+        if kind in FLOATS or (kind in MIXED | TWICE and any(floats) and not apart):
+            found.add(number)
+    return found
 
 
 def compiled(function: Function) -> Callable[..., tuple[Any, ...]]:
     """The function itself."""
     names: dict[str, Any] = {**function.tape.scalars, "inf": inf}
+    names |= {f"call{i}": _kept(called) for i, called in enumerate(function.calls)}
     exec(compile(text(function), "<tape>", "exec"), names)
     run: Callable[..., tuple[Any, ...]] = names["run"]
     return run
+
+
+@lru_cache(maxsize=1 << 10)
+def _kept(function: Function) -> Callable[..., tuple[Any, ...]]:
+    """What many functions call."""
+    return compiled(function)

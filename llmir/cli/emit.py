@@ -1,0 +1,47 @@
+"""`llmir emit`: prices as a module for programs that have no llmir."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+from .command import command
+
+SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
+
+
+@command("emit", "Prices as a module of JavaScript or Python, which needs nothing else.")
+@options.model
+@options.hardware
+@options.pricing
+@options.lowering
+@options.draft
+@options.parallel
+@click.option(
+    "--phase",
+    type=click.Choice(["encode", "prefill", "decode", "draft"]),
+    help="Always this step.  [default: decode of one new token, else prefill]",
+)
+@click.option("--to", type=click.Choice(["js", "py"]), help="The language.  [default: js, or by the suffix]")
+@options.output("Write a file; .js, .mjs or .py decides the language.")
+def emit(**given: Any) -> None:
+    """Write what steps of a model take as code: `price(batch, new, context)` gives seconds and bytes.
+
+    `ops` gives the rows of a report for the same sizes, with FLOPs and bytes as exact integers. What it says
+    is what `llmir analyze` says, to 12 digits; `about` has the device, the cost model, inputs and units.
+
+    \b
+    llmir emit llama3.1-8b --hw h100-sxm -o llama.mjs
+    llmir emit qwen3-235b-a22b --hw h200 --tp 8 --ep 8 --to py > qwen.py
+    """
+    import llmir
+
+    target, to = given["output_file"], given["to"]
+    if target not in (None, "-"):
+        to = output.choose(target, to, SUFFIXES, option="--to")
+    program = inputs.lowered(given)
+    how = {name: given[name] for name in inputs.PRICING}
+    device = inputs.hardware(given, program)
+    output.emit(llmir.emit(program, device, to=to or "js", phase=given["phase"], **how), target)
