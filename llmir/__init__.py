@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     )
     from .backends.cost import CostModel
     from .build import Builder
-    from .code import compile, surface
+    from .code import compile, emit, surface
     from .errors import LlmirError
     from .graph import Graph, Program
     from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
+    from .planned import plan
     from .plugins import load_plugin
-    from .simulated import replicate, simulate
+    from .simulated import kv, pools, replicate, server, simulate, traffic
     from .staged import stages
-    from .swept import sweep
+    from .swept import sweep, sweep_to
     from .text import parse_program, print_program
     from .usual import pipeline_of
     from .written import draw, save, trace
@@ -49,21 +50,28 @@ _LAZY = {
     "devices": "api",
     "diff": "api",
     "draw": "written",
+    "emit": "code",
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
+    "kv": "simulated",
     "load": "api",
     "measure": "measured",
     "models": "api",
+    "plan": "planned",
+    "pools": "simulated",
     "replicate": "simulated",
     "run": "api",
     "sensitivity": "api",
     "save": "written",
+    "server": "simulated",
     "simulate": "simulated",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
+    "sweep_to": "swept",
     "trace": "written",
+    "traffic": "simulated",
     "validate": "measured",
     "workload": "api",
     "CostModel": "backends.cost",
@@ -96,25 +104,32 @@ __all__ = [
     "devices",
     "diff",
     "draw",
+    "emit",
     "equivalent",
     "explain",
     "interpret",
+    "kv",
     "load",
     "load_plugin",
     "measure",
     "models",
     "parse_program",
     "pipeline_of",
+    "plan",
+    "pools",
     "print_program",
     "replicate",
     "run",
     "save",
     "sensitivity",
+    "server",
     "simulate",
     "stages",
     "surface",
     "sweep",
+    "sweep_to",
     "trace",
+    "traffic",
     "validate",
     "workload",
 ]

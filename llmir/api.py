@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import convert
-from .errors import InputError, PassError
+from .errors import InputError
 from .graph import PHASES, Program
-from .pipeline import Pass, Step, parse_pipeline, run_passes
+from .pipeline import Pass, Step, parse_pipeline, run_passes, steps_of
 from .verify import checked_program
 
 if TYPE_CHECKING:
@@ -85,14 +85,8 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
 
     Verified before the first pass and after every one; raises `PassError`.
     """
-    steps: list[Any] = [pipeline]
-    if isinstance(pipeline, Iterable) and not isinstance(pipeline, str):
-        steps = list(convert.items("pipeline", pipeline, "passes", error=PassError))
     passes: list[Pass | Callable[[Program], Program]] = []
-    for step in steps:
-        if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
-            expected = "a name, a Pass, or a function from program to program"
-            convert.refuse("pipeline", step, expected, PassError)
+    for step in steps_of(pipeline):
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
     return run_passes(program, passes)
 

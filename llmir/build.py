@@ -124,9 +124,9 @@ class Builder(OpMethods):
         """The type of a value built so far."""
         if not isinstance(value, Value):
             refuse(f"graph @{self.name}", value, "a value that its builder gave", VerifyError)
-        if value not in self._types:
+        if not (known := self._types.get(value)):
             raise VerifyError(f"{value} is not a value of graph @{self.name}")
-        return self._types[value]
+        return known
 
     def output(self, *values: Value) -> None:
         """What the graph returns."""

@@ -1,4 +1,4 @@
-"""Steps for those who ask for many: as code by `compile`, and of any composition by `surface`."""
+"""Steps for those who ask for many: as code by `compile`, as modules of others, of any composition."""
 
 from __future__ import annotations
 
@@ -30,16 +30,48 @@ def compile(
     """Steps of a program on a device as code, for searches and simulations that ask for many.
 
     The result is called with `batch`, `new` and `context`, numbers or arrays, and gives what `analyze` gives
-    as `time_s` and `peak_memory_bytes`. Making it takes as long as some hundred reports; a point then takes
-    some ten microseconds. Options are those of `analyze`; a cost model of yours cannot be compiled. `by`
-    says what grids of 100,000 points and more run as: "numpy", or "numba", which compiles a loop first, in a
-    second or a few, and keeps it in a folder for later processes.
+    as `time_s` and `peak_memory_bytes`. The first point takes as long as some ten reports, and the 65th batch
+    some hundred; a point then takes some ten microseconds. Options are those of `analyze`; a cost model of
+    yours cannot be compiled. `by` says what grids of 100,000 points and more run as: "numpy", or "numba",
+    which compiles a loop first, in a second or a few, and keeps it in a folder for later processes.
     """
     from .backends.analysis.step_code import StepCode
 
     model = _model(hw, cost, engine, efficiency)
     named = "" if phase is None else str(convert.choice("phase", phase, PHASES))
     return StepCode(checked_program(program), model, named, cache_policy, by)
+
+
+def emit(
+    program: Program,
+    hw: Any,
+    *,
+    to: str = "js",
+    phase: str | None = None,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    cache_policy: str = "exact",
+) -> str:
+    """Steps of a program on a device as a module for others to run: JavaScript (`js`) or Python (`py`).
+
+    It needs nothing beside itself. Its `price(batch, new, context)` gives seconds and bytes as `analyze`
+    does, `ops` the rows of a report with exact FLOPs and bytes; `about` says what it is of. Options are those
+    of `analyze`; a cost model of yours cannot be emitted.
+
+    >>> import llmir
+    >>> model, names = llmir.run(llmir.load("gpt2"), llmir.DEFAULT_PIPELINE), {}
+    >>> exec(emit(model, "h100-sxm", to="py"), names)
+    >>> names["price"](8, 1, 500)["time_s"] == llmir.analyze(model, "h100-sxm", batch=8, context=500).time_s
+    True
+    """
+    from . import __version__
+    from .backends.analysis.emission import Emission
+    from .backends.export.emitted import emitted
+
+    named = "" if phase is None else str(convert.choice("phase", phase, PHASES))
+    model = _model(hw, cost, engine, efficiency)
+    return emitted(Emission(checked_program(program), model, named, cache_policy), to, __version__)
 
 
 def surface(

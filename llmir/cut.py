@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .build import Builder
@@ -191,9 +192,16 @@ class Cut:
         found = {i: copied(self.types[v], self.program.mesh) for i, v in enumerate(self.crossing[number])}
         return {i: over for i, over in found.items() if over}
 
-    def run_by(self, number: int) -> Iterator[Node]:
+    def run_by(self, number: int) -> Sequence[Node]:
         """The ops of a stage."""
-        return (node for stage, node in self.pieces if stage == number)
+        return self._by_stage[number]
+
+    @cached_property
+    def _by_stage(self) -> list[list[Node]]:
+        found: list[list[Node]] = [[] for _ in range(self.last + 1)]
+        for stage, node in self.pieces:
+            found[stage].append(node)
+        return found
 
     def kind(self, number: int) -> tuple[object, ...]:
         """What stages have in common that differ in their number and in how often they repeat layers.

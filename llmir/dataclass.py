@@ -1,19 +1,26 @@
 """`dataclass`, as the standard library's, but quick to define: that of hundreds was most of a start.
 
-The standard one writes six methods of each class as text and compiles them. Of those, comparison, hash and
-representation can be functions over names, and a class that adds no fields to its only base needs no method.
+The standard one writes six methods of each class as text and compiles them. Of those, all but `__init__` can
+be functions over names; a frozen class compiles that when it first makes something, and one that adds no
+fields to its only base never does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from inspect import get_annotations
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
+from inspect import get_annotations, signature
+from itertools import pairwise
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["dataclass"]
+
+_FROZEN: Any = vars(dataclasses.dataclass(frozen=True, eq=False, repr=False)(type("Frozen", (), {})))[
+    "__dataclass_params__"
+]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -27,7 +34,9 @@ else:
                 return dataclasses.dataclass(kind, eq=eq, repr=repr, frozen=frozen, **options)
             own = dict(vars(kind))
             if frozen and not options and _adds_nothing(kind):
-                kind.__setattr__, kind.__delattr__ = _refusals(kind)
+                kind.__setattr__, kind.__delattr__ = _refusals(kind, frozenset())
+            elif frozen and not options and _is_plain(kind):
+                _define(kind)
             else:
                 kind = dataclasses.dataclass(kind, eq=False, repr=False, frozen=frozen, **options)
             fields = dataclasses.fields(kind)
@@ -57,19 +66,117 @@ def _adds_nothing(kind: type) -> bool:
     )
 
 
-def _refusals(kind: Any) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What takes no assignment to one of this very class, and leaves others to their own."""
+def _is_plain(kind: Any) -> bool:
+    """Whether its bases are frozen, and nothing but fields is given to it."""
+    params = [vars(base).get("__dataclass_params__") for base in kind.__mro__[1:]]
+    stated = {"__setattr__", "__delattr__"} & vars(kind).keys()
+    hidden = any("InitVar" in str(said) for said in get_annotations(kind).values())
+    return all(each is None or each.frozen for each in params) and not stated and not hidden
+
+
+def _define(kind: Any) -> None:
+    """Make it a frozen one as the standard library would, which finds the fields of a class beside it."""
+    own = get_annotations(kind)
+    said = {name: value for name, value in vars(kind).items() if isinstance(value, dataclasses.Field)}
+    said |= {name: getattr(kind, name) for name in own if hasattr(kind, name)}
+    about = {"__annotations__": own, "__module__": kind.__module__, "__doc__": kind.__name__}
+    alone: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(type("Alone", (), {**said, **about}))
+    merged: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[1:]):
+        merged |= vars(base).get("__dataclass_fields__", {})
+    kind.__dataclass_fields__ = {**merged, **alone.__dataclass_fields__}
+    kind.__dataclass_params__ = _FROZEN
+    for name, value in said.items():
+        if isinstance(value, dataclasses.Field):
+            if value.default is not MISSING:
+                setattr(kind, name, value.default)
+            elif name in vars(kind):
+                delattr(kind, name)
+    fields = dataclasses.fields(kind)
+    _check_order(fields)
+    if "__match_args__" not in vars(kind):
+        places = tuple(f.name for f in fields if f.init and not f.kw_only)
+        kind.__match_args__ = places  # type: ignore[misc]
+    if replace := vars(alone).get("__replace__"):  # from Python 3.13 on
+        kind.__replace__ = replace
+    if "__init__" not in vars(kind):
+        kind.__init__ = _Init(kind, fields)
+    kind.__setattr__, kind.__delattr__ = _refusals(kind, frozenset(f.name for f in fields))
+    if not kind.__doc__:
+        kind.__doc__ = kind.__name__ + str(signature(kind)).replace(" -> None", "")
+
+
+def _check_order(fields: Sequence[dataclasses.Field[Any]]) -> None:
+    stated = [f for f in fields if f.init and not f.kw_only]
+    for before, f in pairwise(stated):
+        if _needed(f) and not _needed(before):
+            raise TypeError(f"non-default argument {f.name!r} follows default argument")
+
+
+def _needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+class _Init:
+    """The `__init__` of a class, compiled when it is first asked for."""
+
+    def __init__(self, kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> None:
+        self.kind, self.fields = kind, fields
+
+    def __get__(self, thing: Any, owner: Any = None) -> Any:
+        self.kind.__init__ = run = _compiled(self.kind, self.fields)
+        return run.__get__(thing, owner)
+
+
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _compiled(kind: Any, fields: Sequence[dataclasses.Field[Any]]) -> Any:
+    """An `__init__` that sets the fields, and goes on to `__post_init__`."""
+    me = "self" if all(f.name != "self" for f in fields) else "__self"
+    names: dict[str, Any] = {"__set": object.__setattr__, "__factory": _Factory()}
+    given: dict[bool, list[str]] = {False: [], True: []}
+    lines = []
+    for f in fields:
+        value, made = f.name, f.default_factory is not MISSING
+        if made:
+            names[f"__make_{f.name}"] = f.default_factory
+            value = (
+                f"__make_{f.name}() if {f.name} is __factory else {f.name}"
+                if f.init
+                else f"__make_{f.name}()"
+            )
+        if f.init:
+            names[f"__default_{f.name}"] = f.default
+            default = "=__factory" if made else "" if f.default is MISSING else f"=__default_{f.name}"
+            given[bool(f.kw_only)].append(f.name + default)
+        if f.init or made:
+            lines.append(f" __set({me}, {f.name!r}, {value})")
+    if hasattr(kind, "__post_init__"):
+        lines.append(f" {me}.__post_init__()")
+    last = ["*", *given[True]] if given[True] else []
+    exec("\n".join([f"def __init__({', '.join([me, *given[False], *last])}):", *(lines or [" pass"])]), names)
+    run = names["__init__"]
+    run.__qualname__, run.__module__ = f"{kind.__qualname__}.__init__", kind.__module__
+    run.__annotations__ = {**{f.name: f.type for f in fields if f.init}, "return": None}
+    return run
+
+
+def _refusals(kind: Any, fields: frozenset[str]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """What takes no assignment to one of this very class or to these fields; the rest is left to others."""
 
     def refuse(name: str, what: str) -> NoReturn:
         raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
 
     def assign(self: Any, name: str, value: object) -> None:
-        if type(self) is kind:
+        if type(self) is kind or name in fields:
             refuse(name, "assign to")
         super(kind, self).__setattr__(name, value)
 
     def delete(self: Any, name: str) -> None:
-        if type(self) is kind:
+        if type(self) is kind or name in fields:
             refuse(name, "delete")
         super(kind, self).__delattr__(name)
 

@@ -159,6 +159,15 @@ class Program(Record, Shown):
             before += loop.times * size
         return found
 
+    def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
+        """How often each graph runs when `graph` does once; `times` says so of its own `repeat`s."""
+        found = {graph: 1}
+        for name, loop in graph.loops.items():
+            often = (times or {}).get(name, loop.times)
+            for inner, count in self.runs(self[loop.body]).items():
+                found[inner] = found.get(inner, 0) + often * count
+        return found
+
     def depth(self, name: str) -> int:
         """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
         loops = self[name].loops.values()
@@ -260,7 +269,7 @@ class Program(Record, Shown):
         caches = (i for i in self.instances() if i.node.op.role == "cache")
         return tuple((i.node.results[0].bytes, i.repeat) for i in caches)
 
-    def _cache_bytes(self, tokens: int) -> int:
+    def cache_bytes(self, tokens: int) -> int:
         """What the caches of one sequence take after so many tokens."""
         at = Binding(B=1, T=0, C=tokens)
         return sum(at(size) * times for size, times in self._caches)
@@ -271,18 +280,18 @@ class Program(Record, Shown):
 
         As much with each later one, but where a window is full or tokens are compressed: then by less.
         """
-        return self._cache_bytes(1) - self._cache_bytes(0)
+        return self.cache_bytes(1) - self.cache_bytes(0)
 
     @property
     def kv_cache_bytes_per_later_token(self) -> float:
         """By how much they grow once all windows are full: the mean over the second million tokens."""
         million = 1 << 20  # a multiple of all chunks and compressions
-        return (self._cache_bytes(2 * million) - self._cache_bytes(million)) / million
+        return (self.cache_bytes(2 * million) - self.cache_bytes(million)) / million
 
     @property
     def state_bytes_per_sequence(self) -> int:
         """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
-        return self._cache_bytes(0)
+        return self.cache_bytes(0)
 
     def replace(self, **changes: Any) -> Program:
         """A copy with some fields changed."""

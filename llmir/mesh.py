@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -130,6 +130,19 @@ class Mesh:
             stride *= size
         return tuple(found)
 
+    def around(self, over: Iterable[str], used: Collection[str]) -> Mesh:
+        """The axes `used`, and those inside of the outermost of `over`: enough for the groups of these.
+
+        >>> print(mesh_of(dp=4, tp=4).around(["tp0"], ["dp1"]))
+        mesh(dp1=2, tp0=2, tp1=2)
+        """
+        first = min(self._places[axis] for axis in over)
+        return _mesh(tuple([each for i, each in enumerate(self.axes) if i >= first or each[0] in used]))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, (name, _) in enumerate(self.axes)}
+
     def __str__(self) -> str:
         how = [f"ep={self.ep}"] * (self.ep > 1) + ["sp=true"] * self.sp
         axes = ", ".join(f"{name}={size}" for name, size in self.axes)
@@ -137,6 +150,7 @@ class Mesh:
 
 
 ONE_DEVICE = Mesh()
+_mesh = lru_cache(maxsize=1024)(Mesh)
 
 
 def mesh_of(**degrees: int) -> Mesh:

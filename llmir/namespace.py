@@ -77,9 +77,13 @@ def namespace(*values: Number) -> Namespace:
 
 def always(condition: Number) -> bool:
     """Whether it is known to hold at all points; of a symbol that is not known."""
+    if isinstance(condition, bool):
+        return condition
     return namespace(condition) in (SCALARS, ARRAYS) and bool(np.all(condition))
 
 
 def never(condition: Number) -> bool:
     """Whether it is known to hold at no point."""
+    if isinstance(condition, bool):
+        return not condition
     return namespace(condition) in (SCALARS, ARRAYS) and not np.any(condition)

@@ -52,6 +52,8 @@ class Node:
 
     def __post_init__(self) -> None:
         for what, found, kind in (("operands", self.operands, Value), ("results", self.results, Tensor)):
+            if type(found) is tuple and {kind}.issuperset(map(type, found)):
+                continue
             if not isinstance(found, tuple) or not all(isinstance(each, kind) for each in found):
                 convert.refuse(f"node: {what}", found, f"a tuple of {kind.__name__}s", VerifyError)
         if not isinstance(self.op, Op):
@@ -155,12 +157,13 @@ class Graph(Immutable, Shown):
         """The types of the values that `node` takes."""
         if not isinstance(node, Node):
             convert.refuse(f"graph @{self.name}", node, "a node", VerifyError)
-        return tuple(self.type(v) for v in node.operands)
+        types = self._types
+        return tuple([types.get(v) or self.type(v) for v in node.operands])
 
     def origin(self, value: Value) -> Node:
         """The node in whose memory a value lies: follows what is written in place to where it began."""
         self.type(value)
-        return self._origins.get(value) or self[value.node]
+        return self._origins.get(value) or self._nodes[value.node]
 
     @cached_property
     def _origins(self) -> dict[Value, Node]:

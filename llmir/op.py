@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, field
+from dataclasses import Field, field, fields
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,10 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .dataclass import dataclass
-from .dim import Size, product
+from .dim import Size
 from .dtype import DType
 from .equation import Dimension, Equation, equation
 from .errors import VerifyError
+from .gemm import Gemm
 from .mesh import Mesh
 from .plugins import Kind
 from .tensor import Placement, Tensor
@@ -39,15 +40,6 @@ class Loop(NamedTuple):
     carried: int
     first: int | None = None
     gives: tuple[Tensor, ...] = ()
-
-
-class Gemm(NamedTuple):
-    """A matrix product `[batch] m×k · k×n`, in elements."""
-
-    m: Size
-    n: Size
-    k: Size
-    batch: Size = 1
 
 
 @dataclass(frozen=True)
@@ -155,14 +147,31 @@ class Op:
     # operand -> another one, whose element type it must have
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
+    # its work is that of the types of one rank; it may hold more memory than these while it runs
+    lone: ClassVar[bool] = True
+    roomy: ClassVar[bool] = False
+
     block: str = field(default="", kw_only=True)
 
     def __init_subclass__(cls) -> None:
+        if vars(cls).keys().isdisjoint(("__eq__", "__hash__")):
+            cls.__hash__ = Op.__hash__  # type: ignore[method-assign]
+        cls.lone, cls.roomy = cls.work is Op.work, cls.workspace is not Op.workspace
         if cls.opcode:
             if cls.kind not in KINDS:
                 raise TypeError(f"{cls.__name__}: kind is {cls.kind!r}, expected one of {', '.join(KINDS)}")
             if "opcode" in vars(cls):
                 OPS.add(cls.opcode, cls, cls)
+
+    def __hash__(self) -> int:
+        """That of its class and attributes, found once: types, work and prices are kept by op."""
+        if "_hash" not in vars(self):
+            vars(self)["_hash"] = hash((type(self), *(getattr(self, f.name) for f in fields(self))))
+        return int(vars(self)["_hash"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash: strings hash otherwise in each process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:
@@ -315,7 +324,7 @@ class Op:
         return 0
 
     def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
-        """The cost of one execution on the fullest rank of `mesh`; the types are global."""
+        """The cost of one execution on the fullest rank; types are global, `mesh` has the axes of all."""
         ours, theirs = ([t.local(mesh) for t in types] for types in (operands, results))
         return Work(
             self.arithmetic(ours) if ours else theirs[0].dtype,
@@ -382,17 +391,3 @@ def infer(op: Op, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def work(op: Op, operands: tuple[Tensor, ...], results: tuple[Tensor, ...], mesh: Mesh) -> Work:
     """`op.work`, computed once for equal arguments."""
     return op.work(operands, results, mesh)
-
-
-def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: int, result: int) -> Gemm:
-    """The matrix product of two operands of `rule` into one result, by the roles of the axes."""
-    a, b = (rule.axes([rule.operands[i]]) for i in (left, right))
-    out = rule.axes([rule.results[result]])
-    over = [x for x in dict.fromkeys((*a, *b)) if x not in rule.indexed]
-    shared = {x for x in over if x in a and x in b}
-    return Gemm(
-        m=product(sizes[x] for x in over if x in a and x in out and x not in shared),
-        n=product(sizes[x] for x in over if x in b and x in out and x not in shared),
-        k=product(sizes[x] for x in over if x not in out),
-        batch=product(sizes[x] for x in over if x in shared and x in out),
-    )

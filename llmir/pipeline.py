@@ -8,9 +8,10 @@ from functools import lru_cache
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
-from .convert import choice, read, stated
+from .convert import choice, items, read, refuse, stated
 from .dataclass import dataclass
 from .errors import LlmirError, PassError
+from .garbage import uncollected
 from .graph import APART, PHASES, Program
 from .names import plain, suggest
 from .op import type_name
@@ -120,6 +121,16 @@ def _parse_pass(text: str) -> Pass | Function:
     if brace and rest.rstrip() != "}":
         raise PassError(f"pass {name.strip()} is a function, it has no options")
     return cast(Function, kind)
+
+
+def steps_of(pipeline: object) -> tuple[Step, ...]:
+    """One step or several, in order; PassError for what is none."""
+    several = isinstance(pipeline, Iterable) and not isinstance(pipeline, str)
+    steps = items("pipeline", pipeline, "passes", error=PassError) if several else (pipeline,)
+    for step in steps:
+        if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
+            refuse("pipeline", step, "a name, a Pass, or a function from program to program", PassError)
+    return cast("tuple[Step, ...]", steps)
 
 
 def is_pass(kind: object) -> TypeGuard[type[Pass]]:
@@ -245,6 +256,7 @@ def _pure(step: Pass | Function) -> bool:
 _OPTIONS = (str, int, float, bool, type(None))
 
 
+@uncollected()
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
     """`program` after each step, verified before the first and after every one.
 

@@ -159,6 +159,16 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     return _load_module(shown, name)
 
 
+def files() -> tuple[str, ...]:
+    """The files of the plugins that are loaded, with all modules inside them."""
+    found = set()
+    for name, module in [*sys.modules.items()]:
+        inside = any(f"{name}.".startswith(f"{plugin}.") for plugin in _loaded)
+        if inside and (path := getattr(module, "__file__", None)):
+            found.add(str(path))
+    return tuple(sorted(found))
+
+
 def _load_module(name: str, module: str) -> ModuleType:
     return _guarded(name, module, lambda: importlib.import_module(module))
 

@@ -21,6 +21,8 @@ MOST_OPS, MOST_LEVELS = 2_000_000, 6
 
 def verify(program: Program) -> Program:
     """`program` itself if it keeps the rules; otherwise `VerifyError` names the op and the rule."""
+    if "_verified" in vars(program):  # it does not change
+        return program
     if not program.entries or len(set(program.entries)) != len(program.entries):
         raise VerifyError(f"a program has entries, each once, got {', '.join(program.entries) or 'none'}")
     for entry in program.entries:
@@ -41,6 +43,7 @@ def verify(program: Program) -> Program:
     for name, phase in program.phases.items():
         check = {"encode": _verify_encode, "draft": _verify_draft}.get(name, _verify_phase)
         check(program, name, verify(phase))
+    vars(program)["_verified"] = True
     return program
 
 
@@ -110,6 +113,7 @@ def _held(program: Program, role: str) -> dict[str, Tensor]:
 @lru_cache(maxsize=4096)
 def _verify_graph(graph: Graph, mesh: Mesh) -> None:
     # A graph is frozen, so what was verified once stays true.
+    known: set[Tensor] = set()
     for node in graph.nodes:
         where = f"@{graph.name}: %{node.name} ({node.op.opcode})"
         try:
@@ -119,9 +123,11 @@ def _verify_graph(graph: Graph, mesh: Mesh) -> None:
         if types != node.results:
             raise VerifyError(f"{where}: gives {_list(types)}, but {_list(node.results)} is stated")
         for type in node.results:
-            if type.spread and len(set(type.spread)) != len(type.spread):
-                raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")
-            mesh.size(type.spread)
+            if type.spread and type not in known:
+                if len(set(type.spread)) != len(type.spread):
+                    raise VerifyError(f"@{graph.name}: %{node.name} uses a mesh axis twice: {type}")
+                mesh.size(type.spread)
+                known.add(type)
 
 
 def _verify_body(program: Program, graph: Graph, name: str, op: Loop, operands: tuple[Tensor, ...]) -> None:

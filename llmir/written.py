@@ -12,6 +12,7 @@ from .errors import InputError
 if TYPE_CHECKING:
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
+    from .backends.simulation.simulation import Simulation
     from .views import Shown
 
 
@@ -52,14 +53,26 @@ def draw(
 
 
 def trace(
-    job: Report | Workload, path: str | os.PathLike[str], *, phase: str = "both", rank: int | None = None
+    job: Report | Workload | Simulation,
+    path: str | os.PathLike[str],
+    *,
+    phase: str = "both",
+    rank: int | None = None,
 ) -> Path:
     """The timeline of a report, or of a workload's steps, as PyTorch's profiler writes it, for Perfetto.
 
-    `path` is a `.json` or `.json.gz`; `phase` is as in `draw`. The first rank of each pipeline stage stands
-    for its stage; with `rank`, a number from 0, the file is of that rank alone. Returns the path written.
-    Raises `InputError` or `OutputError`, and then leaves no file.
+    That of a simulation has its servers with their steps, and its requests. `path` is a `.json` or
+    `.json.gz`; `phase` is as in `draw`. The first rank of each pipeline stage stands for its stage; with
+    `rank`, a number from 0, the file is of that rank alone. Returns the path written. Raises `InputError` or
+    `OutputError`, and then leaves no file.
     """
-    from .backends.export.kineto import write_trace
+    from .backends.export.kineto import write_document, write_trace
+    from .backends.simulation.simulation import Simulation
 
+    if isinstance(job, Simulation):
+        from .backends.export.kineto_serving import served
+
+        if phase != "both" or rank is not None:
+            raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")
+        return write_document(lambda: served(job), path)
     return write_trace(job, path, phase=phase, rank=rank)

@@ -158,7 +158,12 @@ def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
         node = match["top_k"]
         if node.results[0].dtype != FP32:
             return None  # engines route in fp32
-        return b.apply(kind(**vars(node.op)), logits, *node.operands[1:], name=kind.opcode)
+        return b.apply(
+            kind(**{f.name: getattr(node.op, f.name) for f in fields(node.op)}),
+            logits,
+            *node.operands[1:],
+            name=kind.opcode,
+        )
 
     name = f"{score.replace('_', '-')}-route"
     return Rule(f"{name}-fp32", cast, routed), Rule(name, plain, routed)

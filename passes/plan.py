@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from functools import cached_property, lru_cache
 from math import gcd
 
 from llmir.dataclass import dataclass
@@ -24,6 +25,16 @@ class Plan:
 
     def lay(self, source: Node) -> Tensor:
         """The type of a source under this plan."""
+        key = source.op.axes, source.results[0]
+        if key not in self._laid:
+            self._laid[key] = self._lay(source)
+        return self._laid[key]
+
+    @cached_property
+    def _laid(self) -> dict[tuple[tuple[str, ...], Tensor], Tensor]:
+        return {}
+
+    def _lay(self, source: Node) -> Tensor:
         axes, type = source.op.axes, source.results[0]
         groups = next((n for axis, n in _sizes(source) if axis == "kv_heads"), 1)
         where = {**self.axes, **self.heads.get(groups, {})}
@@ -78,6 +89,7 @@ def _sizes(source: Node) -> Iterator[tuple[str, int]]:
     return ((axis, n) for axis, n in pairs if isinstance(n, int))
 
 
+@lru_cache(maxsize=64)
 def _heads(program: Program) -> dict[int, set[int]]:
     """By each number of key/value heads, of attention or of a scan, how many query heads each may have."""
     found: dict[int, set[int]] = {}
@@ -86,6 +98,23 @@ def _heads(program: Program) -> dict[int, set[int]]:
             groups = found.setdefault(sizes.get("kv_heads", 1), set())
             groups |= {sizes["heads"]} if "heads" in sizes else set()
     return {kv_heads: groups or {1} for kv_heads, groups in found.items()}
+
+
+@lru_cache(maxsize=64)
+def _shapes(program: Program) -> tuple[Node, ...]:
+    """The weights of a program, one of those that are laid alike."""
+    weights = (source for source in _sources(program) if source.op.role == "weight")
+    return tuple({(source.op.axes, source.results[0]): source for source in weights}.values())
+
+
+@lru_cache(maxsize=64)
+def _all_sizes(program: Program) -> Mapping[str, list[int]]:
+    """By axis, the sizes that it has in sources, in order."""
+    found: dict[str, set[int]] = {}
+    for source in _sources(program):
+        for axis, n in _sizes(source):
+            found.setdefault(axis, set()).add(n)
+    return {axis: sorted(sizes) for axis, sizes in found.items()}
 
 
 def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
@@ -98,8 +127,7 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
 
 
 def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
-    routed = any("expert" in source.op.axes for source in _sources(program))
-    if degrees.ep > 1 and not routed:
+    if degrees.ep > 1 and not any("expert" in source.op.axes for source in _sources(program)):
         raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
     ranks = degrees.dp * degrees.tp
     if ranks % degrees.ep:
@@ -108,9 +136,7 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
         )
     for axis, heads in _whole_heads(program, degrees.tp):
         raise PassError(_refused(axis, heads, "tp", degrees.tp, program, degrees))
-    for source in _sources(program):
-        if source.op.role != "weight":
-            continue
+    for source in _shapes(program):
         axes, type = source.op.axes, source.results[0]
         for axis, size, placement in zip(axes, type.shape, found.lay(source).placements, strict=False):
             split = found.mesh.size(placement)
@@ -132,10 +158,7 @@ def padded(program: Program, plan: Plan) -> Iterator[str]:
 
     def uneven(wanted: str) -> tuple[int, list[int]]:
         ways = plan.mesh.size(plan.axes[wanted])
-        found = {
-            n for source in _sources(program) for axis, n in _sizes(source) if axis == wanted and n % ways
-        }
-        return ways, sorted(found)
+        return ways, [n for n in _all_sizes(program).get(wanted, ()) if n % ways]
 
     ways, sizes = uneven("vocab")
     for size in sizes:
@@ -151,11 +174,11 @@ def _refused(axis: str, size: int, name: str, split: int, program: Program, degr
         ranks = degrees.dp * degrees.tp
         fit = ", ".join(str(d) for d in range(1, size + 1) if ranks % d == 0)
         return f"{head}; allowed are {fit}"
-    works = ", ".join(str(n) for n in range(1, 129) if _divides(program, n))
+    works = ", ".join(str(n) for n in range(1, 129) if divides(program, n))
     return f"{head}; tp can be {works}"
 
 
-def _divides(program: Program, tp: int) -> bool:
+def divides(program: Program, tp: int) -> bool:
     """Whether `tp` alone splits every axis that it would lie on."""
     if any(_whole_heads(program, tp)):
         return False

@@ -9,12 +9,13 @@ replicated all_gather, replicated → split slice. Megatron's pattern is what fa
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from llmir.bodies import inner_first
 from llmir.build import Builder
 from llmir.dataclass import dataclass
-from llmir.equation import Dimension
+from llmir.equation import Equation
 from llmir.errors import PassError
 from llmir.graph import Graph, Node, Program, Value
 from llmir.mesh import MOST_DEVICES
@@ -66,10 +67,10 @@ class Shard(Pass):
         """PassError for an option that leaves the program as it was."""
         nodes = [node for graph in after.graphs.values() for node in graph.nodes]
         spread = {axis for node in nodes if node.op.source for axis in node.results[0].spread}
-        axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
         for name in ("tp", "dp"):
             degree = getattr(self, name)
             if degree > 1 and not spread & set(after.mesh.atoms(name)):
+                axes = ", ".join(dict.fromkeys(a for n in nodes for a in n.op.axes)) or "none"
                 nothing = "no weight, cache or input has an axis to shard over it"
                 raise PassError(
                     f"shard: {name}={degree}, but {nothing}; the axes of {after.name!r} are {axes}"
@@ -113,7 +114,7 @@ class _Walk:
         if isinstance(op, Combine):
             return self._combine(node.name, op, operands)
         if op.loop:
-            wanted = [self.plan.lay(taken) for taken in self.program[op.loop.body].inputs]
+            wanted = tuple(self.plan.lay(taken) for taken in self.program[op.loop.body].inputs)
         else:
             wanted = self._wanted(op, operands)
         placed = tuple(map(self.place, operands, wanted))
@@ -145,34 +146,14 @@ class _Walk:
             return new
         return self.place(new, self.plan.lay(self.graph.inputs[slot]))
 
-    def _wanted(self, op: Op, operands: tuple[Value, ...]) -> list[Tensor]:
+    def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
         """How the operands must lie: weights and caches stay, activations follow."""
-        types = [self.b.type(v) for v in operands]
+        types = tuple([self.b.type(v) for v in operands])
         if not any(type.spread for type in types):
             return types
-        rule = op.equation(types)
-        fixed = [self._fixed(v) for v in operands]
-        where: dict[str, Placement] = {}
-        for term, type, stays in zip(rule.operands, types, fixed, strict=True):
-            if stays:
-                where |= {d.axes[0]: p for d, p in zip(term, type.placements, strict=True)}
-        used = {a for p in where.values() for a in p}
-        where |= {axis: where.get(other, ()) for axis, other in op.aligned.items()}
-        bound = frozenset(where)
-        for term, type, stays in zip(rule.operands, types, fixed, strict=True):
-            for d, p in zip(term, () if stays else type.placements, strict=False):
-                axis = d.axes[0]
-                now = where.setdefault(axis, ())
-                # Of operands that lie in several ways, as the one that is split most.
-                if axis not in bound | rule.whole and len(p) > len(now) and not (used - set(now)) & set(p):
-                    where[axis] = p
-                    used |= set(p)
-        owed = op.owed(types)
-        tokens = () if self.gathered & set(operands) else self._tokens(op, rule.operands, types, where, owed)
-        return [
-            type if stays else self._target(type, tuple(where[d.axes[0]] for d in term), tokens, sums)
-            for term, type, stays, sums in zip(rule.operands, types, fixed, owed, strict=True)
-        ]
+        fixed = tuple([self._fixed(v) for v in operands])
+        tokens = () if self.gathered & set(operands) else self.plan.tokens
+        return _together(op, types, fixed, self.plan.axes["batch"], tokens)
 
     def _fixed(self, value: Value) -> bool:
         """Whether a value is a weight or lies in a cache, and so stays where it is."""
@@ -182,39 +163,6 @@ class _Walk:
             lies = node.op.role != "activation" if slot is None else self._fixed(node.operands[slot])
             self.stays[value] = lies
         return self.stays[value]
-
-    def _target(
-        self, type: Tensor, placements: tuple[Placement, ...], tokens: Placement, owed: Placement
-    ) -> Tensor:
-        # A sum over the ranks that tokens are split over is made where they are split.
-        partial = () if set(owed) & set(tokens) else owed
-        # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
-        due = [a for a in type.partial if a not in (*partial, *placements[0])]
-        batch = tuple(a for a in self.plan.axes["batch"] if a in due)
-        placements = ((*placements[0], *batch), *placements[1:])
-        return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
-
-    def _tokens(
-        self,
-        op: Op,
-        terms: tuple[tuple[Dimension, ...], ...],
-        types: list[Tensor],
-        where: dict[str, Placement],
-        owed: list[Placement],
-    ) -> Placement:
-        """The axes over which the op can work on split tokens: all of the plan's, or none."""
-        over = self.plan.tokens
-        rule = op.equation(types)
-        pair = tuple(d.axes[0] for d in terms[0][:2])
-        # A sum that passes through whole is made by what comes after.
-        sums = [set(t.partial) - set(o) for t, o in zip(types, owed, strict=True)]
-        arriving = any(t.tokens or set(over) <= s for t, s in zip(types, sums, strict=True))
-        free = not any(set(p) & set(over) for p in where.values())
-        carried = rule.carries(pair) and all(
-            tuple(d.axes[0] for d in term[:2]) == pair or not {d.axes[0] for d in term} & set(pair)
-            for term in terms
-        )
-        return over if over and arriving and free and carried and len(pair) == 2 else ()
 
     def place(self, value: Value, target: Tensor) -> Value:
         """`value` as `target` lies, by the collectives of the table; made once for each."""
@@ -288,6 +236,67 @@ class _Walk:
             rows = self.b.all_to_all(rows, name=f"all_to_all_{name}", **how)
         kept = tuple(a for a in placed if a not in split)
         return self.b.apply(replace(op, over=kept), rows, weights, name=name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _together(
+    op: Op, types: tuple[Tensor, ...], fixed: tuple[bool, ...], batch: Placement, over: Placement
+) -> tuple[Tensor, ...]:
+    """How operands must lie for one rank to work on them, of which some stay; tokens may be split `over`."""
+    rule = op.equation(types)
+    where: dict[str, Placement] = {}
+    for term, type, stays in zip(rule.operands, types, fixed, strict=True):
+        if stays:
+            where |= {d.axes[0]: p for d, p in zip(term, type.placements, strict=True)}
+    used = {a for p in where.values() for a in p}
+    where |= {axis: where.get(other, ()) for axis, other in op.aligned.items()}
+    bound = frozenset(where)
+    for term, type, stays in zip(rule.operands, types, fixed, strict=True):
+        for d, p in zip(term, () if stays else type.placements, strict=False):
+            axis = d.axes[0]
+            now = where.setdefault(axis, ())
+            # Of operands that lie in several ways, as the one that is split most.
+            if axis not in bound | rule.whole and len(p) > len(now) and not (used - set(now)) & set(p):
+                where[axis] = p
+                used |= set(p)
+    owed = op.owed(types)
+    tokens = _tokens(rule, types, where, owed, over) if over else ()
+    return tuple(
+        type if stays else _target(type, tuple(where[d.axes[0]] for d in term), tokens, sums, batch)
+        for term, type, stays, sums in zip(rule.operands, types, fixed, owed, strict=True)
+    )
+
+
+def _target(
+    type: Tensor, placements: tuple[Placement, ...], tokens: Placement, owed: Placement, batch: Placement
+) -> Tensor:
+    # A sum over the ranks that tokens are split over is made where they are split.
+    partial = () if set(owed) & set(tokens) else owed
+    # A partial sum takes the residual's placement: its batch, and its tokens if the op can.
+    due = [a for a in type.partial if a not in (*partial, *placements[0])]
+    placements = ((*placements[0], *(a for a in batch if a in due)), *placements[1:])
+    return type.laid(placements, partial, tokens if len(type.shape) > 1 else ())
+
+
+def _tokens(
+    rule: Equation,
+    types: tuple[Tensor, ...],
+    where: dict[str, Placement],
+    owed: list[Placement],
+    over: Placement,
+) -> Placement:
+    """The axes over which an op can work on split tokens: all, or none."""
+    terms = rule.operands
+    pair = tuple(d.axes[0] for d in terms[0][:2])
+    # A sum that passes through whole is made by what comes after.
+    sums = [set(t.partial) - set(o) for t, o in zip(types, owed, strict=True)]
+    arriving = any(t.tokens or set(over) <= s for t, s in zip(types, sums, strict=True))
+    free = not any(set(p) & set(over) for p in where.values())
+    carried = rule.carries(pair) and all(
+        tuple(d.axes[0] for d in term[:2]) == pair or not {d.axes[0] for d in term} & set(pair)
+        for term in terms
+    )
+    return over if arriving and free and carried and len(pair) == 2 else ()
 
 
 def _at(type: Tensor, dim: int) -> Placement:

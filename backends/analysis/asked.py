@@ -43,6 +43,8 @@ def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
 
 def unpadded(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
     """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
+    if len(steps) == 1:
+        return
     scheduler = engine and engine.section(Scheduler)
     if scheduler and scheduler.pads and len({(shown(new), shown(old)) for _, new, old in steps}) != 1:
         told = "price one batch, with new and context of the longest"
@@ -67,9 +69,11 @@ def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Bin
     Those of one kind are one call of each kernel; and so are all that go on by a token, whatever their
     contexts.
     """
+    if len(steps) == 1:
+        return binding(parts, *steps[0][0])
     if any(np.shape(value) for step, _ in steps for value in step):
         kinds = [binding(parts, *step) for step, _ in steps]
-        return Mixed(kinds, [phase for _, phase in steps] if splits else ()) if len(kinds) > 1 else kinds[0]
+        return Mixed(kinds, [phase for _, phase in steps] if splits else ())
     found: dict[tuple[Number, Number | None, str], list[tuple[Number, Number]]] = {}
     for (batch, new, context), phase in steps:
         kind = new, context if new != 1 else None, phase
@@ -155,6 +159,8 @@ def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, 
 def shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
     """The shape that all sizes broadcast to; `InputError` if they do not."""
     shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
+    if not shapes:
+        return ()
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import lcm
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from llmir.convert import integer
 from llmir.dim import Binding, CeilDiv, Dim
 from llmir.errors import InputError
 
+Array = np.ndarray[Any, np.dtype[Any]]
 FAR = 1 << 22  # tokens that no context passes
 _FIRST = 1 << 10
 
@@ -125,17 +126,36 @@ class Batch:
             self._sums[i] += count * here
             self._rates[i] += count * (each.at(context + 1) - here)
 
-    def advance(self) -> None:
-        """A step: each has a token more."""
+    def advance(self, steps: int = 1) -> None:
+        """So many steps: each has as many tokens more."""
+        for i, each in enumerate(self._courses):
+            self._sums[i] += self._rates[i] * steps
+            for after, change in self._changes(each, steps):
+                self._sums[i] += change * (steps - 1 - after)
+                self._rates[i] += change
+        self._step += steps
+
+    def ahead(self, steps: int) -> list[Array]:
+        """What they keep together before each of the next steps."""
+        found, later = [], np.arange(steps)
+        for i, each in enumerate(self._courses):
+            sums = self._sums[i] + self._rates[i] * later
+            for after, change in self._changes(each, steps):
+                sums[after + 1 :] += change * later[: steps - 1 - after]
+            found.append(sums)
+        return found
+
+    def _changes(self, each: Course, steps: int) -> Iterator[tuple[int, int]]:
+        """How rates change in the next steps: after which of them, and by how much."""
         now, at = self._step, self._at
-        for i, (_, period, _, once, again) in enumerate(self._courses):
-            self._sums[i] += self._rates[i]
-            for context, change in once.items():
-                if count := at.get(context - now):
-                    self._rates[i] += change * count
-            if again:
-                rests = self._rests[period]
-                for rest, change in again.items():
-                    if count := rests.get((rest - now) % period):
-                        self._rates[i] += change * count
-        self._step = now + 1
+        for context, change in each.once.items():
+            if steps <= len(at):
+                within = ((n, at.get(context - now - n, 0)) for n in range(steps))
+            else:
+                within = ((context - now - start, count) for start, count in at.items())
+            yield from ((n, change * count) for n, count in within if count and 0 <= n < steps)
+        if each.again:
+            for rest, count in self._rests[each.period].items():
+                for turn, change in each.again.items():
+                    for n in range((turn - rest - now) % each.period, steps, each.period):
+                        yield n, change * count

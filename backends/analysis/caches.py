@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import ClassVar, NamedTuple
 
@@ -198,4 +198,9 @@ def policy(name: str, page: int = PAGE) -> CachePolicy:
     >>> policy("paged").name, list(POLICIES)
     ('paged', ['exact', 'paged', 'unified'])
     """
-    return replace(POLICIES[choice("cache_policy", name, tuple(POLICIES))], page=page)
+    return _policy(choice("cache_policy", name, POLICIES), page)
+
+
+@lru_cache(maxsize=256)
+def _policy(name: str, page: int) -> CachePolicy:
+    return replace(POLICIES[name], page=page)

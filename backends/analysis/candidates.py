@@ -18,6 +18,7 @@ from llmir.convert import counts, integer
 from llmir.dataclass import dataclass
 from llmir.errors import HardwareError, InputError
 from llmir.frozen import Figures, FrozenDict, Immutable
+from llmir.garbage import uncollected
 from llmir.graph import Program
 
 _CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
@@ -58,14 +59,16 @@ class Candidates(Immutable):
     cache_policy: str
     refused: Mapping[int, str]
     _plans: dict[tuple[Program, tuple[int, ...]], Plan]
-    _known: dict[tuple[int, ...], tuple[Stages, Room]]
+    _stages: dict[tuple[int, ...], Stages]
+    _rooms: dict[tuple[int, ...], Room]
 
+    @uncollected()
     def __init__(
         self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
     ) -> None:
         policy_name, refused = policy(cache_policy).name, dict[int, str]()
         vars(self).update(programs=tuple(programs), model=model, cache_policy=policy_name)
-        vars(self).update(_plans={}, _known={})
+        vars(self).update(_plans={}, _stages={}, _rooms={})
         for i, (program, sizes) in enumerate(self.programs):
             try:
                 self._plan(program, sizes)
@@ -86,18 +89,32 @@ class Candidates(Immutable):
     def __repr__(self) -> str:
         return f"<Candidates: {len(self)} programs on {self.model.device.name}>"
 
+    @uncollected()
     def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> Steps:
         """One step at these points, numbers or arrays that broadcast together.
 
         InputError as `analyze` has it.
         """
         asked = checked(batch, new, context)
-        points, room = self._at(asked)
+        points, plans = self._at(asked)
         whole, slowest = points.timing()
         interval = points.parts * slowest
-        figures = whole + interval - slowest, np.maximum(whole, interval), interval, room.peaks(points)
+        peaks = self._room(plans).peaks(points)
+        figures = whole + interval - slowest, np.maximum(whole, interval), interval, peaks
         return Steps(*(self._all(each).reshape(len(self), *shape([asked])) for each in figures))
 
+    @uncollected()
+    def seconds(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Array, Array]:
+        """Of such a step `period_s` and `interval_s` alone: what it holds is not looked at."""
+        asked = checked(batch, new, context)
+        points, _ = self._at(asked)
+        whole, slowest = points.timing()
+        interval = points.parts * slowest
+        period, busy = (self._all(each) for each in (np.maximum(whole, interval), interval))
+        sizes = len(self), *shape([asked])
+        return period.reshape(sizes), busy.reshape(sizes)
+
+    @uncollected()
     def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
         """Batches of requests of so many tokens, each prompt read in one step.
 
@@ -114,8 +131,8 @@ class Candidates(Immutable):
         peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
         if generate > 1:
             last = prompt + generate - 2
-            points, room = self._at((batch, 1, last))
-            peak = np.maximum(peak, self._all(room.peaks(points)))
+            points, plans = self._at((batch, 1, last))
+            peak = np.maximum(peak, self._all(self._room(plans).peaks(points)))
             decoding = self._decoding(batch, range(prompt, last + 1))
         tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
         return Requests(read.time_s, tpot, read.time_s + decoding, peak)
@@ -139,18 +156,24 @@ class Candidates(Immutable):
             self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
         return self._plans[key]
 
-    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, Room]:
-        """The points, of one axis at least, and what holds what runs there."""
+    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, tuple[Plan, ...]]:
+        """The points, of one axis at least, and what runs there."""
         shape([step])
         batch, new, context = step
         step = np.atleast_1d(batch), new, context
         plans = tuple(self._running(step))
         key = tuple(map(id, plans))
-        if key not in self._known:
-            self._known[key] = Stages(plans), Room(plans)
-        stages, room = self._known[key]
+        if key not in self._stages:
+            self._stages[key] = Stages(plans)
         parts = {of.program.micro_batches: None for of in plans}
-        return Points(stages, {m: binding(m, *step) for m in parts}), room
+        return Points(self._stages[key], {m: binding(m, *step) for m in parts}), plans
+
+    def _room(self, plans: tuple[Plan, ...]) -> Room:
+        """What holds what runs there."""
+        key = tuple(map(id, plans))
+        if key not in self._rooms:
+            self._rooms[key] = Room(plans)
+        return self._rooms[key]
 
     def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
         for i, (program, sizes) in enumerate(self.programs):

@@ -13,11 +13,12 @@ from llmir.backends.analysis.timing import Overhead, Timing
 from llmir.backends.cost import BOUNDS, Basis, Price, Row
 from llmir.backends.cost.basis import CALIBRATED
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number
+from llmir.dim import Binding, Number, minimum
 from llmir.frozen import Figures, FrozenDict, read_only, sealed
 from llmir.graph import Program
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
+_new, _set = object.__new__, object.__setattr__
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class OpCost(Figures):
     @classmethod
     def made(cls, fields: dict[str, Any]) -> OpCost:
         """Of fields in order, which cannot be written: quick, as each of a report's rows has two dozen."""
-        row = object.__new__(cls)
-        object.__setattr__(row, "__dict__", fields)
+        row = _new(cls)
+        _set(row, "__dict__", fields)
         return row
 
     def of(self, named: Mapping[str, Any]) -> OpCost:
@@ -112,7 +113,7 @@ def over(part: Number, whole: Number) -> Number:
     """`part` / `whole`; NaN of nothing."""
     if isinstance(whole, np.ndarray):
         with np.errstate(divide="ignore", invalid="ignore"):
-            return part / whole
+            return read_only(part / whole)
     return part / whole if whole else math.nan
 
 
@@ -136,14 +137,15 @@ class Priced(NamedTuple):
 class Kind(NamedTuple):
     """Rows that are alike: one of them, its number and the others', and where `Plan.figures` has theirs.
 
-    These are what it is `priced`, the `amounts` that it does, and the `shape` of its result.
+    These are what it is `priced`, the `amounts` that it does, and the `shape` of its result. `fields` are
+    those of its row, in order, of which only what it is called is known.
     """
 
     row: Row
     price: Price
     pads: bool
     first: int
-    named: Mapping[str, Any]
+    fields: FrozenDict[str, Any]
     others: tuple[tuple[int, Mapping[str, Any]], ...]
     priced: slice
     amounts: slice
@@ -165,52 +167,52 @@ def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int
         end = middle + len(row.shape.shape)
         where = places[key], slice(start, middle), slice(middle, end)
         rest = tuple((i, named(rows[i])) for i in others)
-        found.append(Kind(row, prices[first], key[1], first, named(row), rest, *where))
+        fields = FrozenDict({**dict.fromkeys(OpCost.__dataclass_fields__), **named(row)})
+        found.append(Kind(row, prices[first], key[1], first, fields, rest, *where))
     return tuple(found)
 
 
-def op(kind: Kind, values: Sequence[Number], at: Binding, step_s: Number, parts: int) -> OpCost:
-    """The row of the first op of a kind, at a point or on a grid, of the `values` of `Plan.figures`.
+def work(
+    kinds: Sequence[Kind], values: Sequence[Number], at: Binding, step_s: Number, parts: int
+) -> tuple[OpCost, ...]:
+    """The rows of all ops in schedule order, at a point or on a grid, of the `values` of `Plan.figures`.
 
     `step_s` are the seconds of the step on all stages, `parts` its micro-batches.
     """
-    time, bound, least, which = values[kind.priced]
-    amounts, shape = values[kind.amounts], tuple(values[kind.shape])
-    word: Any
-    if at.shape:
-        time, least, *amounts = (_whole(n, at) for n in (time, least, *amounts))
-        shape, word = tuple(_whole(n, at) for n in shape), read_only(_WORDS[_whole(bound, at).astype(int)])
-    else:
-        word = BOUNDS[int(bound)]
-    flops, matmul, read, write, weights, activations, cached, made, kept, sent = amounts
-    holding, repeat = kind.price.held(which), kind.row.repeat * parts
-    intensity, share = over(flops, read + write), over(repeat * time, step_s)
-    if at.shape:
-        intensity, share = read_only(intensity), read_only(share)
-    return OpCost.made(
-        {
-            **kind.named,
-            "repeat": repeat,
-            "time_s": time,
-            "flops": flops,
-            "matmul_flops": matmul,
-            "read_bytes": read,
-            "write_bytes": write,
-            "weight_read_bytes": weights,
-            "activation_read_bytes": activations,
-            "kv_cache_read_bytes": cached,
-            "activation_write_bytes": made,
-            "kv_cache_write_bytes": kept,
-            "comm_bytes": sent,
-            "intensity": intensity,
-            "bound": word,
-            "share": share,
-            "ideal_time_s": least,
-            "basis": holding.basis,
-            "error": holding.error,
-            "shape": shape,
-        }
-    )
+    found: dict[int, OpCost] = {}
+    for op, price, _, first, known, others, priced, amounts, shape in kinds:
+        time, bound, least, which = values[priced]
+        figures, sizes, repeat, holding = values[amounts], values[shape], op.repeat * parts, price.held(which)
+        fields = known.copy()  # in the time that two or three entries of a new one take
+        if at.shape:
+            time, least, *figures = (_whole(n, at) for n in (time, least, *figures))
+            sizes = tuple(_whole(n, at) for n in sizes)
+            fields["bound"] = read_only(_WORDS[_whole(bound, at).astype(int)])
+        else:
+            fields["bound"] = BOUNDS[int(bound)]
+        flops, matmul, read, write, weights, activations, cached, made, kept, sent = figures
+        fields["repeat"] = repeat
+        fields["time_s"] = time
+        fields["flops"] = flops
+        fields["matmul_flops"] = matmul
+        fields["read_bytes"] = read
+        fields["write_bytes"] = write
+        fields["weight_read_bytes"] = weights
+        fields["activation_read_bytes"] = activations
+        fields["kv_cache_read_bytes"] = cached
+        fields["activation_write_bytes"] = made
+        fields["kv_cache_write_bytes"] = kept
+        fields["comm_bytes"] = sent
+        fields["intensity"] = over(flops, read + write)
+        fields["share"] = over(repeat * time, step_s)
+        fields["ideal_time_s"] = least
+        fields["basis"] = holding.basis
+        fields["error"] = holding.error
+        fields["shape"] = sizes
+        found[first] = row = OpCost.made(fields)
+        for i, named in others:
+            found[i] = row.of(named)
+    return tuple(found[i] for i in range(len(found)))
 
 
 def named(row: Row) -> Mapping[str, Any]:
@@ -242,7 +244,7 @@ def error(
     own, others, whole = 0.0, 0.0, 0.0
     for op, part in pairs:
         known: Any = op.error
-        of_others = np.minimum(part, known)
+        of_others = minimum(part, known)
         own = own + op.share * (known**2 - of_others**2) ** 0.5
         others, whole = others + op.share * of_others, whole + op.share
     own, others = over(own, whole), over(others, whole)
@@ -306,7 +308,7 @@ def _overhead(
     bound: str,
     **known: Any,
 ) -> OpCost:
-    grid = np.shape(step_s)
+    grid = step_s.shape if isinstance(step_s, np.ndarray) else ()
     none: Any = read_only(np.zeros(grid)) if grid else 0
     fields: dict[str, Any] = {
         **dict.fromkeys(OpCost.__dataclass_fields__, none),

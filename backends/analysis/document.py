@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmir.backends.analysis.plan import links
+from llmir.backends.analysis.placement import links
 from llmir.backends.analysis.precision import precision
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Basis

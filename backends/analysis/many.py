@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.analysis.plan import Plan, late
-from llmir.backends.cost import Price
+from llmir.backends.analysis.timing import Part
+from llmir.backends.cost import Price, Row
 from llmir.backends.cost.kernels import Host
 from llmir.backends.cost.stacked import Several, Stack
 from llmir.dim import Binding, Dim, Size, monomials
 from llmir.namespace import ARRAYS
 
 Array = Any  # of float64
+_SELECTIONS = 8  # of columns, that are kept: a step's, and those of a decode by what they read
 
 
 class Sizes(NamedTuple):
@@ -33,6 +35,9 @@ def launching(of: Plan) -> tuple[int, ...]:
     """What decides which steps of a plan are launched as a graph, and of how many sequences that is."""
     degrees = of.program.parallelism
     return of.program.micro_batches, degrees.dp, degrees.tp, id(of.model)
+
+
+Runs = tuple[dict[int, int], int, float]  # of each price, by number; of all kernels; seconds of waiting
 
 
 class Stage(NamedTuple):
@@ -54,6 +59,7 @@ class Stages:
         self._known: dict[int, tuple[Price, int]] = {}  # by identity, held so that it stays theirs
         # What stages run: sizes and prices by their numbers, each with its own, by what a graph hides.
         self.prices: dict[float, dict[tuple[int, int], int]] = {}
+        self._places: dict[tuple[object, ...], tuple[Row, int, float]] = {}  # with rows, which are held so
         found = [kind for number, of in enumerate(plans) for kind in self._alike(number, of)]
         self.each = [stage for stage, _, _ in found]
         self.of = np.array([stage.plan for stage in self.each])
@@ -64,6 +70,7 @@ class Stages:
         for i, (stage, counts, _) in enumerate(found):
             self.runs[_hidden(plans[stage.plan])][i, [*counts]] = [*counts.values()]
         self._stacks: dict[int, dict[float, Stack]] = {}
+        self._columns: dict[tuple[int, tuple[int, ...]], Array] = {}
 
     def _alike(self, number: int, of: Plan) -> Iterator[tuple[Stage, dict[int, int], int]]:
         """The stages of a plan, those alike once: how often they run each price, and how many there are."""
@@ -72,16 +79,34 @@ class Stages:
         usual, padded = (
             self.sizes.setdefault(Sizes(parts, key), (len(self.sizes), of))[0] for key in ((), launching(of))
         )
+        own: dict[Part, Runs] = {}
         for kind in of.kinds_of_stages():
             counts: dict[int, int] = {}
             kernels, lateness = 0, 0.0
-            for row, price in kind.priced:
-                key = padded if of.padding(row) else usual, self._one(price)
-                place = known.setdefault(key, len(known))
-                counts[place] = counts.get(place, 0) + row.repeat
-                kernels += row.repeat
-                lateness += row.repeat * late(row)
+            for part, times in kind.parts:
+                if part not in own:
+                    own[part] = self._runs(of, part, (usual, padded), known)
+                places, launches, waits = own[part]
+                for place, often in places.items():
+                    counts[place] = counts.get(place, 0) + times * often
+                kernels += times * launches
+                lateness += times * waits
             yield Stage(number, kernels, lateness, kind.first), counts, kind.times
+
+    def _runs(self, of: Plan, part: Part, sizes: tuple[int, int], known: dict[tuple[int, int], int]) -> Runs:
+        """How often a part of a plan runs each price, how many kernels it has, and their lateness."""
+        counts: dict[int, int] = {}
+        kernels, lateness = 0, 0.0
+        for row, price in part.priced:
+            key = row.op, id(price), sizes, _hidden(of)
+            if key not in self._places:
+                number = sizes[of.padding(row)], self._one(price)
+                self._places[key] = row, known.setdefault(number, len(known)), late(row)
+            _, place, waits = self._places[key]
+            counts[place] = counts.get(place, 0) + row.repeat
+            kernels += row.repeat
+            lateness += row.repeat * waits
+        return counts, kernels, lateness
 
     def _one(self, price: Price) -> int:
         """The number of a price, which equal ones share."""
@@ -98,6 +123,22 @@ class Stages:
                 for hidden, known in self.prices.items()
             }
         return self._stacks[axes]
+
+    def groups(self, axes: int) -> list[tuple[float, list[int]]]:
+        """Of each group of the stacks what a graph hides, and the numbers of its prices."""
+        stacks = self.stacks(axes).items()
+        return [(hidden, places) for hidden, stack in stacks for places, _ in stack.groups]
+
+    def columns(self, axes: int, groups: tuple[int, ...]) -> Array:
+        """How often each stage runs the prices of some groups of the stacks, which are numbered."""
+        key = axes, groups
+        if key not in self._columns:
+            known = self.groups(axes)
+            each = [self.runs[hidden][:, places] for hidden, places in (known[group] for group in groups)]
+            if len(self._columns) >= _SELECTIONS:
+                self._columns.clear()
+            self._columns[key] = np.concatenate(each, axis=1)
+        return self._columns[key]
 
     @cached_property
     def hosts(self) -> Sequence[tuple[Host, Array, Sequence[Array]]]:
@@ -153,11 +194,15 @@ class Points:
         count, stages = self.shape[-1], self.stages
         if self._captured.shape[-1] != 1 or self._beside.shape[-1] != 1:
             return self.timing()[0].sum(axis=-1)
-        found = []
-        for figure in (np.sum, np.min, np.max):
-            alone, together = self._sums(partial(_along, figure, count))
-            found.append(np.where(self._captured, together, alone)[..., 0])
-        seconds, least, most = found
+        captured = self._captured[..., 0]
+
+        def sums(figure: Callable[[Array], Array | None]) -> Array:
+            alone, together = (np.asarray(each) for each in self._sums(figure))
+            return np.where(captured, together, alone)
+
+        same = sums(_same)
+        seconds, least, most = (sums(partial(_varied, figure)) for figure in (np.sum, np.min, np.max))
+        seconds, least, most = seconds + count * same, least + same, most + same
         for host, some, _ in stages.hosts:
             if type(host).launched is not Host.launched:
                 return self.timing()[0].sum(axis=-1)
@@ -179,10 +224,10 @@ class Points:
         here = stage, *at, 0
         which = int(captured[here])
         total = np.zeros(self.shape[-1])
-        for runs, both in self._priced:
+        for (hidden, places), both in zip(self.stages.groups(len(self.shape)), self._priced, strict=True):
             values = np.broadcast_to(both[which], (len(both[which]), *self.shape[:-1], both[which].shape[-1]))
             place: Any = (slice(None), *at)
-            total += runs[stage] @ values[place]
+            total += self.stages.runs[hidden][stage, places] @ values[place]
         return total
 
     @cached_property
@@ -218,39 +263,43 @@ class Points:
         return np.stack(each)[self.stages.of]
 
     @cached_property
-    def _priced(self) -> Sequence[tuple[Array, list[Array]]]:
-        """How often stages run some prices, and these: alone, and in a graph."""
+    def _priced(self) -> Sequence[list[Array]]:
+        """The prices of each group of the stacks: alone, and in a graph."""
         pairs = ((sizes, of, self.at[sizes.micro_batches]) for sizes, (_, of) in self.stages.sizes.items())
         at = Several([of.runs(at) if sizes.padded else at for sizes, of, at in pairs])
         return [
-            (self.stages.runs[hidden][:, places], both)
+            both
             for hidden, stack in self.stages.stacks(len(self.shape)).items()
-            for places, both in stack.each(partial(_in_graph, at, hidden))
+            for _, both in stack.each(partial(_in_graph, at, hidden))
         ]
 
-    def _sums(self, figure: Callable[[Array], Array]) -> tuple[Any, Any]:
+    def _sums(self, figure: Callable[[Array], Array | None]) -> tuple[Any, Any]:
         """Seconds of the ops of each stage, alone and in a graph: where any stage runs so, else 0."""
         needed = not self._captured.all(), self._captured.any()
         alone, together = (self._sum(which, figure) if is_ else 0.0 for which, is_ in enumerate(needed))
         return alone, together
 
-    def _sum(self, which: int, figure: Callable[[Array], Array]) -> Array:
-        """What each stage runs of each price, those of one shape together."""
-        alike: dict[tuple[int, ...], list[tuple[Array, Array]]] = {}
-        for runs, both in self._priced:
-            values = figure(both[which])
-            alike.setdefault(values.shape[1:], []).append((runs, values.reshape(len(values), -1)))
+    def _sum(self, which: int, figure: Callable[[Array], Array | None]) -> Array:
+        """What each stage runs of each price that has this figure, those of one shape together."""
+        alike: dict[tuple[int, ...], dict[int, Array]] = {}
+        for group, both in enumerate(self._priced):
+            if (values := figure(both[which])) is not None:
+                alike.setdefault(values.shape[1:], {})[group] = values.reshape(len(values), -1)
         total: Any = 0.0
-        for shape, pairs in alike.items():
-            runs = np.concatenate([runs for runs, _ in pairs], axis=1)
-            total = total + (runs @ np.concatenate([values for _, values in pairs])).reshape(-1, *shape)
+        for shape, values in alike.items():
+            runs = self.stages.columns(len(self.shape), tuple(values))
+            total = total + (runs @ np.concatenate([*values.values()])).reshape(-1, *shape)
         return total
 
 
-def _along(figure: Any, count: int, values: Array) -> Array:
-    """A figure of so many values along the last axis, of which there may be one for all."""
-    scale = count if figure is np.sum and values.shape[-1] == 1 else 1
-    return scale * figure(values, axis=-1, keepdims=True)
+def _same(values: Array) -> Array | None:
+    """Values that are the same along the last axis, once; None of others."""
+    return values[..., 0] if values.shape[-1] == 1 else None
+
+
+def _varied(figure: Any, values: Array) -> Array | None:
+    """A figure of others along that axis."""
+    return figure(values, axis=-1) if values.shape[-1] > 1 else None
 
 
 class Room:
@@ -263,8 +312,7 @@ class Room:
         for of in plans:
             own: dict[int, None] = {}
             for memory in of.memories:
-                most = dict.fromkeys([0, *(moment.bytes for moment in memory.moments)])
-                each = memory.weights, memory.caches, *most
+                each = memory.weights, memory.caches, 0, *memory.lifetimes.sizes
                 places = tuple(sizes.setdefault(size, len(sizes)) for size in each)
                 own[known.setdefault(places, len(known))] = None
             held.append([*own])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from llmir.backends.analysis.pool import UNLIMITED, Pool, keeps_all, tokens_in
@@ -50,7 +49,7 @@ class MemorySum(Figures, Result):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {name: value for name, value in asdict(self).items() if name not in ("model", "device")}
+        return {name: value for name, value in vars(self).items() if name not in ("model", "device")}
 
 
 def of_pool(pool: Pool, engine: str) -> MemorySum:

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from operator import and_, or_
-from typing import Any, cast
+from typing import Any
 
 from llmir.backends.analysis.code import Code, Figures, Often, TwoCode
 from llmir.backends.analysis.costs import Kind, Priced, kinds
 from llmir.backends.analysis.groups import Group
 from llmir.backends.analysis.liveness import Memory, memories
-from llmir.backends.analysis.timing import Overhead, StageKind, Timing
+from llmir.backends.analysis.placement import placed
+from llmir.backends.analysis.timing import Overhead, Part, Seconds, StageKind, StepSeconds, Timing
 from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
-from llmir.backends.cost.network import ways
-from llmir.backends.cost.nodes import Ranks, check, house, ranks
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Mixed, Number, Size, sole, symbols
-from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
-from llmir.hw import Device, Link
 from llmir.hw.sections.graphs import Graphs
 from llmir.namespace import always, namespace, never
-from llmir.op import Work
 
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
-Seconds = tuple[Number, ...]  # of each stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +98,17 @@ class Plan:
 
         `busy` are the kernels' seconds, and `captured` is whether a graph holds them, if they are known.
         """
-        host, micro_batches = self.host, self.program.micro_batches
-        busy = busy or self._busy(at)
-        if host is None:
-            return Timing(busy, micro_batches)
-        graph = self._captured(at) if captured is None else captured
-        calls = zip(busy, self._launches(at, graph), self._late, strict=True)
-        first, *others = (host.launched(time, n, at.xp) + host.waited(late) for time, n, late in calls)
-        return Timing((first + host.beside(self.sequences(at)), *others), micro_batches)
+        whole = self._codes[1](at) if busy is None else self._served(at, busy, captured)[1]
+        return Timing(whole, self.program.micro_batches)
+
+    def _served(self, at: Binding, busy: Seconds, captured: Any = None) -> tuple[Seconds, Seconds]:
+        """Seconds of kernels and of their launches, and with all that the engine adds, where one serves."""
+        if (host := self.host) is None:
+            return busy, busy
+        launches = self._launches(at, self._captured(at) if captured is None else captured)
+        launched = tuple(host.launched(time, n, at.xp) for time, n in zip(busy, launches, strict=True))
+        first, *others = (time + host.waited(late) for time, late in zip(launched, self._late, strict=True))
+        return launched, (first + host.beside(self.sequences(at)), *others)
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
@@ -173,7 +170,7 @@ class Plan:
         pairs = list(zip(self.rows, self.made, strict=True))
         for number in range(self.depth):
             its = [pair for pair in pairs if pair[0].stage == number]
-            yield StageKind(its, 1, not number)
+            yield StageKind([(Part(its), 1)], 1, not number)
 
     def _decodes(self, at: Binding) -> Any:
         if isinstance(at, Mixed):
@@ -185,28 +182,24 @@ class Plan:
             return reduce(or_, (self._reads(part) for part in at.parts))
         return at(_NEW) > 1
 
-    def seconds(self, at: Binding) -> tuple[Seconds, Seconds]:
-        """Those of the ops of a micro-batch on each stage: one by one, and as the engine launches them."""
-        both, count = self._codes[0](at), self.depth
-        return both[:count], both[count:]
+    def seconds(self, at: Binding) -> StepSeconds:
+        """Those of a micro-batch on each stage."""
+        return StepSeconds.of(self._codes[0](at), self.depth)
 
-    def evaluated(self, at: Binding) -> tuple[tuple[Seconds, Seconds], Callable[[], Sequence[Number]]]:
+    def evaluated(self, at: Binding) -> tuple[StepSeconds, Callable[[], Sequence[Number]]]:
         """Those, and what gives the `figures`, which asks for little more where code does it."""
         code = self._pointed.code(at) if self._pointed and not at.shape else None
         if code is None:
             return self.seconds(at), lambda: self.figures(at)
-        found, count = code(at), self.depth
-        return (found[:count], found[count : 2 * count]), lambda: code.more(at, found)
+        found, more = code.both(at)
+        return StepSeconds.of(found, self.depth), more
 
     @cached_property
     def _pointed(self) -> Often[TwoCode] | None:
         """Code of single points for the two of `evaluated`; None of prices that symbols do not go through."""
         if not self.model.symbolic:
             return None
-        return Often(
-            lambda at: tuple(chain(*self.priced(at))),
-            lambda seconds, new, most: TwoCode(seconds, self.figures, new, most),
-        )
+        return Often(self._seconds, lambda seconds, new: TwoCode(seconds, self.figures, new))
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
         """What rows are made of, in the places that `kinds` say; of symbols too."""
@@ -221,20 +214,19 @@ class Plan:
         """Rows that are alike, as one."""
         return kinds(self.rows, self.prices, self.keys)
 
-    def _busy(self, at: Binding) -> Seconds:
-        """The latter alone."""
-        return self._codes[1](at)
-
     @cached_property
     def _codes(self) -> tuple[Figures, Figures]:
-        """Both, and the latter: as code where that pays, of prices that symbols go through."""
-        figures: tuple[Figures, Figures] = (lambda at: tuple(chain(*self.priced(at))), self.busy)
+        """All `seconds`, and the last of them: as code where that pays, of prices that symbols go through."""
+        figures: tuple[Figures, Figures] = self._seconds, lambda at: self._served(at, self.busy(at))[1]
         return (Often(figures[0], Code), Often(figures[1], Code)) if self.model.symbolic else figures
+
+    def _seconds(self, at: Binding) -> tuple[Number, ...]:
+        return tuple(chain(*self.priced(at)))
 
     def busy(self, at: Binding) -> Seconds:
         """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
-        if self._captured(at) is not True:
-            return self.priced(at)[1]
+        if (captured := self._captured(at)) is not True:
+            return self._kernels_s(at, captured)[1]
         (busy,) = self._stages(at, "graph")
         return busy
 
@@ -248,9 +240,14 @@ class Plan:
         (busy,) = self._stages(at, "graph" if captured and self.host else "alone")
         return busy
 
-    def priced(self, at: Binding) -> tuple[Seconds, Seconds]:
-        """What `seconds` says, by the prices themselves."""
+    def priced(self, at: Binding) -> StepSeconds:
+        """What `seconds` says, by the prices themselves; of symbols too."""
         captured = self._captured(at)
+        alone, busy = self._kernels_s(at, captured)
+        return StepSeconds(alone, busy, *self._served(at, busy, captured))
+
+    def _kernels_s(self, at: Binding, captured: Any) -> tuple[Seconds, Seconds]:
+        """Seconds of kernels one by one, and as launched."""
         if captured is False:
             (alone,) = self._stages(at, "alone")
             return alone, alone
@@ -266,22 +263,19 @@ class Plan:
         captured = self.captured(at)
         return always(captured) if always(captured) or never(captured) else captured
 
-    def overheads(self, at: Binding, seconds: tuple[Seconds, Seconds] | None = None) -> tuple[Overhead, ...]:
+    def overheads(self, at: Binding, seconds: StepSeconds | None = None) -> tuple[Overhead, ...]:
         """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
 
         `seconds` are those of the ops, if they are known.
         """
         if (host := self.host) is None:
             return ()
-        stages = range(self.depth)
-        alone, busy = seconds or self.seconds(at)
-        launched = [
-            host.launched(time, n, at.xp)
-            for time, n in zip(busy, self._launches(at, self._captured(at)), strict=True)
-        ]
-        before = [0.0 if i else host.beside(self.sequences(at)) for i in stages]
-        late = [host.waited(late) for late in self._late]
-        return tuple(Overhead(before[i], launched[i] - busy[i], late[i], busy[i] - alone[i]) for i in stages)
+        alone, busy, launched, _ = seconds or self.seconds(at)
+        beside, late = host.beside(self.sequences(at)), [host.waited(late) for late in self._late]
+        return tuple(
+            Overhead(0.0 if i else beside, launched[i] - busy[i], late[i], busy[i] - alone[i])
+            for i in range(self.depth)
+        )
 
     def _stages(self, at: Binding, kind: str) -> Iterator[Seconds]:
         """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
@@ -356,42 +350,6 @@ class Plan:
 def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
     return Plan(program, placed(program, model), cache_policy)
-
-
-def placed(program: Program, model: Model) -> Model:
-    """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
-
-    InputError for a share of a link that nothing goes over.
-    """
-    return for_ranks(ranks(program), model, program)
-
-
-def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
-    """The same for other ranks of the program, which send these rows besides."""
-    device = house(of, model.device)
-    check(of, device)
-    if shares := getattr(model, "of_links", ()):
-        used = {*links(program, device), *_links(device, (row.work for row in sent))}
-        if idle := [name for name in shares if name not in used]:
-            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _moved(model, device)
-
-
-@lru_cache(maxsize=256)
-def _moved(model: Model, device: Device) -> Model:
-    return cast("Model", replace(cast("Any", model), device=device))
-
-
-@lru_cache(maxsize=256)
-def links(program: Program, device: Device) -> Mapping[str, Link]:
-    """The links that ranks send over in any phase, by name; `network` is between nodes."""
-    sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
-    return FrozenDict(_links(device, sent))
-
-
-def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
-    used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
-    return {span.name: span.link for span in used}
 
 
 def late(row: Row) -> float:

@@ -203,7 +203,13 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
     sizes = reserved(program.phase("decode"), policy("unified", block))
 
     def blocks(size: Size, bytes: float) -> int:
-        return most(lambda n: float(Binding(B=parallel, T=1, C=block * n - 1)(size)) / parts <= bytes)
+        def fits(n: int) -> bool:
+            return float(Binding(B=parallel, T=1, C=block * n - 1)(size)) / parts <= bytes
+
+        # Where all layers keep all tokens, blocks take as much each.
+        one = float(Binding(B=parallel, T=1, C=block - 1)(size)) / parts
+        near = int(bytes / one) if 0 < one <= bytes else 0
+        return near if 0 < near < UNLIMITED and fits(near) and not fits(near + 1) else most(fits)
 
     found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
     return tuple(min(UNLIMITED, n * parallel) for n in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,18 +15,17 @@ from llmir.backends.analysis.asked import checked, checked_packed, idle, other, 
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.costs import BUBBLE, OpCost, StageCost
 from llmir.backends.analysis.document import plain
-from llmir.backends.analysis.liveness import Memory, Peak
-from llmir.backends.analysis.plan import Plan, Seconds, plan
-from llmir.backends.analysis.points import Points
+from llmir.backends.analysis.footprint import Footprint
+from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.sweeps import WHOLE, sweep
-from llmir.backends.analysis.timing import Overhead, Timing
+from llmir.backends.analysis.timing import Overhead, StepSeconds, Timing
 from llmir.backends.analysis.together import together
 from llmir.backends.cost import BOUNDS, TRAFFIC, Model
 from llmir.convert import POINTS, items
-from llmir.dim import Binding, Mixed, Number, Size
+from llmir.dim import Mixed, Number, Size
 from llmir.dim.packed import Packed
 from llmir.errors import InputError
-from llmir.frozen import figure, rebuilt, sealed
+from llmir.frozen import figure, rebuilt
 from llmir.graph import Program
 from llmir.hw import Device
 from llmir.views import Result
@@ -58,10 +56,9 @@ PHASE_KEYS = (
 STEP = ("batch", "new", "context")
 
 LONG = 10_000_000  # points of a grid, of which each figure takes seconds
-LOG = logging.getLogger("llmir")
 
 
-class Report(Points, Result):
+class Report(Footprint, Result):
     """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
 
     `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
@@ -104,7 +101,10 @@ class Report(Points, Result):
         if math.prod(shape) > POINTS:
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
         if math.prod(shape) > LONG:
-            LOG.info("each figure of a grid of %s points takes seconds or minutes", f"{math.prod(shape):,}")
+            import logging
+
+            log, points = logging.getLogger("llmir"), f"{math.prod(shape):,}"
+            log.info("each figure of a grid of %s points takes seconds or minutes", points)
         vars(self).update(program=program, device=device, shape=shape, phase=phase, _points=at)
         vars(self).update(beside=steps[1:], cache_policy=cache_policy)
         if not isinstance(at, Packed):
@@ -225,58 +225,12 @@ class Report(Points, Result):
         return self._total(self.plan.totals.get("comm_bytes", 0))
 
     @figure
-    def weight_bytes(self) -> Number:
-        """Resident bytes of weights."""
-        return self._held(lambda memory, at: at(memory.weights))
-
-    @figure
-    def kv_cache_bytes(self) -> Number:
-        """Resident bytes of the caches, once this step has written to them, as the policy reserves them."""
-        return self._held(lambda memory, at: at(memory.caches))
-
-    @figure
-    def activation_peak_bytes(self) -> Number:
-        """Transient bytes at the fullest moment, logits included."""
-        return self._held(Memory.transient)
-
-    @figure
-    def peak_memory_bytes(self) -> Number:
-        """Weights, caches and activations at the fullest moment."""
-        return self._held(Memory.peak)
-
-    def _held(self, figure: Callable[[Memory, Binding], Number]) -> Number:
-        """A figure of the stage whose memory is fullest."""
-        return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self._points)
-
-    @figure
-    def peak(self) -> Peak:
-        """The fullest moment of a single point: its op, and the tensors alive. `InputError` on a grid."""
-        if self.shape:
-            raise InputError(
-                f"the tensors alive at the peak are those of one point, not of a grid {self.shape}"
-            )
-        return max(self.plan.memories, key=lambda memory: memory.peak(self.at)).fullest(self.at)
-
-    @property
-    def peak_at(self) -> Any:
-        """The op at which memory is fullest; an array of names on a grid."""
-        if not self.shape:
-            return self.peak.op
-        names: list[str] = []
-        first: dict[int, int] = {}  # where the names of a stage begin
-        for memory in self.plan.memories:
-            first[id(memory)] = len(names)
-            names += [m.op for m in memory.distinct]
-        index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
-        return sealed(np.array(names)[np.asarray(index).astype(int)])
-
-    @figure
     def bound(self) -> Mapping[str, Number]:
         """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
-            for bound, share in shares.items():
-                shares[bound] = share + row.share * (row.bound == bound) * (row.share > 0)
+            for bound in shares if self.shape else (row.bound,):
+                shares[bound] = shares[bound] + row.share * (row.bound == bound) * (row.share > 0)
         whole = sum(shares.values())
         return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
 
@@ -288,10 +242,12 @@ class Report(Points, Result):
 
     @cached_property
     def _timing(self) -> Timing:
-        return self.plan.timing(self.at, None if self.shape else self._seconds[1])
+        if self.shape:
+            return self.plan.timing(self.at)
+        return Timing(self._seconds.whole, self.program.micro_batches)
 
     @cached_property
-    def _seconds(self) -> tuple[Seconds, Seconds]:
+    def _seconds(self) -> StepSeconds:
         return self._evaluated[0]
 
     @cached_property
@@ -329,25 +285,22 @@ class Report(Points, Result):
 
         On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1.
         """
+        if len(self.program.entries) == 1:
+            return (*self.work, *self.engine)
         return tuple(sorted((*self.work, *self.engine, *self._bubbles()), key=lambda row: row.stage))
 
     @cached_property
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
-        plan, parts, step_s, values = self.plan, self.program.micro_batches, self.all_stages_s, self._figures
-        found: list[Any] = [None] * len(plan.rows)
-        for kind in plan.kinds:
-            found[kind.first] = made = costs.op(kind, values, self.at, step_s, parts)
-            for i, named in kind.others:
-                found[i] = made.of(named)
-        return tuple(found)
+        parts = self.program.micro_batches
+        return costs.work(self.plan.kinds, self._figures, self.at, self.all_stages_s, parts)
 
     @cached_property
     def _figures(self) -> Sequence[Number]:
         return self._evaluated[1]()
 
     @cached_property
-    def _evaluated(self) -> tuple[tuple[Seconds, Seconds], Callable[[], Sequence[Number]]]:
+    def _evaluated(self) -> tuple[StepSeconds, Callable[[], Sequence[Number]]]:
         """Seconds of the stages, and what gives the figures of the rows: more of the same evaluation."""
         return self.plan.evaluated(self.at)
 
@@ -358,7 +311,7 @@ class Report(Points, Result):
 
     def _bubbles(self) -> tuple[OpCost, ...]:
         """The rows of what stages wait, by the basis of the longest op."""
-        if not self.work or len(self.program.entries) == 1:
+        if not self.work:
             return ()
         ideal: list[Number] = [0.0] * len(self.program.entries)
         for row, op in zip(self.plan.rows, self.work, strict=True):

@@ -7,7 +7,7 @@ entry that are theirs, in what they receive and in what they send. Equal to what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from llmir.backends.analysis import costs
 from llmir.backends.analysis.caches import CachePolicy, policy
 from llmir.backends.analysis.costs import StageCost
-from llmir.backends.analysis.liveness import Bodies, Memory, Moment, moments, state
-from llmir.backends.analysis.plan import Plan, for_ranks, plan
-from llmir.backends.analysis.timing import StageKind
-from llmir.backends.cost import Model, Price, Row
+from llmir.backends.analysis.lifetimes import Lifetimes, lifetimes
+from llmir.backends.analysis.liveness import Memory, state
+from llmir.backends.analysis.placement import for_ranks
+from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.timing import Part, StageKind, Timing
+from llmir.backends.cost import Model, Row
 from llmir.backends.cost.nodes import Ranks, ranks
 from llmir.backends.cost.rows import needs
 from llmir.cut import Cut
@@ -59,20 +61,26 @@ class Kind(NamedTuple):
     """What stages that are alike have: the graph of one of them, and what that holds while its ops run."""
 
     graph: Graph
-    moments: tuple[Moment, ...]
+    lifetimes: Lifetimes
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What a stage runs of a program, and holds of it."""
+    """What a stage runs of a program, and holds of it; `times` says how often it runs its loops."""
 
+    program: Program
     kind: Kind
-    runs: tuple[Run, ...]
+    times: Mapping[str, int]
+
+    @property
+    def runs(self) -> Iterator[Run]:
+        """Its ops."""
+        return _inside(self.program, self.kind.graph, self.times)
 
     @cached_property
     def kept(self) -> tuple[Run, ...]:
         """Its weights and caches."""
-        return tuple(run for run in self.runs if run.node.op.role in ("weight", "cache"))
+        return tuple(_kept(self.program, self.kind.graph, self.times))
 
 
 class Known:
@@ -82,7 +90,6 @@ class Known:
         self.program, self.by = program, by
         self.kinds: dict[tuple[object, ...], Kind] = {}
         self.shares: dict[tuple[object, ...], Share] = {}
-        self.bodies = Bodies(program, by)
         self.sizes: dict[tuple[Share, tuple[Share, ...]], tuple[Size, Size]] = {}
 
     def share(self, cut: Cut, number: int) -> Share:
@@ -93,9 +100,8 @@ class Known:
         if key not in self.shares:
             if alike not in self.kinds:
                 graph = cut.sliced(number)
-                self.kinds[alike] = Kind(graph, moments(self.bodies, graph))
-            kind = self.kinds[alike]
-            self.shares[key] = Share(kind, tuple(_inside(self.program, kind.graph, times)))
+                self.kinds[alike] = Kind(graph, lifetimes(self.program, graph, self.by))
+            self.shares[key] = Share(self.program, self.kinds[alike], times)
         return self.shares[key]
 
     def held(self, own: Share, beside: tuple[Share, ...]) -> tuple[Size, Size]:
@@ -121,13 +127,6 @@ class Known:
 
 _known = lru_cache(maxsize=1024)(Known)
 _cut = lru_cache(maxsize=1024)(Cut)
-
-
-@lru_cache(maxsize=1024)
-def _priced(program: Program, model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
-    """The prices that were found of a program's ops, in whatever stages."""
-    whole = Plan(program, model)
-    return {row.op: (row, price) for row, price in zip(whole.rows, whole.made, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +156,7 @@ class Staged(Plan):
         ends = self._ends(number)
         for path, graph, node, layers in share.runs:
             if node.op.runs:
-                needed = needs(graph, mesh)[node.name]
-                row = Row(f"stage{number}.{path}", number, node, layers.count, *needed)
+                row = needs(graph, mesh)[node.name].at(f"stage{number}.{path}", number, node, layers.count)
                 sent = node.name in ends and graph is share.kind.graph
                 yield _sent(row, number + 1, mesh) if sent else row
 
@@ -167,32 +165,53 @@ class Staged(Plan):
         graph = self._shares[number].kind.graph
         return {value.node for value in graph.outputs} if number < self.depth - 1 else set()
 
-    @cached_property
-    def made(self) -> tuple[Price, ...]:
-        """What the model makes of each row: of an op of a body, what it has made of it in one stage."""
-        return self._prices(self.rows)
-
-    def _prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
-        known = _priced(self.program, self.model)
-        prices = self.model.prices(rows, {op: price for op, (_, price) in known.items()})
-        known.update((row.op, (row, price)) for row, price in zip(rows, prices, strict=True))
-        return prices
-
     def kinds_of_stages(self) -> Iterator[StageKind]:
         """Those with the same share of the program that send equally fast."""
-        found: dict[tuple[object, ...], list[int]] = {}
+        found: dict[tuple[Share, bool, Part], list[int]] = {}
         for number, share in enumerate(self._shares):
-            found.setdefault((share, not number, *self._sends(number)), []).append(number)
-        for (_, first, *_), numbers in found.items():
-            rows = tuple(self._rows(numbers[0]))
-            yield StageKind([*zip(rows, self._prices(rows), strict=True)], len(numbers), bool(first))
+            found.setdefault((share, not number, self._sends(number)), []).append(number)
+        for (_, first, _), numbers in found.items():
+            yield StageKind(self._parts(numbers[0]), len(numbers), first)
 
-    def _sends(self, number: int) -> Iterator[Price]:
-        """The prices of what a stage sends."""
-        graph, mesh = self._shares[number].kind.graph, self.program.mesh
-        for name in self._ends(number):
-            row = Row(name, number, graph[name], 1, *needs(graph, mesh)[name])
-            yield from self.model.prices([_sent(row, number + 1, mesh)])
+    def _parts(self, number: int) -> list[tuple[Part, int]]:
+        """What a stage runs, and how often: its graph but for what that sends, this, and bodies."""
+        share, ends = self._shares[number], self._ends(number)
+        if self.model.asks:
+            return [(self._part(self._rows(number)), 1)]
+        _, *bodies = self.program.runs(share.kind.graph, share.times).items()
+        rest = (row for name, row in needs(share.kind.graph, self.program.mesh).items() if name not in ends)
+        return [(self._part(rest), 1), (self._sends(number), 1), *((self._body(g), n) for g, n in bodies)]
+
+    def _body(self, graph: Graph) -> Part:
+        """The ops of a body, in any of the stages."""
+        if graph not in self._bodies:
+            self._bodies[graph] = self._part(needs(graph, self.program.mesh).values())
+        return self._bodies[graph]
+
+    @cached_property
+    def _bodies(self) -> dict[Graph, Part]:
+        return {}
+
+    def _part(self, rows: Iterable[Row]) -> Part:
+        rows = tuple(rows)
+        return Part([*zip(rows, self.model.prices(rows), strict=True)])
+
+    def _sends(self, number: int) -> Part:
+        """What a stage sends: one and the same for those of which that is equally fast."""
+        size, node = self.program.mesh.devices, self.model.device.node
+        start = number * size % node.devices if node else 0
+        key = self._shares[number].kind.graph, number if self.model.asks else start
+        if key not in self._sent:
+            graph, mesh = key[0], self.program.mesh
+            rows = (needs(graph, mesh)[name].at(name, number, graph[name], 1) for name in self._ends(number))
+            part = self._part(_sent(row, number + 1, mesh) for row in rows)
+            alike = (each for each in self._sent.values() if each.prices == part.prices)
+            self._sent[key] = next(alike, part)
+        return self._sent[key]
+
+    @cached_property
+    def _sent(self) -> dict[tuple[Graph, int], Part]:
+        return {}  # those that lie alike in their nodes are one
 
     @cached_property
     def memories(self) -> tuple[Memory, ...]:
@@ -204,7 +223,7 @@ class Staged(Plan):
         found = []
         for number, share in enumerate(self._shares):
             beside = (*(of.share(cut, number) for of, cut in cuts), *(whole if not number else ()))
-            found.append(Memory(*known.held(share, beside), share.kind.moments))
+            found.append(Memory(*known.held(share, beside), share.kind.lifetimes))
         return tuple(found)
 
 
@@ -212,7 +231,7 @@ class Staged(Plan):
 def _whole(program: Program) -> Share:
     """What one stage runs of a program that is not cut."""
     graph = program[program.entries[0]]
-    return Share(Kind(graph, ()), tuple(_inside(program, graph, {})))
+    return Share(program, Kind(graph, Lifetimes((), ())), {})
 
 
 def _sent(row: Row, to: int, mesh: Mesh) -> Row:
@@ -234,6 +253,21 @@ def _inside(
             layers = start.inside(before, often, size)
             yield from _inside(program, program[loop.body], {}, f"{path}{node.name}.", layers)
             before += often * size
+
+
+def _kept(
+    program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = ALONE
+) -> Iterator[Run]:
+    """The weights and caches among those."""
+    before = 0
+    for node in graph.sources:
+        if node.op.role in ("weight", "cache"):
+            yield Run(path + node.name, graph, node, start)
+    for name, loop in graph.loops.items():
+        often, size = times.get(name, loop.times), program.depth(loop.body)
+        layers = start.inside(before, often, size)
+        yield from _kept(program, program[loop.body], {}, f"{path}{name}.", layers)
+        before += often * size
 
 
 @dataclass(frozen=True)
@@ -273,7 +307,7 @@ def _ranks(program: Program, sizes: tuple[int, ...]) -> Ranks:
 def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:
     """What a plan in stages says of a step."""
     seconds = of.seconds(at)
-    timing = of.timing(at, seconds[1])
+    timing = Timing(seconds.whole, of.program.micro_batches)
     return InStages(
         sizes,
         timing.step,

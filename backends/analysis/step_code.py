@@ -84,8 +84,8 @@ class StepCode:
         given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
         program, _, at = running(self.program, [given], self.phase)
         sizes = [at.symbols[size] for size in SIZES]
-        code = self._code(program, False).holding(*sizes[:2])
-        found = scalar.compiled(slope(code.whole, name))(*sizes)
+        function = self._code(program, False).whole.function
+        found = scalar.compiled(slope(function, name))(*sizes)
         return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
 
     def _code(self, program: Program, single: bool) -> Code:
@@ -104,4 +104,4 @@ class StepCode:
         printer = str(choice("printer", printer, tuple(PRINTERS)))
         new = integer("new", new, 1)
         program, _, _ = running(self.program, [checked(self.program.micro_batches, new, 0)], self.phase)
-        return self._code(program, new == 1).text(printer)
+        return self._code(program, new == 1).whole.text(printer)

@@ -130,6 +130,15 @@ class Surface:
         each = [(n, *chunk) for chunk, n in times.items()]
         if parts > 1:
             each = [(binding(parts, n, new, 0).symbols["B"], new, cached) for n, new, cached in each]
+        return self.micro_batch(decodes, kept, each)
+
+    def micro_batch(
+        self, decodes: float, kept: Sequence[float], each: Sequence[tuple[float, int, int]]
+    ) -> tuple[float, ...]:
+        """Seconds of a step whose micro-batches have each so much, and of one of them on each stage.
+
+        Chunks are of several new tokens, and say how many there are of each kind; all that is taken as given.
+        """
         few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
         if few or not self.model.symbolic:
             timing = self._timing(decodes, kept, each)
@@ -142,7 +151,9 @@ class Surface:
         wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if decodes else "none"
         raise InputError(f"kept: {decodes:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
 
-    def _timing(self, decodes: int, kept: Sequence[float], chunks: Sequence[tuple[int, int, int]]) -> Timing:
+    def _timing(
+        self, decodes: float, kept: Sequence[float], chunks: Sequence[tuple[float, int, int]]
+    ) -> Timing:
         """By the prices themselves, of what one micro-batch has."""
         parts: list[tuple[str, Binding]] = []
         if decodes:

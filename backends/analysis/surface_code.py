@@ -9,6 +9,7 @@ reads caches: it is recorded, as a function of such sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import add
 from typing import Any
 
@@ -17,7 +18,7 @@ from llmir.backends.analysis.keeps import Keeps, Kept, Step, atoms, symbols
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost import Price
 from llmir.backends.cost.kernels.base import DRAFTS
-from llmir.backends.cost.tape import Function, Tape, scalar
+from llmir.backends.cost.tape import Function, Tape, blocks, scalar
 from llmir.dim import Binding, Dim, Mixed, Number, OfDecode, OfPrefill, products
 from llmir.dim.polynomial import Monomial
 from llmir.namespace import SCALARS, Namespace, namespace
@@ -26,18 +27,18 @@ KEPT = 1 << 16  # values of which a table keeps what it found
 Run = Callable[..., tuple[Any, ...]]
 Names = Sequence[str]
 Prices = Mapping[Price, Sequence[int]]  # how often each stage runs them
-Many = tuple[int, int, int]  # of chunks that are alike: how many, new and cached tokens of each
+Many = tuple[float, int, int]  # of chunks that are alike: how many, new and cached tokens of each
 
 
 class Code:
     """A function in two parts: of few values, which is kept, and the rest."""
 
     def __init__(self, tape: Tape, few: Names, late: Names, outputs: Sequence[Number]) -> None:
-        early, rest = Function.of(tape, (*few, *late), outputs).parted(late)
-        self.early, self.late = scalar.compiled(early), scalar.compiled(rest)
-        self._kept: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        early, self._rest = Function.of(tape, (*few, *late), outputs).parted(late)
+        self.early, self.late = scalar.compiled(early), scalar.compiled(self._rest)
+        self._kept: dict[tuple[float, ...], tuple[Any, ...]] = {}
 
-    def __call__(self, few: tuple[int, ...], late: Sequence[float]) -> tuple[float, ...]:
+    def __call__(self, few: tuple[float, ...], late: Sequence[float]) -> tuple[float, ...]:
         """The outputs."""
         kept = self._kept.get(few)
         if kept is None:
@@ -45,6 +46,14 @@ class Code:
                 self._kept.clear()
             kept = self._kept[few] = self.early(*few)
         return self.late(*late, *kept)
+
+    def many(self, few: tuple[float, ...], late: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs at arrays of the rest."""
+        return self._many(*late, *self.early(*few))
+
+    @cached_property
+    def _many(self) -> Run:
+        return blocks.compiled(self._rest)
 
 
 class ApartError(Exception):
@@ -176,7 +185,7 @@ class Beside:
         self._chunks: dict[Many, tuple[float, ...]] = {}
         self._run = _together(self.tables, self._single, self._rest, of.depth, decodes)
 
-    def __call__(self, count: int, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
+    def __call__(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
         """Seconds of the kernels of each stage."""
         known, total = self._chunks, None
         for chunk in chunks:
@@ -257,7 +266,7 @@ class Decoding:
         timing = of.timing(at, of.launched(at, graph), graph)
         self._code = Code(tape, ("B",), names, (timing.step, *timing.stages))
 
-    def __call__(self, count: int, sums: Sequence[float]) -> tuple[float, ...]:
+    def __call__(self, count: float, sums: Sequence[float]) -> tuple[float, ...]:
         """Seconds of the step, and of each stage."""
         return self._code((count,), sums)
 
@@ -267,19 +276,19 @@ class Steps:
 
     def __init__(self, of: Plan, keeps: Keeps) -> None:
         self.of, self.keeps = of, keeps
-        self._captured: dict[tuple[int, bool], bool] = {}
+        self._captured: dict[tuple[float, bool], bool] = {}
         self._decoding: dict[bool, Decoding] = {}
         self._beside: dict[tuple[bool, bool], Beside] = {}
         self._timing: dict[bool, Run] = {}
 
-    def decode(self, count: int, sums: Sequence[float]) -> tuple[float, ...]:
+    def decode(self, count: float, sums: Sequence[float]) -> tuple[float, ...]:
         """Seconds of a step that only decodes, and of each stage."""
         graph = self._graph(count, True, lambda: Binding(B=count, T=1, C=0))
         if graph not in self._decoding:
             self._decoding[graph] = Decoding(self.of, self.keeps, graph)
         return self._decoding[graph](count, sums)
 
-    def mixed(self, count: int, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
+    def mixed(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
         """The same of one that reads chunks: of each kind how many there are, new and cached tokens."""
         tokens, sequences, most = count, count, 0
         for times, new, _ in chunks:
@@ -299,7 +308,7 @@ class Steps:
             self._timing[graph] = self._timed(graph)
         return self._timing[graph](sequences, *self._beside[key](count, sums, chunks))
 
-    def _graph(self, tokens: int, few: bool, at: Callable[[], Binding]) -> bool:
+    def _graph(self, tokens: float, few: bool, at: Callable[[], Binding]) -> bool:
         """Whether a step of so many tokens, few of each sequence or not, is launched as a graph."""
         key = tokens, few
         if key not in self._captured:

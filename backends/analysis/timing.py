@@ -16,10 +16,22 @@ from llmir.dataclass import dataclass
 from llmir.dim import Number, maximum
 
 
-class StageKind(NamedTuple):
-    """The rows of a stage, each with its price, how many stages are like it, and whether it is the first."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows that stages run together, each with its price."""
 
     priced: Sequence[tuple[Row, Price]]
+
+    @property
+    def prices(self) -> list[Price]:
+        """The latter."""
+        return [price for _, price in self.priced]
+
+
+class StageKind(NamedTuple):
+    """What a stage runs, and how often; how many stages are like it, and whether it is the first."""
+
+    parts: Sequence[tuple[Part, int]]
     times: int
     first: bool
 
@@ -31,6 +43,27 @@ class Overhead(NamedTuple):
     launching_s: Number = 0.0  # it waits for kernels that the CPU launches one by one
     skew_s: Number = 0.0  # ranks of collectives wait for the last of them
     hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
+
+
+Seconds = tuple[Number, ...]  # of each stage
+
+
+class StepSeconds(NamedTuple):
+    """Seconds of a micro-batch on each stage, by what is counted.
+
+    Its kernels one by one, as they are launched (in a graph or not), with what they wait for the CPU that
+    launches them, and with all that an engine adds.
+    """
+
+    alone: Seconds
+    busy: Seconds
+    launched: Seconds
+    whole: Seconds
+
+    @classmethod
+    def of(cls, values: Sequence[Number], depth: int) -> StepSeconds:
+        """Of one after another, for so many stages."""
+        return cls(*(tuple(values[i : i + depth]) for i in range(0, len(cls._fields) * depth, depth)))
 
 
 _INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it is waited
@@ -58,7 +91,8 @@ class Timing:
         >>> Timing((2.0, 2.0), micro_batches=4).step
         10.0
         """
-        return self._all + (self.micro_batches - 1) * self._slowest
+        whole = self._all
+        return whole if self.micro_batches == 1 else whole + (self.micro_batches - 1) * self._slowest
 
     @property
     def period(self) -> Number:

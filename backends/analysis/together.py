@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from llmir.backends.analysis.liveness import Held, Memory, Moment, memories
-from llmir.backends.analysis.plan import Plan, placed
+from llmir.backends.analysis.lifetimes import Held, Lifetimes, Moment
+from llmir.backends.analysis.liveness import Memory, memories
+from llmir.backends.analysis.placement import placed
+from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost import Basis, Model, Price, Row, rows
 from llmir.dataclass import dataclass
 from llmir.dim import Binding, Max, Mixed, Number, OfDecode, OfPrefill, Size
@@ -118,7 +120,7 @@ class Together(Plan):
         """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""
         programs = self.program, self.program.phases["decode"]
         pairs = zip(*(memories(program, self.cache_policy) for program in programs), strict=True)
-        return tuple(Memory(m.weights, m.caches, tuple(_moments(m, beside))) for m, beside in pairs)
+        return tuple(Memory(m.weights, m.caches, _lifetimes(m, beside)) for m, beside in pairs)
 
 
 def _alike(row: Row) -> tuple[object, ...]:
@@ -138,9 +140,14 @@ def _within(row: Row, phase: str, name: str) -> Row:
     return replace(row, name=name, work=own, reads=reads, writes=writes)
 
 
+def _lifetimes(memory: Memory, beside: Memory) -> Lifetimes:
+    moments = tuple(_moments(memory, beside))
+    return Lifetimes(moments, tuple(dict.fromkeys(moment.bytes for moment in moments)))
+
+
 def _moments(memory: Memory, beside: Memory) -> Iterator[Moment]:
     most: Size = 0
-    for size in {moment.bytes: None for moment in beside.moments}:
+    for size in beside.lifetimes.sizes:
         most = Max.of(most, size)
     most = OfDecode.of(most)
     for moment in memory.moments:

@@ -65,7 +65,8 @@ class Measured(Price):
         """By another device's kernels, and another engine's."""
         family, engine = self.fit.family, self.basis.engine
         device = transfer.of_device(self.device, self.fit.device, family)
-        lent = engine and engine not in LIBRARIES and not self.fit.kernel.library
+        called = engine in LIBRARIES and self.engine not in LIBRARIES  # by engines, not by another library
+        lent = engine and not called and not self.fit.kernel.library
         other = transfer.of_engine(family) if lent else 0.0
         return transfer.together(device, other)
 
@@ -190,7 +191,9 @@ class Fastest(Price):
 
     def held(self, which: Number) -> Price:
         """The one that is fastest; all where it is now one and now another."""
-        first = which if isinstance(which, int) else int(np.min(which))
+        if isinstance(which, int):
+            return self.prices[which] if which >= 0 else self
+        first = int(np.min(which))
         if first >= 0 and np.all(which == first):
             return self.prices[first]
         return self if first < 0 else _Varied(self.prices, which)

@@ -12,7 +12,7 @@ from llmir.graph import Program
 from llmir.hw import BOX, Device, Link, Node
 from llmir.mesh import Mesh
 
-from .rows import rows
+from .rows import needs
 
 
 def nodes(program: Program, device: Device) -> int | None:
@@ -73,8 +73,10 @@ class Ranks(NamedTuple):
 @lru_cache(maxsize=1024)
 def ranks(program: Program) -> Ranks:
     """Those of a program."""
-    joins = frozenset(frozenset(at.node.op.joins) for at in program.instances()) - {frozenset()}
-    groups = frozenset(row.work.group for row in rows(program) if row.work.wire)
+    graphs = {graph: None for entry in program.entries for graph in program.runs(program[entry])}
+    joins = frozenset(frozenset(n.op.joins) for graph in graphs for n in graph.nodes) - {frozenset()}
+    each = (row.work for graph in graphs for row in needs(graph, program.mesh).values())
+    groups = frozenset(done.group for done in each if done.wire)
     return Ranks(program.mesh, len(program.entries), joins, groups)
 
 

@@ -30,7 +30,7 @@ from llmir.hw import Device
 
 from .basis import Basis
 from .ideal import Ideal
-from .price import NONE, Known, Model, Price, Roofline
+from .price import Model, Price, Roofline
 from .rows import Row
 
 
@@ -97,8 +97,9 @@ class Own(Model):
     model: CostModel
     name: str
     symbolic: ClassVar[bool] = False  # a user's function takes numbers and arrays
+    asks: ClassVar[bool] = True
 
-    def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
+    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
         """The price of each row, of which a user's model may ask where it stands."""
         return tuple(map(self.price, rows))
 

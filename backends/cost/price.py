@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import ClassVar, Protocol
 
 from llmir.dim import Binding, Number, Size, maximum
-from llmir.frozen import FrozenDict
 from llmir.hw import Device, Engine
 
 from .basis import ROOFLINE, Basis
@@ -104,16 +103,13 @@ class Roofline(Price):
         return time, bound
 
 
-Known = Mapping[tuple[int, int], Price]  # by `Row.op`
-NONE: Known = FrozenDict()
-
-
 class Model(ABC):
     """A cost model on one device; models are told apart by identity, and `model` gives each once.
 
     `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
     where that is known, and `host_error` the mean relative error of whole runs that it was not fitted to.
     `runs` is the engine that the host is of, with its versions. The prices of a `symbolic` one take symbols.
+    Those of one that `asks` may depend on where a row stands: its name, its stage.
     """
 
     device: Device
@@ -123,6 +119,7 @@ class Model(ABC):
     host_error: float | None = None
     runs: Engine | None = None
     symbolic: ClassVar[bool] = True
+    asks: ClassVar[bool] = False
 
     @property
     def lent_in_host(self) -> bool:
@@ -133,11 +130,24 @@ class Model(ABC):
     def price(self, row: Row) -> Price:
         """What the model makes of an op."""
 
-    def prices(self, rows: Sequence[Row], known: Known = NONE) -> tuple[Price, ...]:
-        """The price of each row, one of those that differ in where they stand; `known` are by `Row.op`."""
-        first = {row.op: row for row in reversed(rows) if row.op not in known}
-        found = {**known, **{op: _price(self, row.anywhere) for op, row in first.items()}}
-        return tuple(found[row.op] for row in rows)
+    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+        """The price of each row, one of those that differ in where they stand."""
+        known = _known(self)
+        if len(known) > _PRICES:
+            known.clear()
+        for row in rows:
+            if row.op not in known:
+                known[row.op] = row, _price(self, row.anywhere)
+        return tuple([known[row.op][1] for row in rows])
+
+
+_PRICES = 1 << 14  # of a model, that are found again by `Row.op`
+
+
+@lru_cache(maxsize=256)
+def _known(model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
+    """Prices of rows that are held, so that what tells them apart stays theirs."""
+    return {}
 
 
 @lru_cache(maxsize=1 << 12)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any
 
 from llmir.dataclass import dataclass
 from llmir.dim import Size
 from llmir.frozen import figure
 from llmir.graph import Graph, Node, Program
-from llmir.mesh import Mesh
-from llmir.op import Work, work
+from llmir.mesh import ONE_DEVICE, Mesh
+from llmir.op import Op, Work, work
 from llmir.tensor import Tensor
 
 from .routed import Experts, experts
 
 # What memory traffic is of: weights are read; activations, keys and values are read and written.
 TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
+# What one execution does, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`.
+AMOUNTS = (
+    *("flops", "matmul_flops", "read_bytes", "write_bytes"),
+    *(f"{role}_bytes" for role in TRAFFIC),
+    "comm_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,18 @@ class Row:
 
     @property
     def op(self) -> tuple[int, int]:
-        """What rows of one op in one graph share, wherever that runs: equal while any of them is held."""
+        """What rows of ops that need equal things share, wherever they run, while any of them is held."""
         return id(self.work), id(self.writes)
 
     @property
     def anywhere(self) -> Row:
         """The row under no name, in no stage, and once: what decides its price."""
-        node = Node(self.node.op.opcode, self.node.op, (), ())
+        return self.at("", 0, Node(self.node.op.opcode, self.node.op, (), ()), 1)
+
+    def at(self, name: str, stage: int, node: Node, repeat: int) -> Row:
+        """The row of an op that needs the same there."""
         done = self.work, self.operands, self.shape, self.reads, self.writes, self.experts, self.turns
-        return Row("", 0, node, 1, *done)
+        return Row(name, stage, node, repeat, *done)
 
     @property
     def kind(self) -> str:
@@ -74,18 +82,12 @@ class Row:
 
     @figure
     def amounts(self) -> Mapping[str, Size]:
-        """What one execution does, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`."""
+        """What one execution does, by the names of `AMOUNTS`."""
         weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
         kept = _of(self.writes, "cache")
-        sizes = weights, self.read - weights - caches, caches, self.write - kept, kept
-        return {
-            "flops": self.flops,
-            "matmul_flops": self.work.matrix,
-            "read_bytes": self.read,
-            "write_bytes": self.write,
-            **{f"{role}_bytes": size for role, size in zip(TRAFFIC, sizes, strict=True)},
-            "comm_bytes": self.work.wire,
-        }
+        traffic = weights, self.read - weights - caches, caches, self.write - kept, kept
+        sizes = self.flops, self.work.matrix, self.read, self.write, *traffic, self.work.wire
+        return dict(zip(AMOUNTS, sizes, strict=True))
 
     @cached_property
     def flops(self) -> Size:
@@ -98,24 +100,65 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
 
 
 @lru_cache(maxsize=4096)
-def needs(graph: Graph, mesh: Mesh) -> dict[str, tuple[Any, ...]]:
-    """What each op of a graph needs, wherever it runs: the fields of its row from `work` on."""
+def needs(graph: Graph, mesh: Mesh) -> dict[str, Row]:
+    """What each op of a graph needs, wherever it runs: one and the same of ops that need equal things."""
     found = {}
     for node in graph.nodes:
         if node.op.runs:
-            operands = graph.operand_types(node)
-            done = work(node.op, operands, node.results, mesh)
             origins = [graph.origin(v).op for v in node.operands]
-            found[node.name] = (
-                done,
-                tuple(t.local(mesh) for t in operands),
-                node.results[0].local(mesh),
-                tuple((op.role, n) for op, n in zip(origins, done.reads, strict=True)),
-                tuple((graph.origin(v).op.role, n) for v, n in zip(node.values, done.writes, strict=True)),
+            found[node.name] = _anywhere(
+                *_local(node.op, graph.operand_types(node), node.results, mesh),
+                tuple([op.role for op in origins]),
+                tuple([graph.origin(v).op.role for v in node.values]),
                 experts(graph, node, mesh),
-                max((getattr(op, "turns", 0) for op in origins), default=0),
+                max([getattr(op, "turns", 0) for op in origins], default=0),
             )
     return found
+
+
+Types = tuple[Tensor, ...]
+
+
+def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
+    """What the work of an op is of: types of one rank, but of ranks that it joins a part of the mesh."""
+    if op.lone:
+        return (
+            op,
+            tuple([t.local(mesh) for t in operands]),
+            tuple([t.local(mesh) for t in results]),
+            ONE_DEVICE,
+        )
+    if op.joins:
+        mesh = mesh.around(op.joins, {axis for t in (*operands, *results) for axis in t.spread})
+    return op, operands, results, mesh
+
+
+@lru_cache(maxsize=1 << 14)
+def _anywhere(
+    op: Op,
+    operands: Types,
+    results: Types,
+    mesh: Mesh,
+    taken: tuple[str, ...],
+    given: tuple[str, ...],
+    around: Experts | None,
+    turns: int,
+) -> Row:
+    """The row of an op whose operands and results have these roles, under no name."""
+    done = work(op, operands, results, mesh)
+    return Row(
+        "",
+        0,
+        Node(op.opcode, op, (), ()),
+        1,
+        done,
+        tuple(t.local(mesh) for t in operands),
+        results[0].local(mesh),
+        tuple(zip(taken, done.reads, strict=True)),
+        tuple(zip(given, done.writes, strict=True)),
+        around,
+        turns,
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -123,6 +166,4 @@ def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
     runs = (at for at in program.instances() if at.node.op.runs)
     each = {name: needs(graph, program.mesh) for name, graph in program.graphs.items()}
-    return tuple(
-        Row(at.path, at.stage, at.node, at.repeat, *each[at.graph.name][at.node.name]) for at in runs
-    )
+    return tuple(each[at.graph.name][at.node.name].at(at.path, at.stage, at.node, at.repeat) for at in runs)

@@ -116,6 +116,7 @@ _NAMED = {
     "multiprocessors": ("multiprocessors", ""),
     "l2_bytes": ("L2 cache", "B"),
     "Bps": ("bandwidth", "B/s"),
+    "host_Bps": ("copies of the host", "B/s"),
     "latency_s": ("latency", "s"),
     "ranks": ("ranks", ""),
     "devices": ("devices", ""),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from llmir.backends.analysis import precision
 from llmir.backends.analysis.chunks import ALL
 from llmir.backends.analysis.memory_sum import MemorySum
-from llmir.backends.analysis.plan import links
+from llmir.backends.analysis.placement import links
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import TRAFFIC, Basis, nodes
 from llmir.backends.cost.calibration import first
 from llmir.backends.cost.models import unmeasured
+from llmir.backends.cost.names import whose
 from llmir.backends.cost.relatives import kernels_of
 from llmir.backends.export import units
 from llmir.dim import Number
@@ -145,7 +145,7 @@ def cost_model(report: Report) -> str:
     """The cost model in words."""
     model = report.plan.model
     if report.cost_model == "calibrated":
-        return f"calibrated, {_whose(model)}; ideal: the roofline"
+        return f"{whose(model)}; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
@@ -159,12 +159,6 @@ def short_basis(report: Report) -> str:
     """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
     whose = kernels_of(report.device) if report.cost_model == "calibrated" else None
     return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
-
-
-def _whose(model: Any) -> str:
-    """Whose kernels, and the engine and version that runs them, where its host is known."""
-    host = model.runs or (model.engine if model.engine != model.kernels else "")
-    return ", host of ".join(filter(None, (f"{model.kernels} kernels", plain(host or ""))))
 
 
 def within(error: Number | None) -> str:

@@ -88,7 +88,7 @@ def _said(error: BaseException) -> tuple[str, int]:
         case LlmirError():
             return str(error), error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
+            return str(error) or "interrupted", INTERRUPTED
     words = blame(error) or _beyond(error)
     where = "a bug in llmir; `llmir --traceback …` shows where"
     return (words, BAD_INPUT) if words else (f"{type(error).__name__}: {error} ({where})", OUR_BUG)

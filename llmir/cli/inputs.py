@@ -135,7 +135,8 @@ def deployment(given: Mapping[str, Any]) -> Deployment:
 
     for name in ("weights", "activations", "kv", "collectives", "plan"):
         if given.get(name) == "":
-            raise InputError(f"--{name}: it is empty; leave it out, or see --help")
+            option = "precision" if name == "plan" else name
+            raise InputError(f"--{option}: it is empty; leave it out, or see --help")
     plan = given.get("plan") and plan_file(given["plan"])
     pp, *more = given["pp"]
     said = {**given, "plan": plan, "pp": given["pp"] if more else pp}
@@ -176,6 +177,15 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
         raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
     found = ("h100-sxm" if name is None else str(name)) if cluster is None else hw.cluster(str(cluster))
     return found if network is None else joined(found, str(network), *programs)
+
+
+def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
+    """`hardware` of a command whose `--link` may be the network, which programs need not reach."""
+    from llmir import hw
+
+    if given["link"] == "network" and given["network"] is not None:
+        return hw.join(hardware({**given, "network": None}), str(given["network"]))
+    return hardware(given, *programs)
 
 
 def joined(device: str | Device, network: str, *programs: Program) -> Device:

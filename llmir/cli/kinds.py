@@ -121,18 +121,26 @@ class Shares(Count):
     """`compute=0.7,memory=0.8`: numbers by name."""
 
     name = "SHARES"
+    such_as = "shares such as compute=0.7,memory=0.8"
 
     def read(self, name: str, text: str) -> dict[str, Any]:
         """What is said of each name."""
         pairs = [[p.strip() for p in part.partition("=")] for part in text.split(",")]
         found = {key: spelled(value) for key, _, value in pairs}
         if len(found) != len(pairs) or not all(key and value for key, _, value in pairs):
-            raise InputError(f"{name}: expected shares such as compute=0.7,memory=0.8, got {text[:60]!r}")
+            raise InputError(f"{name}: expected {self.such_as}, got {text[:60]!r}")
         return found
 
     def check(self, name: str, value: Any) -> Any:
         """The cost model knows which names there are, and checks each number."""
         return value
+
+
+class Prices(Shares):
+    """`h200=3.5,b200=6`: USD an hour by device, which `hw.priced` checks."""
+
+    name = "DEVICE=USD,…"
+    such_as = "USD an hour by device, such as h200=3.5"
 
 
 def of_pass(name: str, option: str, kind: type[Field] = Field, shown: str = "N") -> Field:

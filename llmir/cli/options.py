@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from llmir.dispatch import FORMS
+from llmir.errors import InputError
 
-from .kinds import Bytes, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Prices, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,6 +22,12 @@ def _stack(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
         return function
 
     return decorate
+
+
+def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """`InputError` for a file of precisions under its old option."""
+    if value is not None:
+        raise InputError(f"--plan: is --precision {value} now; `llmir plan` searches for plans")
 
 
 model = _stack(
@@ -68,10 +75,12 @@ precision = _stack(
         "those of lm_head, router and embedding.",
     ),
     click.option(
-        "--plan",
+        "--precision",
+        "plan",
         metavar="FILE",
         help="YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
     ),
+    click.option("--plan", "old_file", metavar="FILE", hidden=True, expose_value=False, callback=_renamed),
 )
 
 lowering = _stack(
@@ -155,6 +164,13 @@ hardware = _stack(
         metavar="RATE[,LATENCY]",
         help="What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
     ),
+)
+
+price = click.option(
+    "--price",
+    type=Prices(),
+    metavar="DEVICE=USD,…",
+    help="What an hour of a device costs, such as h200=3.5,b200=6.  [default: its list price, if known]",
 )
 
 pricing = _stack(

@@ -24,17 +24,18 @@ def choose(
     of: type[Shown] | Mapping[str, str] | None = None,
     *,
     picture: bool = False,
+    option: str = "--format",
 ) -> str:
     """The format of a result, and an early error if `output` cannot be written.
 
-    A file's suffix decides; `--format` must not say otherwise, and decides where there is none. On stdout it
+    A file's suffix decides; `option` must not say otherwise, and decides where there is none. On stdout it
     is `form`, or what `print` shows. `of` is the class of the result (None: some rows), or formats by suffix.
     """
     from llmir import views
 
     kind = _rows() if of is None else of
     if isinstance(kind, Mapping):
-        return _suffixed(str(output), form, kind.get, lambda: kind)
+        return _suffixed(str(output), form, kind.get, lambda: kind, option)
     if form and not views.has_format(form, kind, picture=picture):
         known = ", ".join(views.formats(kind, picture=picture))
         raise InputError(f"--format: expected one of {known}, got {form!r}")
@@ -44,11 +45,15 @@ def choose(
     def find(suffix: str) -> str | None:
         return views.format_of(suffix, kind, picture=picture)
 
-    return _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture))
+    return _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture), option)
 
 
 def _suffixed(
-    output: str, form: str | None, find: Callable[[str], str | None], known: Callable[[], Iterable[str]]
+    output: str,
+    form: str | None,
+    find: Callable[[str], str | None],
+    known: Callable[[], Iterable[str]],
+    option: str,
 ) -> str:
     """The format of a file that can be written, by its suffix."""
     from llmir.backends.export.files import check_writable
@@ -59,7 +64,7 @@ def _suffixed(
         got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
         raise InputError(f"{output}: {got}; allowed are {', '.join(known())}")
     if form not in (None, found):
-        raise InputError(f"{output}: the suffix says {found}, --format says {form}")
+        raise InputError(f"{output}: the suffix says {found}, {option} says {form}")
     check_writable(output)
     return found
 

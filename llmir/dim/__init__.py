@@ -46,6 +46,7 @@ from .polynomial import (
     put,
     sole,
     symbols,
+    weighted,
 )
 from .text import parse
 from .uneven import Uneven
@@ -86,4 +87,5 @@ __all__ = [
     "put",
     "sole",
     "symbols",
+    "weighted",
 ]

@@ -113,7 +113,7 @@ class Binding(Immutable):
     @staticmethod
     def keeping(**symbols: Number) -> Binding:
         """The same, without copies of read-only arrays of float64: of ours, which nobody writes to."""
-        found = Binding()
+        found = object.__new__(Binding)
         found._keep({name: v if _ours(v) else _figures(v) for name, v in symbols.items()}, {})
         return found
 

@@ -122,6 +122,19 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+def weighted(parts: Iterable[tuple[Size, int]]) -> Size:
+    """The sum of sizes, each so many times.
+
+    >>> print(weighted([(B * T, 2), (C + 1, 3), (B, -1)]))
+    2*B*T + -1*B + 3*C + 3
+    """
+    total: dict[Monomial, int] = {}
+    for size, times in parts:
+        for monomial, coefficient in _terms(size):
+            total[monomial] = total.get(monomial, 0) + times * coefficient
+    return _make(total)
+
+
 def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
     """What a binding is asked for by these sizes, each once: equal values of them give equal sizes.
 
@@ -201,7 +214,10 @@ def put(size: Size, values: Mapping[str, Size]) -> Size:
 @lru_cache(maxsize=1 << 14)
 def at_most(a: Size, b: Size) -> bool:
     """Whether `a <= b` for every binding, by comparing coefficients (False may mean unknown)."""
-    return all(c >= 0 for _, c in _terms(b - a))
+    less, more = dict(_terms(a)), dict(_terms(b))
+    return all(c <= more.get(m, 0) for m, c in less.items()) and all(
+        c >= 0 for m, c in more.items() if m not in less
+    )
 
 
 def falls(size: Size) -> bool:

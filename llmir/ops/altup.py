@@ -13,7 +13,8 @@ import numpy as np
 from ..dataclass import dataclass
 from ..dim import Size
 from ..equation import Equation, equation
-from ..op import Array, Gemm, Op, Place, operand_gemm, spelled
+from ..gemm import Gemm, operand_gemm
+from ..op import Array, Op, Place, spelled
 from ..tensor import Tensor
 
 

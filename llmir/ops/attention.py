@@ -17,8 +17,9 @@ from ..dim import Binding, Size, ceildiv
 from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
+from ..gemm import Gemm, operand_gemm
 from ..masks import Mask, mask
-from ..op import Array, Gemm, Op, Place, operand_gemm
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .elementwise import SoftCap, soft_cap
 from .norm import softmax

@@ -16,8 +16,9 @@ from ..dim import Size, ceildiv
 from ..dtype import FP32, DType
 from ..equation import Equation, equation
 from ..errors import VerifyError
+from ..gemm import Gemm
 from ..masks import ChosenBlocks, Mask, mask
-from ..op import Array, Gemm, Op, Place
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .attention import FlashAttention, masked
 from .norm import softmax

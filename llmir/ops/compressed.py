@@ -20,8 +20,9 @@ from ..dataclass import dataclass
 from ..dim import Binding, C, Size, T, ceildiv
 from ..equation import Equation, equation
 from ..errors import VerifyError
+from ..gemm import Gemm
 from ..masks import ChosenEntries, Entries, Mask, mask
-from ..op import Array, Gemm, Op, Place
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .attention import masked
 from .indexer import chosen

@@ -17,7 +17,8 @@ from ..dataclass import dataclass
 from ..dim import Binding, Size
 from ..dtype import FP32, DType
 from ..equation import Equation, equation
-from ..op import Array, Gemm, Op, Place
+from ..gemm import Gemm
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .scan import Scan, decays, softplus
 

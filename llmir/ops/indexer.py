@@ -15,8 +15,9 @@ from ..dataclass import dataclass
 from ..dim import Size
 from ..dtype import FP32, DType
 from ..errors import VerifyError
+from ..gemm import Gemm
 from ..masks import Mask, mask
-from ..op import Array, Gemm, Op, Place
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .attention import masked
 

@@ -19,8 +19,9 @@ import numpy as np
 from ..dataclass import dataclass
 from ..dim import Binding, Size, ceildiv
 from ..equation import Equation, equation
+from ..gemm import Gemm, operand_gemm
 from ..masks import Mask, Selected, mask
-from ..op import Array, Gemm, Op, Place, operand_gemm
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 from .attention import masked
 from .indexer import chosen

@@ -14,7 +14,8 @@ from ..dtype import FP32, TF32, DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
-from ..op import Array, Gemm, Op, Place, operand_gemm
+from ..gemm import Gemm, operand_gemm
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 

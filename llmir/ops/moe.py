@@ -19,7 +19,8 @@ from ..dtype import DType
 from ..dtype import dtype as named
 from ..equation import Equation, equation
 from ..errors import VerifyError
-from ..op import Array, Gemm, Op, Place, operand_gemm
+from ..gemm import Gemm, operand_gemm
+from ..op import Array, Op, Place
 from ..ragged import even, everyone, routed, together
 from ..routing import CHANCE, law
 from ..tensor import Tensor

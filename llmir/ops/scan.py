@@ -18,7 +18,8 @@ from ..dataclass import dataclass
 from ..dim import Max, Min, Size, ceildiv
 from ..dtype import DType
 from ..errors import VerifyError
-from ..op import Array, Gemm, Op, Place
+from ..gemm import Gemm
+from ..op import Array, Op, Place
 from ..tensor import Tensor
 
 

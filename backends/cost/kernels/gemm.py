@@ -64,7 +64,7 @@ class GemmShape(Shape):
     def bytes(self) -> tuple[Number, Number, Number]:
         """Of x, w and y."""
         x, w, y = (
-            size * self.batch * bits / 8
+            size * self.batch * (bits / 8)
             for size, bits in (
                 (self.m * self.k, self.x_bits),
                 (self.k * self.n, self.w_bits),
@@ -146,7 +146,7 @@ class Gemm(Kernel):
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
         memory = self.memory(device, shape)
-        sums = shape.m * shape.n * shape.batch * 4 / device.memory_Bps  # each piece in fp32
+        sums = shape.m * shape.n * shape.batch / (device.memory_Bps / 4)  # each piece in fp32
         tiles = [self.tile(device, shape, rows, columns, xp) for rows, columns in self.tiles]
         found = []
         for split in self.splits:
@@ -162,8 +162,8 @@ class Gemm(Kernel):
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
         feed = device.vector_flops["fp32"] * share * self.feed
         high, wide = xp.minimum(rows, shape.m), xp.minimum(columns, shape.n)
-        fetch = (high * shape.x_bits + wide * shape.w_bits) / 8 / feed
-        store = STORE * high * wide * shape.y_bits / 8 / feed
+        fetch = (high * (shape.x_bits / 8) + wide * (shape.w_bits / 8)) / feed
+        store = high * (STORE * wide * shape.y_bits / 8) / feed
         unit = device.matrix_unit(shape.dtype)
         multiplied = self.multiplied(rows, xp) * columns if unit else high * wide
         step = longer(xp, 2 * multiplied / rate, fetch)
@@ -188,8 +188,8 @@ class Gemm(Kernel):
     def memory(self, device: Device, shape: GemmShape) -> Number:
         """Seconds that the memory takes for what is not in the L2."""
         x, w, y = shape.bytes
-        kept = self.resident * (device.l2_bytes or 0)
-        moved = w * missed(w * shape.turns + x + y, kept) + (x + y) * missed(w + x + y, kept)
+        both, kept = x + y, self.resident * (device.l2_bytes or 0)
+        moved = w * missed(w * shape.turns + both, kept) + both * missed(w + both, kept)
         return moved / (device.memory_Bps * self.bandwidth)
 
 

@@ -50,10 +50,14 @@ def lateness(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class RunShape(Shape):
-    """A measured time as the steps that it is of: those that decode alone, and those that read prompts."""
+    """A measured time as the steps that it is of: those that decode alone, and those that read prompts.
+
+    `idle` seconds no step runs, or steps differ from those that stand for them.
+    """
 
     decode: StepShape
     reads: StepShape
+    idle: Number = 0.0
 
 
 @families("host")
@@ -103,7 +107,7 @@ class Host(Kernel):
 
     def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
         """What is measured of a run."""
-        return self.step(shape.decode, xp) + self.step(shape.reads, xp)
+        return self.step(shape.decode, xp) + self.step(shape.reads, xp) + shape.idle
 
 
 @families("eager_host")

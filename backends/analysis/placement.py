@@ -1,0 +1,53 @@
+"""A cost model on the nodes that a program's ranks need, and the links that they send over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+from llmir.backends.cost import Model, Row, rows
+from llmir.backends.cost.network import ways
+from llmir.backends.cost.nodes import Ranks, check, house, ranks
+from llmir.errors import InputError
+from llmir.frozen import FrozenDict
+from llmir.graph import Program
+from llmir.hw import Device, Link
+from llmir.op import Work
+
+
+def placed(program: Program, model: Model) -> Model:
+    """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
+
+    InputError for a share of a link that nothing goes over.
+    """
+    return for_ranks(ranks(program), model, program)
+
+
+def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+    """The same for other ranks of the program, which send these rows besides."""
+    device = house(of, model.device)
+    check(of, device)
+    if shares := getattr(model, "of_links", ()):
+        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        if idle := [name for name in shares if name not in used]:
+            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else _moved(model, device)
+
+
+@lru_cache(maxsize=256)
+def _moved(model: Model, device: Device) -> Model:
+    return cast("Model", replace(cast("Any", model), device=device))
+
+
+@lru_cache(maxsize=256)
+def links(program: Program, device: Device) -> Mapping[str, Link]:
+    """The links that ranks send over in any phase, by name; `network` is between nodes."""
+    sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    return FrozenDict(_links(device, sent))
+
+
+def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
+    used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
+    return {span.name: span.link for span in used}

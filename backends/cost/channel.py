@@ -1,0 +1,104 @@
+"""What carries bytes of one rank elsewhere: to its host, to another device, to another node."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from llmir.build import Builder
+from llmir.convert import text
+from llmir.dataclass import dataclass
+from llmir.dim import Binding, Number
+from llmir.errors import InputError
+from llmir.graph import Program
+from llmir.hw import Link
+from llmir.hw.schema import stated
+from llmir.mesh import Mesh
+from llmir.tensor import parse_tensor
+
+from .basis import CALIBRATED, EFFICIENCY, ROOFLINE, Basis
+from .derated import Efficiency, derated
+from .ideal import Ideal
+from .network import network_of
+from .price import Model, Price
+from .rows import rows
+
+HOST, NETWORK = "host", "network"
+# Copies of pinned memory reach this share of a link to the host: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an
+# H100, 346 of 450 on a GH200 (nvbandwidth, NVIDIA/nvbandwidth#42, #24 and #23).
+PINNED = 0.8
+STATED = Basis("stated")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A link by its name, at best so many bytes/s; seconds are a `price`'s, or the link's own.
+
+    Its basis is what the seconds are made of.
+    """
+
+    name: str
+    link: Link
+    basis: Basis
+    price: Price | None = None
+
+    def seconds(self, payload: Number) -> Number:
+        """Of so many bytes of a rank."""
+        if self.price is not None:
+            return self.price.time(Binding(s=payload))
+        return self.link.latency_s + payload / self.link.Bps
+
+
+def channel(model: Model, link: str) -> Channel:
+    """What `link` names on a cost model's device: `host`, one of its links, `network`, or a rate.
+
+    Between devices a send is priced as the cost model prices it; to and from the host, at the rate that
+    copies of pinned memory were measured to reach, `PINNED` of the link's where they were not. InputError
+    for what is none of these, HardwareError for what the device has not.
+    """
+    device, said = model.device, text("link", link).strip()
+    if said[:1].isdigit():
+        return Channel(said, stated(said), STATED)
+    if said == HOST:
+        return _host(model)
+    if said == NETWORK:
+        return Channel(
+            said, network_of(device).link, *_sent(model, device.node.devices if device.node else 1)
+        )
+    known = {name: each for name, each in device.links.items() if each.ranks != 1}
+    if said not in known:
+        names = ", ".join(dict.fromkeys((HOST, *known, NETWORK)))
+        raise InputError(
+            f"link: {device.name} has {names}, or say a rate such as 25GBps,5us; got {said[:40]!r}"
+        )
+    if device.link(2)[0] == said:
+        return Channel(said, known[said], *_sent(model, 1))
+    if isinstance(model, Efficiency):
+        return Channel(said, derated(device, model.shares).links[said], EFFICIENCY)
+    return Channel(said, known[said], ROOFLINE)
+
+
+def _host(model: Model) -> Channel:
+    name, link = model.device.host_link
+    if isinstance(model, Efficiency):
+        return Channel(name, derated(model.device, model.shares).links[name], EFFICIENCY)
+    if isinstance(model, Ideal):
+        return Channel(name, link, ROOFLINE)
+    own, rate = CALIBRATED, link.host_Bps
+    if rate is None:
+        own, rate = Basis("calibrated", device="A100, H100 and GH200"), PINNED * link.Bps
+    return Channel(name, Link(rate, link.latency_s), own)
+
+
+def _sent(model: Model, apart: int) -> tuple[Basis, Price]:
+    """The price of a send to the rank that is so many ranks away."""
+    (row,) = rows(_send(apart))
+    price = model.price(row)
+    return price.basis, price
+
+
+@lru_cache(maxsize=64)
+def _send(apart: int) -> Program:
+    b = Builder()
+    x = b.input(parse_tensor("int8[s]"), name="x")
+    b.output(b.send(x, name="y", to=1))
+    return Program("send", {"main": b.graph()}, mesh=Mesh((("idle", apart),)))
