@@ -47,16 +47,22 @@ def report(code: Any, prices: Any, what: str, points: dict[str, tuple[Callable[[
 
 def making(figures: Any, new: int | None, what: str) -> None:
     from llmir.backends.analysis.code import Code
+    from llmir.backends.analysis.parts import Parts
 
-    def compiled(part: str, printer: str) -> None:
-        Code(figures, new).run(part, printer)
+    def compiled(kind: str, parts: tuple[str, ...], printer: str) -> None:
+        made: Parts = getattr(Code(figures, new), kind)
+        for part in parts:
+            made.run(part, printer)
 
+    two, four = ("early", "late"), ("of_new", "of_batch", "of_context", "last")
     print(f"{what + ', recorded':58}{timed(lambda: Code(figures, new), 3):10.1f}")
-    four = ("of_new", "of_batch", "of_context", "last")
-    for parts, printer in ((("early", "late"), "python"), (four, "numpy")):
-        made = sum(timed(lambda part=part, printer=printer: compiled(part, printer), 3) for part in parts)
-        made -= (len(parts) - 1) * timed(lambda: Code(figures, new), 3)
-        print(f"{what + f', recorded and compiled as {printer}':58}{made:10.1f}", flush=True)
+    for kind, parts, printer in (
+        ("called", two, "python"),
+        ("short", two, "python"),
+        ("short", four, "numpy"),
+    ):
+        took = timed(lambda how=(kind, parts, printer): compiled(*how), 3)
+        print(f"{what + f', recorded, {kind}, compiled as {printer}':58}{took:10.1f}", flush=True)
 
 
 def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:

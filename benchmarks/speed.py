@@ -191,7 +191,7 @@ def sharded(program: Any, how: str, cost: Cost) -> object:
 
     lower = llmir.run(program, how)
     plan = llmir.analyze(lower, "h200", batch=32, new=1, context=2048, cost=cost).plan
-    return plan.prices, plan.memories
+    return plan.prices, [memory.lifetimes.sizes for memory in plan.memories]
 
 
 def told(program: Any, how: str, cost: Cost) -> object:

@@ -52,7 +52,11 @@ TARGETS = (
         ("tests/test_shard_patterns.py", "tests/test_idle_options.py", "tests/test_shard.py"),
         15,
     ),
-    Target("liveness", ("backends/analysis/liveness.py",), ("tests/test_liveness.py",)),
+    Target(
+        "liveness",
+        ("backends/analysis/liveness.py", "backends/analysis/lifetimes.py"),
+        ("tests/test_liveness.py",),
+    ),
     Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
 )
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.analysis.code import LONGEST, Code, TwoCode
+from llmir.backends.analysis.code import Code, TwoCode
+from llmir.backends.analysis.parts import LONGEST
 from llmir.backends.analysis.plan import Plan
 from llmir.backends.cost.tape import Function, Tape, blocks
 from llmir.dim import Binding, Number
@@ -64,18 +65,25 @@ def cases(seed: int = 0) -> Iterator[dict[str, Any]]:
                 yield case
 
 
+def asked(case: dict[str, Any]) -> tuple[llmir.Program, dict[str, Any]]:
+    """Its program, and how it is priced; LlmirError for a kernel, a link or an axis that is not there."""
+    how = ",".join(part for part in (case["precision"], case["sharding"]) if part)
+    priced: dict[str, Any] = {
+        "default": {"engine": case["engine"]},
+        "ideal": {"cost": "ideal"},
+        "efficiency": {"efficiency": {"memory": 0.8, "launch": 4e-6}},
+    }[case["cost"]]
+    program = llmir.run(llmir.load(case["model"]), llmir.DEFAULT_PIPELINE)
+    return llmir.run(program, how) if how else program, {"hw": case["device"], **priced}
+
+
 def plans(case: dict[str, Any]) -> dict[int, Plan]:
     """The plans of its decode and of its prefill, by new tokens; none of what there is none of."""
-    how = ",".join(part for part in (case["precision"], case["sharding"]) if part)
-    priced: dict[str, Any] = {"engine": case["engine"]} if case["cost"] == "default" else {}
-    priced |= {"cost": "ideal"} if case["cost"] == "ideal" else {}
-    priced |= {"efficiency": {"memory": 0.8, "launch": 4e-6}} if case["cost"] == "efficiency" else {}
     try:
-        program = llmir.run(llmir.load(case["model"]), llmir.DEFAULT_PIPELINE)
-        program = llmir.run(program, how) if how else program
-        steps = {new: llmir.analyze(program, case["device"], batch=8, new=new, **priced) for new in NEW}
+        program, priced = asked(case)
+        steps = {new: llmir.analyze(program, batch=8, new=new, **priced) for new in NEW}
         return {new: step.plan for new, step in steps.items() if step.plan.prices}
-    except LlmirError:  # a kernel, a link or an axis that is not there
+    except LlmirError:
         return {}
 
 
@@ -89,26 +97,33 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     columns = [np.array(column, dtype=float) for column in zip(*NEW[new], strict=True)]
     at = Binding(**dict(zip("BTC", columns, strict=True)))
     off = [_off(many, price.time(at)) for many, price in zip(ops(*columns), prices, strict=True)]
-    time, bytes = code.grid(*columns)
-    whole, memory = _off(time, _step(plan, at)), float(np.abs(bytes - peak(plan, at)).max())
+    whole, memory = 0.0, 0.0
     rows = TwoCode(lambda at: plan.timing(at).stages, plan.figures, 1 if new == 1 else None)
-    for step in NEW[new]:
-        at = Binding(**dict(zip("BTC", step, strict=True)))
-        off += map(_off, rows.more(at, rows(at)), plan.figures(at))
-        time, bytes = code.point(*step)
-        whole, memory = max(whole, _off(time, _step(plan, at))), max(memory, abs(bytes - peak(plan, at)))
+    for after in (1 << 30, 0):  # kernels called, and what decides nothing left out
+        code.after = rows.after = after
+        code._kept.clear()
+        rows._kept.clear()
+        time, bytes = code.grid(*columns)
+        whole = max(whole, _off(time, _step(plan, at)))
+        memory = max(memory, float(np.abs(bytes - peak(plan, at)).max()))
+        for step in NEW[new]:
+            point = Binding(**dict(zip("BTC", step, strict=True)))
+            off += map(_off, rows.both(point)[1](), plan.figures(point))
+            time, bytes = code.point(*step)
+            whole = max(whole, _off(time, _step(plan, point)))
+            memory = max(memory, abs(bytes - peak(plan, point)))
     return max(off), whole, memory
 
 
 def looped(plan: Plan, new: int) -> tuple[float, float]:
     """The same of a grid that numba loops over: of the step, and bytes."""
-    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None, by="numba")
+    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None, 0, "numba")
     batch = np.arange(1, 321, dtype=float)[:, None]
     context = np.concatenate((np.arange(8.0), np.geomspace(8, 2e5, 312).round()))
     at = Binding(B=batch, T=new, C=context[None])
     time, bytes = code.grid(batch, new, context[None])
     found = _off(time, _step(plan, at)), float(np.abs(bytes - peak(plan, at)).max())
-    assert (("last", "numba") in code._compiled) == (len(code._parts["last"].live) <= LONGEST)
+    assert (("last", "numba") in code.short._compiled) == (len(code.short["last"].live) <= LONGEST)
     return found
 
 

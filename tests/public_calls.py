@@ -95,18 +95,28 @@ PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
 JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
-REQUESTS = {
+TRAFFIC: dict[str, Any] = {
     "rate": None,
     "closed": 2,
     "requests": 5,
     "prompt": 8,
     "generate": 2,
     "prefix_hits": 0.0,
+    "cancel": 0.0,
+    "timeout_s": None,
+    "turns": None,
+    "think_s": None,
     "seed": 0,
 }
-REQUESTS |= {"trace": None, "speed": 1.0, "warm_up": 0, "max_ttft_s": None, "max_tpot_s": None}
+TRAFFIC |= {"trace": None, "speed": 1.0}
+COUNTED = {"warm_up": 0, "max_ttft_s": None, "max_tpot_s": None, "replicas": 2, "router": "least-loaded"}
+REQUESTS = TRAFFIC | COUNTED
 SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
 SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
+SERVED = llmir.server(PROGRAM, "h100-sxm")
+POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program")
+POOLED = {name: value for name, value in COUNTED.items() if name != "replicas"}
+POOLED |= {"prefill_replicas": 2, "decode_replicas": 1}
 LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
 
 
@@ -161,7 +171,20 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda **x: llmir.replicate(requests=3, closed=2, prompt=8, generate=2, **x),
         {"program": PROGRAM, "hw": "h100-sxm", "times": 2, "seed": 0},
     ),
-    "simulate": (llmir.simulate, {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING}),
+    "server": (llmir.server, {"program": PROGRAM, "hw": "h100-sxm", **SERVER, **PRICING}),
+    "server.run": (llmir.server(PROGRAM, "h100-sxm").run, {"load": llmir.traffic(**TRAFFIC), **COUNTED}),
+    "traffic": (llmir.traffic, TRAFFIC),
+    "simulate": (
+        llmir.simulate,
+        {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING, **dict.fromkeys(POOLS)},
+    ),
+    "simulate pools": (
+        lambda **x: llmir.simulate(PROGRAM, "h100-sxm", closed=2, requests=3, prompt=8, generate=2, **x),
+        dict(zip(POOLS, (2, 1, "nvlink", PROGRAM), strict=True)),
+    ),
+    "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
+    "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
+    "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
     "candidates": (llmir.candidates, {"programs": [PROGRAM], "hw": "h100", **PRICING, **CACHES}),
@@ -177,6 +200,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "compile": (
         llmir.compile,
         {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES, "by": "numpy"},
+    ),
+    "emit": (
+        llmir.emit,
+        {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES},
     ),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
@@ -215,8 +242,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "engine": None,
             "unit": "ms",
             "cost": "ideal",
-            "without": None,
-            "tell": print,
+            **{"without": None, "folds": None, "tell": print},
         },
     ),
     "calibrate": (
@@ -238,11 +264,36 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda job, level, phase: llmir.draw(job, FOLDER / "x.dot", level=level, phase=phase),
         {"job": REPORT, "level": "layer", "phase": "both"},
     ),
+    "plan": (
+        llmir.plan,
+        {
+            "model": PROGRAM,
+            **{"hw": "h100-sxm", "rate": 1, "prompt": 8, "generate": 4, "max_ttft": 1.0, "max_tpot": "1s"},
+            **{"gpus": 1, "weights": "", "chunk": 2048, "batch": 8, "price": {"h100": 3.0}, "engine": None},
+            **{"requests": 100, "seed": 0},
+        },
+    ),
     "sweep": (
-        lambda model, axes, pipeline, executor, progress: llmir.sweep(
-            model, axes, pipeline=pipeline, executor=executor, progress=progress
+        lambda model, axes, pipeline, price, executor, progress: llmir.sweep(
+            model, axes, pipeline=pipeline, price=price, executor=executor, progress=progress
         ),
-        {"model": PROGRAM, "axes": {"batch": "1:4"}, "pipeline": "dce", "executor": None, "progress": None},
+        {
+            **{"model": PROGRAM, "axes": {"batch": "1:4"}, "pipeline": "dce", "price": {"h100": 3}},
+            **{"executor": None, "progress": None},
+        },
+    ),
+    "sweep_to": (
+        lambda path, model, axes, format, pipeline, price, executor, progress: llmir.sweep_to(
+            path,
+            model,
+            axes,
+            **{"format": format, "pipeline": pipeline, "price": price},
+            **{"executor": executor, "progress": progress},
+        ),
+        {
+            **{"path": FOLDER / "grid.jsonl", "model": PROGRAM, "axes": {"batch": "1:4"}, "format": None},
+            **{"pipeline": "dce", "price": None, "executor": None, "progress": None},
+        },
     ),
     "sweep axis": (
         lambda tp, weights, batch: llmir.sweep(PROGRAM, {"tp": tp, "weights": weights, "batch": batch}),
@@ -334,6 +385,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "hw.load": (hw.load, {"device": "h100-sxm"}),
     "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
     "hw.join": (hw.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
+    "hw.priced": (hw.priced, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),
     "hw.usual": (hw.usual, {"device": "h100-sxm"}),
     "hw.engine": (hw.engine, {"name": "vllm", "kernels": ()}),
 }

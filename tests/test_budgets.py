@@ -153,7 +153,7 @@ def test_a_file_beyond_its_budget_is_one_line_soon(
 @pytest.mark.parametrize("name", ["laughs.yaml", "merges.yaml"])
 def test_a_plan_has_the_same_budget(run: Run, name: str) -> None:
     Path(name).write_text({n: c for n, c, _ in FILES}[name], "utf-8")  # type: ignore[arg-type]
-    ran = run("analyze", "tiny.json", "--plan", name)
+    ran = run("analyze", "tiny.json", "--precision", name)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "those of aliases counted" in ran.err
 

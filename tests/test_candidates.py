@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir import Program
 from llmir.backends.cost.stacked import Stack
-from llmir.errors import HardwareError, InputError
+from llmir.errors import HardwareError, InputError, PassError
 
 CLOSE = 1e-12
 TOKENS = st.integers(1, 3000)
@@ -143,3 +144,18 @@ def test_pairs_and_points_are_checked() -> None:
             found.requests(1, *((10, wrong) if wrong else (wrong, 10)))  # type: ignore[arg-type] # no numbers
     with pytest.raises(InputError, match=r"broadcast"):
         found.step([1, 2], 1, [1, 2, 3])
+
+
+def test_cycles_are_looked_for_again_after_a_pass_or_a_search_that_fails() -> None:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    search = llmir.candidates([program], "h200")
+    for fails in (lambda: llmir.run(program, "shard{tp=3}"), lambda: search.requests([[1]], 5, 5)):
+        with pytest.raises((PassError, InputError)):
+            fails()
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        search.step(4)
+        assert not gc.isenabled()  # as its caller has it
+    finally:
+        gc.enable()

@@ -290,3 +290,24 @@ def test_an_option_is_refused_in_the_words_of_the_api(run: Run, option: str) -> 
             assert ran.err == f"error: --{option}: {str(error)[str(error).index('expected') :]}\n"
         else:
             assert "--" not in ran.err.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("serve-sim tiny.json --trace r.csv --requests-out r.csv", "error: r.csv: is named twice"),
+        (
+            "serve-sim tiny.json --rate 1 --requests-out r.csv --steps-out r.csv",
+            "error: r.csv: is named twice",
+        ),
+        ("serve-sim tiny.json --closed 3 --turns 3", "leave out closed"),
+        ("serve-sim tiny.json --rate 3 --timeout 3 --turns 3", "leave out timeout_s"),
+        ("sweep tiny.json --jobs 0", "error: --jobs: expected an integer from 1"),
+        ("sweep tiny.json --price h100-sxm=2,h100=3", "error: price: h100-sxm and h100 are one device"),
+    ],
+)
+def test_options_that_contradict_are_one_line_and_write_nothing(
+    run: Run, tmp_path: Path, line: str, part: str
+) -> None:
+    bad(run, tmp_path, tuple(line.split()), 2, part)
+    assert not (tmp_path / "r.csv").exists()

@@ -1,4 +1,4 @@
-"""--weights, --activations, --kv and --plan from the command line."""
+"""--weights, --activations, --kv and --precision from the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_title_of_a_picture_says_it(run: Run) -> None:
 
 def test_a_plan_is_a_yaml_file(run: Run) -> None:
     Path("plan.yaml").write_text("'*_proj': fp8  # all of them\ndown_proj: keep\nlm_head: int8\n", "utf-8")
-    ran = run("opt", "tiny.json", "--weights", "int4", "--plan", "plan.yaml")
+    ran = run("opt", "tiny.json", "--weights", "int4", "--precision", "plan.yaml")
     assert ran.code == 0
     types = {
         line.split()[0]: line.rpartition(" : ")[2] for line in ran.out.splitlines() if " = weight(" in line
@@ -83,7 +83,7 @@ def test_a_plan_is_a_yaml_file(run: Run) -> None:
 )
 def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
     Path("plan.yaml").write_text(plan, "utf-8")
-    ran = run("analyze", "tiny.json", "--plan", "plan.yaml")
+    ran = run("analyze", "tiny.json", "--precision", "plan.yaml")
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
     assert ran.err.count("\n") == 1
@@ -96,7 +96,7 @@ def test_a_bad_plan_is_one_line(run: Run, plan: str, says: str) -> None:
         (("--kv", "int4"), "kv: unknown dtype 'int4'; allowed are"),
         (("--activations", "fp8"), "needs weights of its kind"),
         (("--weights", "int8", "--activations", "fp8"), "no arithmetic"),
-        (("--plan", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("--precision", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
         (("--collectives", "fp9"), "collectives: unknown dtype 'fp9'; allowed are fp32, bf16"),
         (("--collectives", "fp8"), "no collective joins ranks"),
         (("--tp", "3"), "tp can be 1, 2, 4"),
@@ -117,7 +117,7 @@ def test_bad_options_are_one_line(
 def test_a_plan_says_it_by_role(run: Run) -> None:
     text = "mlp: {weights: fp8, activations: fp8}\nup_proj: {activations: keep}\nk_cache: {kv: int8}\n"
     Path("plan.yaml").write_text(text + "o_proj: {collectives: int8}\n", "utf-8")
-    out = run("opt", "tiny.json", "--tp", "2", "--plan", "plan.yaml").out
+    out = run("opt", "tiny.json", "--tp", "2", "--precision", "plan.yaml").out
     lines = {line.split()[0]: line for line in out.splitlines() if " = " in line}
     assert "(%quantize_post_norm, " in lines["%gate_proj"]
     assert "(%post_norm, " in lines["%up_proj"]

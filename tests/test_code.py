@@ -14,8 +14,10 @@ from llmir.backends.analysis import code as module
 from llmir.backends.analysis import groups
 from llmir.backends.analysis.code import Code, Often
 from llmir.backends.analysis.groups import Group
+from llmir.backends.cost.tape import Function, Tape, tape_of
 from llmir.dim import Binding
 from llmir.errors import InputError
+from llmir.namespace import SCALARS
 
 from .code_cases import cases, differences, plans
 
@@ -157,20 +159,20 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
     """Few pairs of B and T are computed once, wherever they lie; many as they are."""
     code = Code(lambda at: (at.xp.sqrt(at.symbols["B"] * 3 + at.symbols["T"] * 1.0) * at.symbols["C"],))
     asked: list[tuple[str, int]] = []
-    compiled = code.run
+    code.after = 1 << 30
+    compiled = code.whole.run
 
-    def counted(part: str, printer: str) -> Any:
+    def counted(part: str, printer: str = "python") -> Any:
         run = compiled(part, printer)
 
         def over(*inputs: Any) -> Any:
             found = run(*inputs)
-            if part != "counts":
-                asked.append((part, max(map(np.size, found), default=0)))
+            asked.append((part, max(map(np.size, found), default=0)))
             return found
 
         return over
 
-    monkeypatch.setattr(code, "run", counted)
+    monkeypatch.setattr(code.whole, "run", counted)
     random = np.random.default_rng(1)
     batch, new, context = random.integers(1, 9, 500), random.integers(1, 4, 500), random.integers(0, 99, 500)
     for given in (
@@ -194,6 +196,12 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
     ]
 
 
+def test_pairs_that_no_float_tells_apart_are_left_as_they_are() -> None:
+    batch, new = np.array([3e9] * 4), np.array([4e6 + 1, 4e6 + 2] * 2)
+    code = Code(lambda at: (at.symbols["B"] + at.symbols["T"] + 0 * at.symbols["C"],))
+    assert code.grid(batch, new, np.zeros(4))[0].tolist() == (batch + new).tolist()
+
+
 def test_figures_become_code_after_many_points_and_stay_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -214,24 +222,22 @@ def test_figures_become_code_after_many_points_and_stay_alike(
     assert len(calls) == 4
 
 
-def test_after_more_points_code_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_more_points_code_is_short() -> None:
     """What decides nothing is looked for where many pairs of B and T are priced, and not before."""
-    made: list[tuple[int | None, int]] = []
-
-    def make(figures: Any, new: int | None, most: int) -> Code:
-        made.append((new, most))
-        return Code(figures, new, most)
+    tape = Tape(SCALARS)
+    size, xp = tape.symbol("n"), tape.namespace
+    kernel = Function.of(tape, "n", [xp.minimum(size + 100, 2 * size + 7)])
 
     def figures(at: Binding) -> tuple[Any, ...]:
-        size = at.symbols["B"]
-        return (at.xp.minimum(size + 100, 2 * size + 7) + at.symbols["C"],)
+        return (tape_of(at.symbols.values()).call(kernel, at.symbols["B"]) + at.symbols["C"],)  # type: ignore[union-attr]
 
-    monkeypatch.setattr(module, "OFTEN", 2)
-    monkeypatch.setattr(module, "SHORT", 5)
-    often = Often(figures, make)
-    for size in (1, 92, 93, 94, 10, 20_000, 100_000):
-        assert often(Binding(B=size, T=1, C=3)) == (min(size + 100, 2 * size + 7) + 3,)
-    assert made == [(1, 0), (1, module.MOST)]
+    code = Code(figures, 1, after=4)
+    made = []
+    for size in (1, 92, 93, 94, 94, 10, 20_000, 100_000):
+        assert code.point(size, 1, 3) == (min(size + 100, 2 * size + 7) + 3,)
+        made.append("short" in vars(code))
+    assert made == [False] * 5 + [True] * 3
+    assert "whole" not in vars(code)
 
 
 def test_what_does_not_read_contexts_is_there_at_every_point() -> None:
@@ -252,5 +258,5 @@ def test_a_number_that_contexts_decide_is_not_bounded_as_a_count() -> None:
         first = at.xp.where(context < batch, 1, 0)
         return (at.xp.where(first == 0, 10.0, 20.0),)
 
-    code = Code(figures)
+    code = Code(figures, after=0)
     assert [code.point(8, 1, context)[0] for context in (0, 7, 8, 9)] == [20, 20, 10, 10]

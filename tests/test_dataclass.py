@@ -173,3 +173,19 @@ def test_ops_and_kernels_are_pickled_as_they_are() -> None:
 
     for thing in (Silu(block="mlp"), Gemm()):
         assert pickle.loads(pickle.dumps(thing)) == thing
+
+
+def test_an_order_that_cannot_be_is_refused_at_once() -> None:
+    for decorator in (dataclass, dataclasses.dataclass):
+        with pytest.raises(TypeError, match="non-default argument 'y' follows default argument"):
+
+            @decorator(frozen=True)
+            class Wrong:
+                x: int = 0
+                y: int  # type: ignore[misc]
+
+        with pytest.raises(TypeError, match="cannot inherit frozen dataclass from a non-frozen one"):
+
+            @decorator(frozen=True)
+            class Mixed(OURS["Open"]):  # type: ignore[misc]
+                z: int = 0

@@ -79,6 +79,8 @@ def roots(folder: Path) -> Iterator[object]:
     yield from (before, llmir.diff(before, after), llmir.diff(point, point))
     yield llmir.replicate(plain, "h100-sxm", 2, closed=2, requests=3, prompt=9, generate=4)
     yield llmir.simulate(plain, "h100-sxm", closed=2, requests=3, prompt=9, generate=4)
+    yield llmir.simulate(plain, "h100-sxm", closed=4, requests=6, prompt=9, generate=4, replicas=2)
+    yield llmir.simulate(plain, "h100-sxm", closed=4, requests=6, prompt=9, generate=4, link="nvlink")
     yield explain(llmir.analyze(plain, "h100-sxm", batch=4), "lm_head")
     yield conservation(plain, llmir.run(plain, "shard{tp=2}"), batch=2, new=1, context=3)
     yield llmir.validate(table(folder))
@@ -265,6 +267,8 @@ def test_pickles_are_read_in_processes_that_hash_otherwise(tmp_path: Path) -> No
         "import pickle, sys, llmir; from llmir import hw; from llmir.dim import B, T, ceildiv;"
         "built, device, sizes = pickle.load(open(sys.argv[1], 'rb'));"
         "again = llmir.parse_program(llmir.print_program(built));"
+        "ops = [[node.op for node in each['layer'].nodes] for each in (built, again)];"
+        "assert set(ops[0]) == set(ops[1]);"
         "assert {again: 1}[built] and {hw.load('dgx-h100'): 1}[device];"
         "assert sizes[B * T] == 1 and sizes[ceildiv(B, 8)] == 2"
     )

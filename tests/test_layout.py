@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from llmir.dtype import dtype
 from llmir.equation import Equation, equation
 from llmir.errors import VerifyError
+from llmir.mesh import Mesh
 from llmir.tensor import Placement, Tensor, parse_tensor
 
 MESH = {"x": 2, "y": 3}
@@ -251,3 +252,14 @@ def test_marks_of_axes() -> None:
     assert (rule.operands[2][0].axes, rule.operands[2][0].end_to_end) == (("b", "t"), False)
     assert (rule.results[1][0].axes, rule.results[1][0].end_to_end) == (("c", "t"), True)
     assert str(rule) == "[v] h!, b t~ +k, (b t) -> b t h, (c + t)"
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=1, max_size=5), st.data())
+def test_part_of_a_mesh_has_the_same_groups_and_pieces(sizes: list[int], data: st.DataObject) -> None:
+    mesh = Mesh(tuple((f"a{i}", n) for i, n in enumerate(sizes)))
+    names = [name for name, _ in mesh.axes]
+    over = tuple(data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)))
+    used = set(data.draw(st.lists(st.sampled_from(names)))) | set(over)
+    part = mesh.around(over, used)
+    assert part.group(over) == mesh.group(over)
+    assert part.size(used) == mesh.size(used)

@@ -8,8 +8,9 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.liveness import Memory, Moment, memories
-from llmir.backends.analysis.liveness import _iterations as iterations
+from llmir.backends.analysis.lifetimes import Lifetimes, Moment
+from llmir.backends.analysis.lifetimes import _iterations as iterations
+from llmir.backends.analysis.liveness import Memory, memories
 from llmir.build import Builder
 from llmir.dim import B, Binding, T
 from llmir.graph import Graph, Node, Program, Value
@@ -201,7 +202,8 @@ def test_the_fullest_of_a_grid_is_that_of_each_point(
 
 
 def test_of_two_that_are_as_full_the_first_counts() -> None:
-    memory = Memory(0, 0, (Moment("a", 2 * B * T, ()), Moment("b", 4 * B, ())))
+    moments = Moment("a", 2 * B * T, ()), Moment("b", 4 * B, ())
+    memory = Memory(0, 0, Lifetimes(moments, tuple(moment.bytes for moment in moments)))
     assert memory.fullest_index(Binding(B=3, T=np.arange(1, 4), C=0)).tolist() == [1, 0, 0]
     assert [memory.fullest(Binding(B=3, T=t, C=0)).op for t in (1, 2, 3)] == ["b", "a", "a"]
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.code import GRID, Code
+from llmir.backends.analysis.code import Code
+from llmir.backends.analysis.parts import GRID
 from llmir.backends.cost.tape import Function, Tape, blocks, loops, scalar
 from llmir.errors import InputError
 from llmir.namespace import SCALARS
@@ -64,8 +65,7 @@ def test_constants_are_given() -> None:
         step = llmir.compile(llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE), device)
         step(8, 1, 0)
         (code,) = step._codes.values()
-        depends = code.whole.depending("C")
-        late = code._parts["last"]
+        depends, late = code.short.function.depending("C"), code.short["last"]
         found.append(loops.loop(late, [name for n, name in late.inputs.items() if n not in depends]))
     assert found[0].source == found[1].source
     assert found[0].constants != found[1].constants
@@ -139,4 +139,4 @@ def test_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_code_by_numba_is_numpys_below_large_grids() -> None:
     code = Code(lambda at: (at.symbols["B"] * at.symbols["C"],), by="numba")
     assert code.grid(np.arange(3)[:, None], 1, np.arange(2))[0].tolist() == [[0, 0], [0, 1], [0, 2]]
-    assert {printer for _, printer in code._compiled} <= {"numpy"}
+    assert {printer for _, printer in code.whole._compiled} == {"numpy"}

@@ -43,9 +43,9 @@ def test_of_steps_are_differences(model: str, by: str) -> None:
     """Where the differences on either side agree, there is no kink between them."""
     step = llmir.compile(llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE), "h100-sxm")
     rng, smooth = random.Random(model + by), 0
-    code = step._code(step.program, False)
-    run = scalar.compiled(code.whole)
-    found = scalar.compiled(slope(code.whole, {"batch": "B", "new": "T", "context": "C"}[by]))
+    whole = step._code(step.program, False).whole.function
+    run = scalar.compiled(whole)
+    found = scalar.compiled(slope(whole, {"batch": "B", "new": "T", "context": "C"}[by]))
     for _ in range(12):
         # Between integers, at which sequences are rounded up.
         sizes = {"batch": (2, 300), "new": (9, 900), "context": (1, 20_000)}

@@ -28,6 +28,7 @@ from llmir.backends.cost.network import ALGORITHMS, exchange
 from llmir.backends.cost.tape import Function, Symbol, Tape, blocks, scalar
 from llmir.dim import ATOMS, B, Binding, C, Dim, Number, T
 from llmir.namespace import ARRAYS, SCALARS, Namespace
+from llmir.ops import OPS
 from llmir.routing import Arrived, Chance, Even, Groups, PowerLaw, Zipf
 
 from .test_kernels import kernels
@@ -180,11 +181,20 @@ def test_the_tape_imports_numpy_and_the_standard_library_alone() -> None:
     for path in (ROOT / "backends/cost/tape").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [str(node.module)]
+            if isinstance(node, ast.ImportFrom):
+                assert node.level < 2  # nothing of the rooms around it
+                names = [] if node.level else [str(node.module)]
             asked = {"numba"} if path.name == "loops.py" and getattr(node, "col_offset", 0) else set()
             allowed = {"numpy", *asked, *sys.stdlib_module_names}
             assert {name.partition(".")[0] for name in names} <= allowed
+
+
+def test_the_tape_knows_no_op_kernel_or_device_by_name() -> None:
+    names = {*OPS, *KERNELS, *hw.names(), *hw.clusters()} - {*scalar.TEXT, *vars(SCALARS)}
+    for path in (ROOT / "backends/cost/tape").glob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        said = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        assert said.isdisjoint(names), path.name
 
 
 def test_every_function_of_the_namespace_has_a_text() -> None:
@@ -296,7 +306,7 @@ def test_a_switch_is_made_where_hardware_makes_one_alone() -> None:
     for kind, part, takes in CASES:
         sizes = {f.name: 8 for f in fields(takes) if f.name not in WORDS}
         if takes is RunShape:
-            sizes = dict.fromkeys(sizes, StepShape(1, 1, 1, 1))  # type: ignore[arg-type]
+            sizes |= dict.fromkeys(("decode", "reads"), StepShape(1, 1, 1, 1))  # type: ignore[arg-type]
         words = {"dtype": "fp32", "ranks": 2, "adds": True, "sms": 0}
         shape = takes(**sizes, **{f.name: words[f.name] for f in fields(takes) if f.name in words})
         tape = Tape(SCALARS)

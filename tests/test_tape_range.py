@@ -95,7 +95,7 @@ def test_what_is_left_out_decides_nothing(data: st.DataObject, most: int) -> Non
     calls = [tape.call(function, size * 2, k) for k in constants]
     late = tape.symbol("c") * tape.namespace.maximum(calls[0], calls[1])
     outline = Function.of(tape, "nc", [*calls, late])
-    found, every = within(outline, ["n"], most), whole(outline).function
+    found, every = within(outline, ["n"], most), whole(outline)
     assert len(found.function.live) <= len(every.live)
     short, full = scalar.compiled(found.function), scalar.compiled(every)
     for count in range(1, most + 1):
@@ -129,11 +129,12 @@ def test_a_step_is_equal_at_all_tokens_of_the_range(plan: Any, new: int | None) 
     To the last bit of single points; numpy's cube root of an array is not always that of a constant.
     """
     code = Code(lambda at: (plan.timing(at, plan.busy(at)).step,), new)
-    assert 3 * len(code.whole.live) < 2 * len(code.beyond.whole.live)
-    short, full = (blocks.compiled(function) for function in (code.whole, code.beyond.whole))
+    functions = code.short.function, code.whole.function
+    assert 3 * len(functions[0].live) < 2 * len(functions[1].live)
+    short, full = map(blocks.compiled, functions)
     for batch, each in ((TOKENS, 1.0), (1.0, TOKENS)) if new is None else ((TOKENS, 1.0),):
         assert short(batch, each, 4096.0)[0] == pytest.approx(full(batch, each, 4096.0)[0], rel=1e-14)
-    short, full = (scalar.compiled(function) for function in (code.whole, code.beyond.whole))
+    short, full = map(scalar.compiled, functions)
     for tokens in (*range(1, 1100), *range(1100, MOST, 61), MOST):
         assert short(tokens, 1, 4096) == full(tokens, 1, 4096)
 
@@ -142,7 +143,7 @@ def test_beyond_the_range_prices_are_those_of_all_variants(plan: Any) -> None:
     def figures(at: Binding) -> tuple[Any, ...]:
         return (plan.timing(at, plan.busy(at)).step,)
 
-    code, always = Code(figures), Code(figures, 1)
+    code, always = Code(figures, after=0), Code(figures, 1, after=0)
     for step in ((1, MOST, 0), (1, MOST + 1, 0), (8, MOST, 77), (MOST * 4, 2, 9)):
         expected = figures(Binding(**dict(zip("BTC", step, strict=True))))
         assert code.point(*step) == code.point(*step) == expected

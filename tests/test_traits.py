@@ -17,8 +17,9 @@ from llmir.build import Builder
 from llmir.dtype import DType
 from llmir.equation import Equation, equation
 from llmir.frontends.weights import expected
+from llmir.gemm import Gemm, operand_gemm
 from llmir.graph import Program
-from llmir.op import OPS, Gemm, Loop, Op, Work, operand_gemm
+from llmir.op import OPS, Loop, Op, Work
 from llmir.tensor import Tensor
 
 from .test_interpret import same, weight

@@ -58,7 +58,11 @@ def survives(call: Callable[[], Any]) -> None:
 
 def passed_over(name: str, argument: str, value: object) -> bool:
     """Where a file would be written, or a caller's own function is run, which may raise what it will."""
-    written = (name, argument) in (("draw to", "path"), ("save", "path")) and isinstance(value, (str, Path))
+    written = (name, argument) in (
+        ("draw to", "path"),
+        ("save", "path"),
+        ("sweep_to", "path"),
+    ) and isinstance(value, (str, Path))
     own = name.startswith("run") or argument in ("weights", "price", "pipeline", "progress")
     return written or (callable(value) and own)
 

@@ -255,7 +255,7 @@ _COMMANDS = (
     "analyze M --cost calibrated --weights int4_g32",
     "analyze M --efficiency compute=0.7,memory=0.8,launch=1e-6 --max-ttft 10 --max-tpot 5",
     "analyze M --weights fp8 --activations fp8 --kv int8 --collectives int8 --tp 2 --format md -o -",
-    "analyze M --plan plan.yaml --hw device.yaml --format html -o out.html",
+    "analyze M --precision plan.yaml --hw device.yaml --format html -o out.html",
     "check M --index model.safetensors --format json",
     "check M --tp 2 --batch 2 --prompt 8",
     "diff M --pass fuse --hw h100 --hw-after h200 --format csv",
