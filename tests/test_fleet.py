@@ -46,7 +46,7 @@ def test_it_is_the_plain_simulator(case: Any, replicas: int, router: str) -> Non
     columns = load.arrival_s, load.prompt, load.generate, load.cached
     rows = zip(*(column.tolist() for column in columns), strict=True)
     requests = [Request(i, *row, ()) for i, row in enumerate(rows)]
-    total, size, tokens, sequences = capacity
+    total, size, tokens, sequences = capacity[:4]
     limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
     naive = [Naive(Toy().naive, engine, [], **limits, chunked=chunked) for _ in range(replicas)]
     shortest = lambda request, unanswered: unanswered.index(min(unanswered))  # noqa: E731

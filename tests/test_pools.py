@@ -70,7 +70,7 @@ def test_they_are_the_plain_simulators(case: Any, many: tuple[int, int], router:
             zip(*(column.tolist() for column in columns), hashes, strict=True)
         )
     ]
-    total, size, tokens, sequences = capacity
+    total, size, tokens, sequences = capacity[:4]
     limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences, "chunked": chunked}
     readers = [Naive(Toy().naive, engine, [], **limits) for _ in range(many[0])]
     writers = [NaiveDecoder(Toy().naive, engine, [], **limits) for _ in range(many[1])]

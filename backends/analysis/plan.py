@@ -18,7 +18,7 @@ from llmir.backends.cost import Model, Price, Row, rows
 from llmir.backends.cost.kernels import Host, lateness
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Dim, Mixed, Number, Size, sole, symbols
+from llmir.dim import Binding, Dim, Mixed, Number, Size, ceildiv, sole, symbols
 from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw.sections.graphs import Graphs
@@ -122,7 +122,7 @@ class Plan:
         if self._graphs is None:
             return self.model.runs is not None
         parallelism = self.program.parallelism
-        tokens = at.xp.ceildiv(at(_SEQUENCES * _NEW), parallelism.dp)
+        tokens = at(_NEW * ceildiv(_SEQUENCES, parallelism.dp))  # of a rank, which reads whole prompts
         of = self._graphs.on(self.model.device, parallelism.tp)
         return of.hold(tokens, self._decodes(at), self._reads(at))
 

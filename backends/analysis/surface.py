@@ -147,6 +147,23 @@ class Surface:
             return self._steps(True, False).decode(decodes, kept)
         return self._steps(bool(decodes), True).mixed(decodes, kept, each)
 
+    def on_rank(
+        self,
+        decodes: float,
+        kept: Sequence[float],
+        each: Sequence[tuple[float, int, int]],
+        others: Sequence[tuple[float, int, int]],
+    ) -> tuple[float, ...]:
+        """The same where one data-parallel rank reads `each`, and other ranks read others beside it.
+
+        Ranks go abreast, and what decodes is on all of them evenly. Experts see what all ranks read, and the
+        rest of a rank only its own: a step lasts as long as the rank that takes longest.
+        """
+        few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
+        if few or self.program.parallelism.dp == 1 or not self.model.symbolic:
+            return self.micro_batch(decodes, kept, [*each, *others])
+        return self._steps(bool(decodes), True).on_rank(decodes, kept, each, others)
+
     def _refuse(self, decodes: int, kept: Sequence[float]) -> NoReturn:
         wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if decodes else "none"
         raise InputError(f"kept: {decodes:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")

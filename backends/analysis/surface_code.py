@@ -183,6 +183,7 @@ class Beside:
         single = Binding(B=of_decodes.symbol("B"), T=1)
         self._single = Code(of_decodes, ("B",), (), [single(size) for size in sizes])
         self._chunks: dict[Many, tuple[float, ...]] = {}
+        self._ranks, self._placed = of.program.parallelism.dp, dict[tuple[Many, bool], tuple[float, ...]]()
         self._run = _together(self.tables, self._single, self._rest, of.depth, decodes)
 
     def __call__(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
@@ -197,6 +198,34 @@ class Beside:
                 found = known[chunk] = self._chunk((times, new), (cached,))
             total = found if total is None else tuple(map(add, total, found))
         return self._run(count, sums, total)
+
+    def on_rank(
+        self, count: float, sums: Sequence[float], chunks: Sequence[Many], others: Sequence[Many]
+    ) -> tuple[float, ...]:
+        """The same of a rank that reads these chunks, beside ranks that read others."""
+        known, total = self._placed, None
+        for place in (*((chunk, True) for chunk in chunks), *((chunk, False) for chunk in others)):
+            found = known.get(place)
+            if found is None:
+                if len(known) >= KEPT:
+                    known.clear()
+                found = known[place] = self._of_rank(*place)
+            total = found if total is None else tuple(map(add, total, found))
+        return self._run(count, sums, total)
+
+    def _of_rank(self, chunk: Many, own: bool) -> tuple[float, ...]:
+        """What chunks on one rank add there, or on another one.
+
+        As many on each rank add there what all ranks see, each time, and what it sees alone once: so the
+        difference between those and one is what all see of others.
+        """
+        (times, new, cached), ranks = chunk, self._ranks
+        one, each = (self._chunk((n, new), (cached,)) for n in (1, ranks))
+        seen = [times * (b - a) / (ranks - 1) for a, b in zip(one, each, strict=True)]
+        if not own:
+            return tuple(seen)
+        each = self._chunk((times * ranks, new), (cached,))
+        return tuple(b - (ranks - 1) * a for a, b in zip(seen, each, strict=True))
 
 
 def _together(tables: Sequence[Table], single: Code, rest: Code, depth: int, decodes: bool) -> Run:
@@ -290,9 +319,24 @@ class Steps:
 
     def mixed(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
         """The same of one that reads chunks: of each kind how many there are, new and cached tokens."""
-        tokens, sequences, most = count, count, 0
+        beside, timing, sequences = self._reading(count, chunks)
+        return timing(sequences, *beside(count, sums, chunks))
+
+    def on_rank(
+        self, count: float, sums: Sequence[float], chunks: Sequence[Many], others: Sequence[Many]
+    ) -> tuple[float, ...]:
+        """The same as a rank takes that reads these chunks, beside ranks that read others."""
+        ranks = self.of.program.parallelism.dp
+        each = [(times * ranks, new, cached) for times, new, cached in chunks]
+        beside, timing, sequences = self._reading(count, each)
+        return timing(sequences, *beside.on_rank(count, sums, chunks, others))
+
+    def _reading(self, count: float, chunks: Sequence[Many]) -> tuple[Beside, Run, float]:
+        """What prices a step that reads chunks: its kernels, and all of it; and how many sequences it has."""
+        ranks = self.of.program.parallelism.dp
+        tokens, sequences, most = -(-count // ranks) if ranks > 1 else count, count, 0
         for times, new, _ in chunks:
-            tokens += times * new
+            tokens += (-(-times // ranks) if ranks > 1 else times) * new
             sequences += times
             most = max(most, new)
 
@@ -306,10 +350,10 @@ class Steps:
             self._beside[key] = Beside(self.of, self.keeps, *key)
         if graph not in self._timing:
             self._timing[graph] = self._timed(graph)
-        return self._timing[graph](sequences, *self._beside[key](count, sums, chunks))
+        return self._beside[key], self._timing[graph], sequences
 
     def _graph(self, tokens: float, few: bool, at: Callable[[], Binding]) -> bool:
-        """Whether a step of so many tokens, few of each sequence or not, is launched as a graph."""
+        """Whether a step of so many tokens a rank, few of each sequence or not, is launched as a graph."""
         key = tokens, few
         if key not in self._captured:
             self._captured[key] = bool(self.of.host and self.of.captured(at()))

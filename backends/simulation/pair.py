@@ -16,6 +16,7 @@ from . import joins
 from .decoder import Decoder, decoded
 from .fleet import Fleet
 from .load import Array, Load
+from .pipelined import Pipelined, PipelinedDecoder
 from .pooled import Pooled
 from .pools import pools
 from .profile import REPLICAS, Profile, check, counts, model_of
@@ -82,8 +83,10 @@ class Pair(Immutable):
         if not goes_on.any():
             raise InputError("pools: no request has a second token, decode servers have nothing to do")
         read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
-        first = self._server(Server, self.prefill, read, read, load.arrival_s)
-        later = self._server(Decoder, self.decode, rest, rest.only(goes_on), np.full(len(load), FOREVER))
+        first = self._server((Server, Pipelined), self.prefill, read, read, load.arrival_s)
+        came = np.full(len(load), FOREVER)
+        kinds = Decoder, PipelinedDecoder
+        later = self._server(kinds, self.decode, rest, rest.only(goes_on), came)
         # Prefixes are those of prefill servers; caches go to the least loaded decode server.
         names = deals.name, "least-loaded" if deals.name == "prefix-aware" else deals.name
         servers = first, later
@@ -99,7 +102,15 @@ class Pair(Immutable):
         return Pooled.of_pools(one, two, found, load, self.channel, **counted)
 
     @staticmethod
-    def _server(kind: type[Server], profile: Profile, load: Load, checked: Load, arrival_s: Array) -> Server:
+    def _server(
+        kinds: tuple[type[Server], type[Pipelined]],
+        profile: Profile,
+        load: Load,
+        checked: Load,
+        arrival_s: Array,
+    ) -> Server:
+        """One of either kind: for a step at a time, or for micro-batches."""
         room = profile.capacity(checked.longest)
         check(checked, room, profile.policy)
+        kind = kinds[room.micro_batches > 1]
         return kind(profile.prices(room.tokens), profile.policy, room, load, Course(arrival_s.tolist()))

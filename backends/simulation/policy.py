@@ -16,12 +16,12 @@ POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulation.policie
 
 
 class Reading:
-    """A request of whose `tokens` so many are `done`: in the cache."""
+    """A request on a rank, of whose `tokens` so many are `done`: in the cache."""
 
-    __slots__ = ("done", "request", "tokens")
+    __slots__ = ("done", "rank", "request", "tokens")
 
-    def __init__(self, request: int, done: int, tokens: int) -> None:
-        self.request, self.done, self.tokens = request, done, tokens
+    def __init__(self, request: int, rank: int, done: int, tokens: int) -> None:
+        self.request, self.rank, self.done, self.tokens = request, rank, done, tokens
 
 
 Chunk = tuple[Reading, int]  # so many new tokens of it
@@ -59,13 +59,14 @@ class Policy(ABC):
     def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
         """What the next step reads, as far as its tokens, sequences and blocks go.
 
-        Nothing is admitted in a step for which one was `preempted`.
+        A prompt is read on one rank: the one that has least to read when it is admitted. Nothing is admitted
+        in a step for which one was `preempted`.
         """
-        left = server.capacity.tokens - (server.decoding if self.mixes else 0)
+        room = server.room(self.mixes)
         of = server.blocks.of
         found: list[Chunk] = []
         for one in list(server.reading):
-            new = min(left, one.tokens - one.done)
+            new = min(room[one.rank], one.tokens - one.done)
             if server.tight and of(one.done + new) - of(one.done) > self.free(server):
                 server.preempt(one.request)
                 server.waiting.appendleft(one.request)
@@ -73,17 +74,20 @@ class Policy(ABC):
             elif new:
                 server.take(one, new)
                 found.append((one, new))
-                left -= new
-        while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
+                room[one.rank] -= new
+        while server.waiting and not preempted and len(server.running) < server.capacity.sequences:
+            rank = server.emptiest(room) if len(room) > 1 else 0
+            if not (left := room[rank]):
+                break
             request = server.waiting[0]
             unread = server.unread(request)
             new = min(left, unread)
             if (new < unread and not self.chunked) or not self.admits(server, request, new):
                 break
-            one = server.admit(request)
+            one = server.admit(request, rank)
             server.take(one, new)
             found.append((one, new))
-            left -= new
+            room[rank] -= new
         return found
 
     def free(self, server: Server) -> int:

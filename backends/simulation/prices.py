@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -32,6 +32,15 @@ class Step(Protocol):
         """Seconds from its start to the next one's."""
 
 
+class Abreast(Step, Protocol):
+    """The same of ranks that go abreast, and of the stages of a pipeline."""
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of it on each stage, which reads such chunks on each rank."""
+
+
 class Prices:
     """Steps by a `Step`; what decodes has `kept` tokens cached together, and is a `batch` if windows matter.
 
@@ -47,6 +56,12 @@ class Prices:
     def batch(self) -> Batch | None:
         """An empty one, if steps depend on more than the sum of contexts."""
         return Batch(self.step.functions) if len(self.step.functions) > 1 else None
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """What `Abreast` says, which the steps must be."""
+        return cast("Abreast", self.step).micro_batch(decodes, sums, ranks)
 
     def run(
         self, decodes: int, kept: int, batch: Batch | None, most: int, seconds: float
@@ -103,6 +118,14 @@ class Noted:
         if chunks:
             self.reads.append((decodes, int(np.sum(sums[0])), tuple(chunks)))
         return self._step(decodes, sums, chunks)
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of it on each stage."""
+        if any(ranks):
+            self.reads.append((round(decodes), int(np.sum(sums[0])), [c for each in ranks for c in each]))
+        return cast("Abreast", self._step).micro_batch(decodes, sums, ranks)
 
 
 class Traced(Prices):

@@ -18,14 +18,15 @@ from llmir.hw.sections.scheduler import Scheduler
 from .farm import farm
 from .fleet import Fleet
 from .load import Array, Load
+from .pipelined import server_of
 from .policies.vllm import Vllm
 from .policy import POLICIES, Policy
 from .prices import Prices
 from .router import ROUTERS, dealing
 from .serve import serve
-from .server import Capacity, Course, Server
+from .server import Capacity, Course
 from .simulation import Simulation
-from .steps import PricedStep
+from .steps import PricedStep, in_flight
 
 REPLICAS = 1000  # at most
 
@@ -114,7 +115,7 @@ class Profile(Immutable):
         prices = self.prices(room.tokens)
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
-        one = Server(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
+        one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
         return Fleet.of_farm(self, farm(one, deals(copies, load, room), load), load, **counted)
 
 
@@ -140,8 +141,8 @@ def capacity(job: Workload) -> Capacity:
     if tokens < pool.rule.block:
         where = f"{job.program.devices} × {job.device.name}"
         raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
-    dp = job.program.parallelism.dp  # ranks, each of which has so many in each micro-batch
-    steps = pool.tokens * dp * job.program.micro_batches, pool.sequences * dp
+    dp = job.program.parallelism.dp  # ranks, each of which has a scheduler
+    steps = pool.tokens, pool.sequences * dp, dp, in_flight(job.program)
     return Capacity(tokens // pool.rule.block, pool.rule.block, *steps)
 
 
@@ -177,7 +178,7 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
 def check(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
     kept = fills.spare(room.blocks) + load.shares  # a block of a prefix may be there and be read again
-    _within("the cache", load.reserved, (room.blocks - kept) * room.block)
+    _within("the cache", load.reserved, (room.blocks // room.ranks - kept) * room.block)
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
         _within("a step", fills.longest(unread, load.written), room.tokens)

@@ -6,6 +6,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 from .load import Load
+from .pipelined import server_of
 from .policy import Policy
 from .prices import Prices
 from .server import Capacity, Course, Server
@@ -14,7 +15,7 @@ from .server import Capacity, Course, Server
 def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:
     """A server after all requests of a load; in a closed loop their arrivals are those of its `course`."""
     course = Course(load.arrival_s.tolist())
-    server = Server(prices, policy, capacity, load, course)
+    server = server_of(prices, policy, capacity, load, course)
     if load.sessions is not None:
         _turns(server, load)
     elif load.users is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from heapq import heapify, heappop, heappush
 from struct import Struct
@@ -28,16 +28,27 @@ FOREVER = float("inf")
 # their tokens cached at the first, tokens of prompts that are read and of how many, requests that wait, and
 # blocks in use at its end.
 LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
-_row = Struct(f"{len(LOG)}d").pack
+row = Struct(f"{len(LOG)}d").pack
 
 
 class Capacity(NamedTuple):
-    """What an engine takes: blocks of so many tokens; and in a step, tokens and sequences."""
+    """What an engine takes: blocks of so many tokens and sequences at once, of all data-parallel ranks.
+
+    `tokens` are those that each of the `ranks` runs in a step, or in each of the `micro_batches` that are in
+    flight in a pipeline.
+    """
 
     blocks: int
     block: int
     tokens: int
     sequences: int
+    ranks: int = 1
+    micro_batches: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """What sequences that decode are spread over evenly."""
+        return self.ranks * self.micro_batches
 
 
 class Course:
@@ -98,7 +109,9 @@ class Server:
         self.deadlines: deque[tuple[float, int]] = deque()  # when requests are given up
         self.late: list[int] = []  # came when the next step was filled already
         self.reading: list[Reading] = []
-        self.running: dict[int, None] = {}  # in the order of admission
+        self.running: dict[int, int] = {}  # the rank of each, in the order of admission
+        self._lanes = self.capacity.lanes
+        self.on_ranks = [0] * self.capacity.ranks  # how many of those each has
         self.ends: list[tuple[int, int]] = []  # a heap
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
         self.held: int | None = None  # the step before which a policy reads none of those that wait
@@ -190,19 +203,32 @@ class Server:
             return of(cached + new)
         return self.sharing.needed(request, cached) + of(cached + new) - of(cached)
 
-    def admit(self, request: int) -> Reading:
-        """The first that waits runs from now on: its prompt is read after what is cached of it."""
+    def room(self, mixes: bool) -> list[int]:
+        """Tokens that each rank may read in the next step, beside what decodes or without it."""
+        decodes = self.decoding if mixes else 0
+        return [self.capacity.tokens - -(-decodes // self._lanes)] * len(self.on_ranks)
+
+    def emptiest(self, room: Sequence[int]) -> int:
+        """The rank that has least to read, of equals the one with fewest requests; `room` is left of each."""
+        unread = [-left for left in room]
+        for one in self.reading:
+            unread[one.rank] += one.tokens - one.done
+        return min(range(len(room)), key=lambda rank: (unread[rank], self.on_ranks[rank]))
+
+    def admit(self, request: int, rank: int) -> Reading:
+        """The first that waits runs on a rank from now on: it is read after what is cached of its prompt."""
         cached = self.cached[request]
         if self.sharing is not None:
             self.sharing.admit(request, cached)
         elif cached:
             self.blocks.free -= self.blocks.of(cached)
         self.waiting.popleft()
-        self.running[request] = None
+        self.running[request] = rank
+        self.on_ranks[rank] += 1
         self.demand += self.final[request]
         if self.course.start_s[request] == FOREVER:
             self.course.start_s[request] = self.now
-        reading = Reading(request, cached, self.to_read[request])
+        reading = Reading(request, rank, cached, self.to_read[request])
         self.reading.append(reading)
         return reading
 
@@ -233,7 +259,7 @@ class Server:
 
     def _stop(self, request: int) -> None:
         """One that runs is no longer: its blocks are given back."""
-        del self.running[request]
+        self.on_ranks[self.running.pop(request)] -= 1
         self.demand -= self.final[request]
         end = next((end for end, other in self.ends if other == request), None)
         if end is None:
@@ -291,7 +317,7 @@ class Server:
         decodes, kept = self.decoding, self.kept
         steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - self.now)
         held = self.blocks.go(self.step, steps)
-        self.log += _row(self.now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
+        self.log += row(self.now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
         self.now = self.decoded_s = self.now + seconds
         self.step += steps
         self.kept += steps * decodes
@@ -307,9 +333,12 @@ class Server:
             sizes.append((new, reading.done - new))
             tokens += new
         sums = (kept,) if self.batch is None or not decodes else self.batch.kept
-        seconds = float(self.prices.step(decodes, sums, sizes))
+        if len(self.on_ranks) == 1:
+            seconds = float(self.prices.step(decodes, sums, sizes))
+        else:
+            seconds = self.prices.micro_batch(decodes, sums, self.placed(chunks))[0]
         held = self.blocks.go(self.step, 1 if decodes else 0)
-        self.log += _row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
+        self.log += row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
         self.now += seconds
         if decodes:
             self.decoded_s = self.now
@@ -323,6 +352,13 @@ class Server:
             if reading.done == reading.tokens:
                 self.reading.remove(reading)
                 self._join(reading.request)
+
+    def placed(self, chunks: list[Chunk]) -> list[list[tuple[int, int]]]:
+        """New and cached tokens of what each rank reads."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.on_ranks]
+        for reading, new in chunks:
+            found[reading.rank].append((new, reading.done - new))
+        return found
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""
@@ -356,7 +392,7 @@ class Server:
 
     def _answer(self, request: int) -> None:
         self.course.end_s[request] = self.now
-        del self.running[request]
+        self.on_ranks[self.running.pop(request)] -= 1
         self.demand -= self.final[request]
         if self.answered:
             self.answered(request)

@@ -24,23 +24,24 @@ from .tables import Tables, tabled
 
 
 class PricedStep:
-    """Steps of a program by a cost model: `Step`. Each sequence that decodes counts with its own context.
+    """Steps of a program by a cost model: `Abreast`. Each sequence that decodes counts with its own context.
 
-    Steps of up to so many `tokens` that read prompts are from tables where prices allow that. Micro-batches
-    have each an equal share of all, and follow one another through pipeline stages: where some decode, the
-    next step begins when the first of them comes back to a stage that is free, else when the last has left.
+    Steps of up to so many `tokens` that read prompts are from tables where prices allow that. What decodes is
+    on all data-parallel ranks and in all micro-batches evenly, in fewer of these if it is fewer sequences.
+    These follow one another through pipeline stages: the next step of what only decodes begins when the first
+    of them comes back to a stage that is free.
     """
 
     def __init__(self, program: Program, model: Model, tokens: int) -> None:
         if not model.symbolic:
             raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
         self.model, self.surface = model, Surface(program, model)
-        self._keeps, self._parts = self.surface._keeps, program.micro_batches
+        self._keeps, self._parts = self.surface._keeps, in_flight(program)
         self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
         self.functions = (C,)[: self._first] + self._keeps.functions
         own = None if program.splits or self._parts > 1 else plan(program, model)
         self._tables = Tables(own, self._keeps, tokens) if own and tabled(own) else None
-        self._codes: dict[bool, Code] = {}
+        self._codes: dict[tuple[bool, int], Code] = {}
         self._captured: dict[int, bool] = {}
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
@@ -50,36 +51,52 @@ class PricedStep:
             return self._decodes(decodes, kept)
         if self._tables and (seconds := self._tables(decodes, kept, chunks)) is not None:
             return seconds
-        times = Counter(chunks)
-        for chunk in [chunk for chunk in times if chunk[0] == 1]:  # which goes on by a token as well
-            more = self._keeps.sums([chunk[1]] * times[chunk])
-            kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
-            decodes += times.pop(chunk)
-        if not times:
-            return self._decodes(decodes, kept)
-        parts = self._parts
-        each = [(n / parts, *chunk) for chunk, n in times.items()]
-        own = [total / parts for total in kept] if decodes else ()
-        whole, *stages = self.surface.micro_batch(decodes / parts, own, each)
-        return Timing(tuple(stages), parts).period if decodes else whole
+        return self.micro_batch(decodes, sums, (chunks,))[0]
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of it on each stage, which reads such chunks on each rank."""
+        kept = sums[1:] if self._first else sums
+        each = [Counter(chunks) for chunks in ranks if chunks]
+        for times in each:
+            for chunk in [chunk for chunk in times if chunk[0] == 1]:  # which goes on by a token as well
+                more = self._keeps.sums([chunk[1]] * times[chunk])
+                kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
+                decodes += times.pop(chunk)
+        own = kept if decodes else ()
+        every = [tuple((n, *chunk) for chunk, n in times.items()) for times in each if times]
+        if not every:
+            return self.surface.micro_batch(decodes, own, ())
+        slowest: dict[tuple[tuple[int, int, int], ...], tuple[float, ...]] = {}
+        for i, some in enumerate(every):
+            if some not in slowest:
+                others = [chunk for j, those in enumerate(every) if j != i for chunk in those]
+                slowest[some] = self.surface.on_rank(decodes, own, some, others)
+        return tuple(map(max, zip(*slowest.values(), strict=True)))
 
     def _decodes(self, decodes: int, kept: Sequence[Number]) -> Number:
+        parts = min(self._parts, decodes)
         if decodes not in self._captured:
             of = self.surface._plan(True, False)
-            self._captured[decodes] = bool(
-                of.host and of.captured(Binding(B=decodes / self._parts, T=1, C=0))
-            )
-        graph, parts = self._captured[decodes], self._parts
-        if graph not in self._codes:
-            self._codes[graph] = self._code(graph)
-        code, few = self._codes[graph], (decodes / parts,)
+            self._captured[decodes] = bool(of.host and of.captured(Binding(B=decodes / parts, T=1, C=0)))
+        graph = self._captured[decodes]
+        if (graph, parts) not in self._codes:
+            self._codes[graph, parts] = self._code(graph, parts)
+        code, few = self._codes[graph, parts], (decodes / parts,)
         own = kept if parts == 1 else [total / parts for total in kept]
         found: Number = (code.many if own and isinstance(own[0], np.ndarray) else code)(few, own)[0]
         return found
 
-    def _code(self, graph: bool) -> Code:
-        """Steps that only decode, of how many sequences a micro-batch has and what they keep."""
+    def _code(self, graph: bool, parts: int) -> Code:
+        """Steps that only decode, of how many sequences each of some micro-batches has and what they keep."""
         of, keeps = self.surface._plan(True, False), self._keeps
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
         at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
-        return Code(tape, ("B",), names, [of.timing(at, of.launched(at, graph), graph).period])
+        timing = of.timing(at, of.launched(at, graph), graph)
+        return Code(tape, ("B",), names, [Timing(timing.stages, parts).period])
+
+
+def in_flight(program: Program) -> int:
+    """Micro-batches that are in a pipeline at once: as many as stages, where nothing else is stated."""
+    return program.micro_batches if program.micro_batches > 1 else len(program.entries)

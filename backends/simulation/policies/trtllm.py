@@ -31,7 +31,7 @@ class Trtllm(Policy):
         """None for some steps, or all that have come."""
         if self.patience and server.decoding and server.waiting:
             tokens = server.decoding + sum(server.to_read[one] - server.cached[one] for one in server.waiting)
-            if tokens < self.enough * server.capacity.tokens:
+            if tokens < self.enough * server.capacity.tokens * server.capacity.lanes:
                 server.held = server.step + self.patience if server.held is None else server.held
                 if server.step < server.held:
                     return []

@@ -1,0 +1,165 @@
+"""A server whose steps are micro-batches, several of which are in a pipeline of stages at once.
+
+Micro-batch k begins when the first stage is free and micro-batch k − m is done, where m are in flight; each
+stage takes them in their order. So it leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s − 1)) + t(k, s), as
+jobs do in a flow shop (Johnson 1954). Each has prompts of its own, and an equal share of what decodes: a
+round of m micro-batches is a token for each sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+
+from .decoder import Decoder
+from .load import Load
+from .policy import Chunk, Policy, Reading
+from .prices import Prices
+from .server import FOREVER, Capacity, Course, Server, row
+
+
+class Pipelined(Server):
+    """Such an engine: `now` is when the next micro-batch may begin.
+
+    `turn` of a round's micro-batches have begun. `passing` are prompts whose last chunk is on its way through
+    the stages, and until when. While any micro-batch is that reads prompts, until `clear_s`, each is an event
+    of its own; later ones only decode, and all are alike.
+    """
+
+    def _idle(self) -> None:
+        super()._idle()
+        self.turn = 0
+        self.free_s: list[float] = []  # when each stage is
+        self.done_s: deque[float] = (
+            deque()
+        )  # when those in flight are, but the last that has to be waited for
+        self.passing: deque[tuple[float, Reading]] = deque()
+        self.clear_s = 0.0
+
+    def advance(self, until: float = FOREVER) -> None:
+        """All micro-batches that begin before that time."""
+        policy, self.until = self.policy, until
+        while self.now < self.until:
+            before = self.preempted
+            self._arrive()
+            if self.deadlines and self.deadlines[0][0] <= self.now:
+                self._give_up()
+                continue
+            late, self.late = self.late, []
+            if policy.mixes and self.tight and self.short:
+                policy.relieve(self)
+            chunks: list[Chunk] = []
+            if self.waiting or self.reading:
+                chunks = policy.chunks(self, self.preempted > before)
+            if chunks:
+                self._read(chunks)
+            elif self.decoding:
+                self._decode(self.until, bool(late) or self.preempted > before)
+            elif not late and not self.passing:
+                return
+            elif not late:  # nothing to do before the next prompt is read
+                self.now = min(self.passing[0][0], self.until)
+            self.waiting.extend(late)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has requests."""
+        return super().busy or bool(self.passing)
+
+    def _arrive(self) -> None:
+        """Prompts that are read by now have their next token, from when their micro-batch was done."""
+        now = self.now
+        while self.passing and self.passing[0][0] <= now:
+            self.now, reading = self.passing.popleft()
+            self.turn = self.turn if self.decoding else 0
+            self._join(reading.request)
+        self.now = now
+
+    def _read(self, chunks: list[Chunk]) -> None:
+        """A micro-batch that reads so many tokens of each, beside its share of what decodes."""
+        mixes = bool(self.policy.mixes and self.decoding)
+        self._through(chunks, mixes)
+        self.clear_s = done_s = self.free_s[-1]
+        for reading, _ in chunks:
+            if reading.done == reading.tokens:
+                self.reading.remove(reading)
+                self.passing.append((done_s, reading))
+
+    def _decode(self, until: float, once: bool) -> None:
+        """Micro-batches that only decode: whole rounds, as far as they go, and then a part of one.
+
+        A part of a round is as if all its micro-batches took as long, and its tokens are there at its end.
+        """
+        if self.tight and self.short:
+            self.policy.relieve(self)
+            return
+        if self.now < self.clear_s:
+            self._through([], True)
+            return
+        stop = min(until, self.deadlines[0][0]) if self.deadlines else until
+        round_s, most = self._round_s(), self.capacity.micro_batches
+        self.free_s, self.done_s = [], deque()
+        if not self.turn and not once and stop - self.now > round_s:
+            super()._decode(stop - round_s, False)
+            return
+        each = round_s / most
+        count = 1 if once else min(most - self.turn, max(1, ceil((stop - self.now) / each)))
+        self._turn(count, count * each, [])
+
+    def _round_s(self) -> float:
+        """Seconds of a round that only decodes."""
+        sums = (self.kept,) if self.batch is None else self.batch.kept
+        return float(self.prices.step(self.decoding, sums, ()))
+
+    def _through(self, chunks: list[Chunk], decodes: bool) -> None:
+        """One micro-batch goes through the stages."""
+        parts = min(self.capacity.micro_batches, self.decoding) if decodes else 1
+        sums = ((self.kept,) if self.batch is None else self.batch.kept) if decodes else (0,)
+        count = self.decoding / parts if decodes else 0
+        _, *stages = self.prices.micro_batch(count, [total / parts for total in sums], self.placed(chunks))
+        time_s, free_s = self.now, self.free_s or [self.now] * len(stages)
+        for i, seconds in enumerate(stages):
+            time_s = free_s[i] = max(time_s, free_s[i]) + seconds
+        self.free_s = free_s
+        self.done_s.append(time_s)
+        full = len(self.done_s) == self.capacity.micro_batches
+        begin = max(free_s[0], self.done_s.popleft()) if full else free_s[0]
+        self._turn(int(decodes), begin - self.now, chunks)
+
+    def _turn(self, count: int, seconds: float, chunks: list[Chunk]) -> None:
+        """So many micro-batches of a round have begun; those that end it make the tokens of all."""
+        self.turn += count
+        whole = bool(self.decoding) and self.turn >= self.capacity.micro_batches
+        decodes, kept = (self.decoding, self.kept) if whole else (0, 0)
+        held = self.blocks.go(self.step, int(whole))
+        tokens = sum(new for _, new in chunks)
+        waiting = len(self.waiting)
+        self.log += row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), waiting, held)
+        self.now += seconds
+        if not whole:
+            return
+        self.turn, self.decoded_s = 0, self.now
+        self.step += 1
+        self.kept += decodes
+        if self.batch is not None:
+            self.batch.advance()
+        if self.ends[0][0] == self.step:
+            self._end()
+
+    def _stop(self, request: int) -> None:
+        """One that runs is no longer, which may be on its way."""
+        mine = next((one for one in self.passing if one[1].request == request), None)
+        if mine is not None:
+            self.passing.remove(mine)
+            self.reading.append(mine[1])
+        super()._stop(request)
+
+
+class PipelinedDecoder(Decoder, Pipelined):
+    """One to which requests come with the caches of their prompts."""
+
+
+def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
+    """The one for as many micro-batches as are in flight."""
+    kind = Pipelined if capacity.micro_batches > 1 else Server
+    return kind(prices, policy, capacity, load, course)
