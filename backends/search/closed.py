@@ -86,7 +86,7 @@ def times(
     sizes = sorted({chunk for each in chunks for chunk in each})
     reads = {chunk: steps(prompt, chunk) for chunk in sizes}
     pairs = sorted({pair for each in reads.values() for pair in each})
-    lanes = sorted({s.split.dp for s in structures})
+    lanes = sorted({1, *(s.split.dp for s in structures)})  # a prompt alone, and one on each rank
     new, context = (np.array(column) for column in zip(*pairs, strict=True))
     whole, busy = candidates.seconds(np.array(lanes)[:, None], new[None], context[None])
     every = sorted(
@@ -106,8 +106,8 @@ def times(
         own = {}
         for chunk in chunks[i]:
             at = [column[pair] for pair in reads[chunk]]
-            read = float(busy[i, lane, at].sum())
-            latency = read + float(whole[i, lane, at[-1]] - busy[i, lane, at[-1]])
+            read, alone = float(busy[i, lane, at].sum()), float(busy[i, 0, at].sum())
+            latency = alone + float(whole[i, 0, at[-1]] - busy[i, 0, at[-1]])
             own[chunk] = latency, max(read - len(at) * shared, 0.0) / s.split.dp
         decodes = {}
         for batch in batches[i]:

@@ -24,10 +24,6 @@ CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 CHANCE = 1.6  # standard deviations by which more than the mean are there at once for a while
 MOST = 4.0  # times the replicas that closed forms ask for, with which no queue is left to shorten
 HOPELESS = 4.0  # times a limit, beyond which fewer requests at once do not help either
-CLOSED = (
-    "plans of pp and dp are in the front by closed form, and never chosen: "
-    "the simulator shares a prompt evenly over stages and ranks, which engines do not"
-)
 
 
 class Setting(NamedTuple):
@@ -133,8 +129,7 @@ class Search:
         groups: dict[object, list[int]] = {}
         for i, number in enumerate(kept.structure.tolist()):
             s = self.structures[number]
-            if _simulated(s):
-                groups.setdefault((s.device.name, s.weights, s.split.devices), []).append(i)
+            groups.setdefault((s.device.name, s.weights, s.split.devices), []).append(i)
         for rows in groups.values():
             of = kept.only(np.array(rows))
             best = of.only(front(1 / of.tpot_s, of.rate))
@@ -234,11 +229,7 @@ class Search:
         """The server of a structure."""
         if number not in self._replicas:
             assert self.points is not None
-            program, chunks = (
-                self.structures[number].program,
-                self.points.chunk[self.points.structure == number],
-            )
-            tokens = int(chunks.max()) * program.parallelism.dp * program.micro_batches
+            tokens = int(self.points.chunk[self.points.structure == number].max())
             self._replicas[number] = Replica(self.structures[number], self.traffic, tokens)
         return self._replicas[number]
 
@@ -286,16 +277,12 @@ class Search:
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
         rates = np.maximum.accumulate(of.rate)
         tpot = float(np.interp(rate, rates, of.tpot_s)) if rate <= rates[-1] else inf
-        read = float(of.ttft_s[0])
-        busy = rate * read
-        ttft = read + rate * read**2 / (2 * (1 - busy)) if busy < 1 else inf  # Pollaczek and Khinchine
         structure = self.structures[number]
+        read, split = float(of.ttft_s[0]), structure.split
+        each = read / split.pp  # that a rank's first stage is busy
+        busy = rate / split.dp * each
+        ttft = read + busy * each / (2 * (1 - busy)) if busy < 1 else inf  # Pollaczek and Khinchine
         return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, Trial(runs))
-
-
-def _simulated(structure: Structure) -> bool:
-    """Whether simulated steps are an engine's: others share a prompt over ranks and micro-batches."""
-    return structure.split.pp == structure.split.dp == 1
 
 
 def search(
@@ -325,5 +312,4 @@ def search(
         refused={**refused, **found.refused},
         seeds=tuple(range(seed, seed + SEEDS)),
         largest_rate=largest,
-        notes=(CLOSED,) if not all(map(_simulated, found.structures)) else (),
     )

@@ -103,7 +103,7 @@ class Pipelined(Server):
             super()._decode(stop - round_s, False)
             return
         each = round_s / most
-        count = 1 if once else min(most - self.turn, max(1, ceil((stop - self.now) / each)))
+        count = 1 if once else min(most - self.turn, ceil(min((stop - self.now) / each, most)))
         self._turn(count, count * each, [])
 
     def _round_s(self) -> float:

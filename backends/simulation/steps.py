@@ -41,7 +41,7 @@ class PricedStep:
         self.functions = (C,)[: self._first] + self._keeps.functions
         own = None if program.splits or self._parts > 1 else plan(program, model)
         self._tables = Tables(own, self._keeps, tokens) if own and tabled(own) else None
-        self._codes: dict[tuple[bool, int], Code] = {}
+        self._codes: dict[bool, Code] = {}
         self._captured: dict[int, bool] = {}
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
@@ -81,20 +81,20 @@ class PricedStep:
             of = self.surface._plan(True, False)
             self._captured[decodes] = bool(of.host and of.captured(Binding(B=decodes / parts, T=1, C=0)))
         graph = self._captured[decodes]
-        if (graph, parts) not in self._codes:
-            self._codes[graph, parts] = self._code(graph, parts)
-        code, few = self._codes[graph, parts], (decodes / parts,)
+        if graph not in self._codes:
+            self._codes[graph] = self._code(graph)
+        code, few = self._codes[graph], (decodes / parts,)
         own = kept if parts == 1 else [total / parts for total in kept]
-        found: Number = (code.many if own and isinstance(own[0], np.ndarray) else code)(few, own)[0]
-        return found
+        found = (code.many if own and isinstance(own[0], np.ndarray) else code)(few, own)
+        return found[0] if len(found) == 1 else Timing(found, parts).period
 
-    def _code(self, graph: bool, parts: int) -> Code:
-        """Steps that only decode, of how many sequences each of some micro-batches has and what they keep."""
+    def _code(self, graph: bool) -> Code:
+        """What each stage takes that only decodes, of how many sequences there are and what they keep."""
         of, keeps = self.surface._plan(True, False), self._keeps
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
         at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
-        timing = of.timing(at, of.launched(at, graph), graph)
-        return Code(tape, ("B",), names, [Timing(timing.stages, parts).period])
+        stages = of.timing(at, of.launched(at, graph), graph).stages
+        return Code(tape, ("B",), names, stages)
 
 
 def in_flight(program: Program) -> int:
