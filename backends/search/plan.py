@@ -10,6 +10,7 @@ import numpy as np
 
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
+from llmir.hw.spent import HOUR_S, joules_per_token, usd, usd_per_mtok
 from llmir.views import Result
 
 from .closed import Points
@@ -46,14 +47,22 @@ class Candidate(Figures):
     @property
     def cost_per_hour_usd(self) -> float | None:
         """What they cost, where the device has a price."""
-        price = self.structure.device.price_per_hour_usd
-        return None if price is None else price * self.devices
+        found: float | None = usd(self.structure.device, self.devices * HOUR_S)
+        return found
 
     @property
     def cost_usd_per_mtok(self) -> float | None:
         """What a million tokens of answers cost, at the rate that is asked for."""
-        hourly = self.cost_per_hour_usd
-        return None if hourly is None else 1e6 * hourly / (3600 * self.traffic.rate * self.traffic.answer)
+        rate = self.traffic.rate * self.traffic.answer
+        found: float | None = usd_per_mtok(self.structure.device, self.devices, rate)
+        return found
+
+    @property
+    def most_joules_per_token(self) -> float | None:
+        """Energy of a token of answers at most, at that rate: all devices at the limit of their power."""
+        rate = self.traffic.rate * self.traffic.answer
+        found: float | None = joules_per_token(self.structure.device, self.devices, rate)
+        return found
 
     @property
     def tokens_per_s_device(self) -> float:
@@ -96,6 +105,7 @@ class Candidate(Figures):
             "meets": self.meets,
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
+            "most_joules_per_token": self.most_joules_per_token,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
