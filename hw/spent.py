@@ -1,59 +1,48 @@
-"""What devices spend in some time: dollars at their price, joules at most, and both by token.
-
-`device_s` is seconds times devices. Joules are those at the limit of a board's power, which it may not reach:
-an upper estimate, of the boards alone, without hosts, networks or cooling. A device without a price or power
-in its file spends none that is known: None, never 0.
-"""
+"""What devices cost and draw while they make tokens: USD and energy, where price and power are known."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
+from llmir.dim import Number
 from llmir.hw.device import Device
 
-HOUR_S = 3600.0
+HOUR = 3600.0
 MILLION = 1e6
+KWH = 3.6e6  # joules
 
 
-def usd(device: Device, device_s: Any) -> Any:
-    """Dollars of so many device-seconds, a number or an array; None where the device has no price.
+class Spent(NamedTuple):
+    """USD an hour and a million tokens, watts, and joules a token; None where the device does not say.
 
-    >>> from llmir.hw import load
-    >>> usd(load("h100-sxm"), 8 * 3600.0), usd(load("h200"), 3600.0)
-    (31.92, None)
+    `watts` is the limit of a board's power times the boards, as if each drew that all the time: an upper
+    estimate of what the boards draw, without hosts, switches and cooling. Memory-bound steps draw less.
     """
-    hourly = device.price_per_hour_usd
-    return None if hourly is None else hourly * device_s / HOUR_S
+
+    usd_per_hour: float | None
+    usd_per_mtok: Number | None
+    watts: float | None
+    joules_per_token: Number | None
+
+    @property
+    def kwh_per_mtok(self) -> Number | None:
+        """The same energy in kWh a million tokens."""
+        return None if self.joules_per_token is None else MILLION * self.joules_per_token / KWH
 
 
-def joules(device: Device, device_s: Any) -> Any:
-    """Joules of so many device-seconds at most, a number or an array; None where no power is known.
+def spent(device: Device, devices: int, tokens_per_s: Number) -> Spent:
+    """Of so many devices that make so many tokens a second together, a number or an array of them.
 
-    >>> from llmir.hw import load
-    >>> joules(load("h100-sxm"), 8 * 60.0), joules(load("gh200"), 60.0)
-    (336000.0, None)
+    >>> from llmir import hw
+    >>> spent(hw.load("h100-sxm"), 2, 1000.0)
+    Spent(usd_per_hour=7.98, usd_per_mtok=2.216666666666667, watts=1400.0, joules_per_token=1.4)
     """
-    watts = device.board_power_W
-    return None if watts is None else watts * device_s
-
-
-def usd_per_mtok(device: Device, device_s: Any, tokens: Any) -> Any:
-    """Dollars of a million tokens, of which so many take `device_s`; None where the device has no price.
-
-    >>> from llmir.hw import load
-    >>> usd_per_mtok(load("h100-sxm"), 3600.0, 1_000_000)
-    3.99
-    """
-    spent = usd(device, device_s)
-    return None if spent is None else MILLION * spent / tokens
-
-
-def joules_per_token(device: Device, device_s: Any, tokens: Any) -> Any:
-    """Joules of a token at most, of which so many take `device_s`; None where no power is known.
-
-    >>> from llmir.hw import load
-    >>> joules_per_token(load("h100-sxm"), 2.0, 1000)
-    1.4
-    """
-    spent = joules(device, device_s)
-    return None if spent is None else spent / tokens
+    price, power = device.price_per_hour_usd, device.board_power_W
+    hourly = None if price is None else price * devices
+    watts = None if power is None else power * devices
+    return Spent(
+        hourly,
+        None if hourly is None else MILLION * hourly / (HOUR * tokens_per_s),
+        watts,
+        None if watts is None else watts / tokens_per_s,
+    )

@@ -12,13 +12,13 @@ from llmir.backends.cost.names import whose
 from llmir.errors import LlmirError
 from llmir.frozen import Array
 from llmir.graph import Program
-from llmir.hw.spent import joules_per_token, usd_per_mtok
+from llmir.hw.spent import spent
 
 from .axes import POINTS, Value
 from .figures import BYTES, SHARES, WORK, Figures
 from .fits import Fits
 
-SPENT = "cost_usd_per_mtok", "most_joules_per_token"
+SPENT = "cost_usd_per_mtok", "energy_j_per_token"
 NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *SPENT)
 FIGURES = ("devices", "fits", *NUMBERS)
 
@@ -160,9 +160,9 @@ class Steps:
     def _figures(self, batch: Array, new: Array, context: Array) -> dict[str, Any]:
         """What `analyze` says of steps, whether they fit, and their price."""
         found: dict[str, Any] = dict(self.figures(batch, new, context))
-        device, tokens = self.model.device, batch * new
-        device_s = self.program.devices * found.pop("interval_s")
-        usd, joules = usd_per_mtok(device, device_s, tokens), joules_per_token(device, device_s, tokens)
-        found["cost_usd_per_mtok"] = np.nan if usd is None else usd
-        found["most_joules_per_token"] = np.nan if joules is None else joules
+        with np.errstate(divide="ignore"):  # steps without ops
+            rate = batch * new / found.pop("interval_s")
+        each = spent(self.model.device, self.program.devices, rate)
+        for name, figure in zip(SPENT, (each.usd_per_mtok, each.joules_per_token), strict=True):
+            found[name] = np.nan if figure is None else figure
         return {**found, "fits": self.fits(batch, new + context)}

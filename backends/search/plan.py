@@ -10,7 +10,7 @@ import numpy as np
 
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
-from llmir.hw.spent import HOUR_S, joules_per_token, usd, usd_per_mtok
+from llmir.hw.spent import Spent, spent
 from llmir.views import Result
 
 from .closed import Points
@@ -45,24 +45,25 @@ class Candidate(Figures):
         return self.replicas * self.structure.split.devices
 
     @property
+    def spent(self) -> Spent:
+        """What they cost and draw, at the rate that is asked for."""
+        traffic = self.traffic
+        return spent(self.structure.device, self.devices, traffic.rate * traffic.answer)
+
+    @property
     def cost_per_hour_usd(self) -> float | None:
         """What they cost, where the device has a price."""
-        found: float | None = usd(self.structure.device, self.devices * HOUR_S)
-        return found
+        return self.spent.usd_per_hour
 
     @property
     def cost_usd_per_mtok(self) -> float | None:
-        """What a million tokens of answers cost, at the rate that is asked for."""
-        rate = self.traffic.rate * self.traffic.answer
-        found: float | None = usd_per_mtok(self.structure.device, self.devices, rate)
-        return found
+        """What a million tokens of answers cost."""
+        return self.spent.usd_per_mtok
 
     @property
-    def most_joules_per_token(self) -> float | None:
-        """Energy of a token of answers at most, at that rate: all devices at the limit of their power."""
-        rate = self.traffic.rate * self.traffic.answer
-        found: float | None = joules_per_token(self.structure.device, self.devices, rate)
-        return found
+    def energy_kwh_per_mtok(self) -> float | None:
+        """What a million tokens of answers take, if boards draw the limit of their power all the time."""
+        return self.spent.kwh_per_mtok
 
     @property
     def tokens_per_s_device(self) -> float:
@@ -105,7 +106,7 @@ class Candidate(Figures):
             "meets": self.meets,
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
-            "most_joules_per_token": self.most_joules_per_token,
+            "energy_kwh_per_mtok": self.energy_kwh_per_mtok,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
