@@ -42,12 +42,12 @@ def lines(job: Workload) -> list[tuple[str, str]]:
     return [(label, line) for label, line, figure in known if figure is not None]
 
 
-def compared(job: Workload, *rates: float) -> list[tuple[str, ...]]:
-    """Rows of what output tokens cost and draw on the devices of a job, at each of some tokens a second."""
-    each = [spent(job.device, job.program.devices, rate) for rate in rates]
-    cost = ("$ a million output", *(usd(of.usd_per_mtok) for of in each))
-    energy = ("energy, at most", *(f"{joules(of.joules_per_token)} an output" for of in each))
-    return ([cost] if each[0].usd_per_hour else []) + ([energy] if each[0].watts else [])
+def compared(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
+    """Rows of what output tokens cost and draw on the devices of a job, at either of two rates a second."""
+    one, other = (spent(job.device, job.program.devices, rate) for rate in (first, second))
+    cost = ("$ a million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
+    energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
+    return ([cost] if one.usd_per_hour else []) + ([energy] if one.watts else [])
 
 
 def at(device: Device) -> str:

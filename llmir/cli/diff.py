@@ -81,8 +81,8 @@ def diff(**given: Any) -> None:
     if given["price"]:
         if any(program.patches for program in programs):
             raise InputError("--price: a step of images has no tokens to pay for, leave it out")
-        device, *later = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
-        asked["hw_after"] = later[0] if later else None
+        device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
+        asked["hw_after"] = other[0] if other else None
     found = api.diff(programs[0], programs[1], device, **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]
