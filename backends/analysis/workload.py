@@ -386,15 +386,10 @@ class Workload(Record, Result):
             notes.append(f"{asked} reaches beyond the model's {positions} positions")
         return tuple(notes)
 
-    @property
-    def _phases(self) -> dict[str, Report | None]:
-        """All phases, of which there are images only where a model has them."""
-        apart = {name: step for name, step in self.steps.items() if name in APART}
-        return {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
-
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 2."""
-        return document(self, self._phases)
+        """The JSON report, `schema_version` 2; of images there are phases only where a model has them."""
+        apart = {name: step for name, step in self.steps.items() if name in APART}
+        return document(self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}})
 
     def __repr__(self) -> str:
         asked = f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}"
