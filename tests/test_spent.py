@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import llmir
 from llmir import hw
 from llmir.hw.spent import spent
 
@@ -34,3 +35,11 @@ def test_many_rates_at_once() -> None:
 def test_no_figure_is_made_up() -> None:
     bare = replace(hw.load("h100-sxm"), price_per_hour_usd=None, board_power_W=None)
     assert spent(bare, 2, 10.0) == (None, None, None, None)
+
+
+def test_rows_of_a_sweep_have_joules_where_power_is_known() -> None:
+    found = llmir.sweep("llama3.1-8b", {"hw": ("h100-sxm", "gh200"), "batch": (1, 8), "tp": 2})
+    for row in found.rows():
+        known = row["hw"] == "h100-sxm"  # the GH200's datasheet has no power of the GPU alone
+        joules = row["time_s"] * 2 * 700 / row["batch"]
+        assert row["energy_j_per_token"] == (pytest.approx(joules) if known else None)

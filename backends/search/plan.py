@@ -15,6 +15,7 @@ from llmir.views import Result
 
 from .closed import Points
 from .front import front
+from .refusal import Refusal
 from .structure import Structure
 from .traffic import Traffic
 from .trial import Trial
@@ -88,6 +89,12 @@ class Candidate(Figures):
         return max(1, round(min(self.traffic.rate / self.replicas * later, self.batch)))
 
     @property
+    def limited(self) -> dict[str, float]:
+        """What each limit is of, in seconds, on average over runs."""
+        limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
+        return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
+
+    @property
     def meets(self) -> bool:
         """Whether all limits are met, in a further run too."""
         return self.trial.over(self.traffic) <= 1
@@ -114,6 +121,7 @@ class Candidate(Figures):
                 "seeds": len(self.trial.runs),
                 "ttft_s": self.trial.ttft_s._asdict(),
                 "tpot_s": self.trial.tpot_s._asdict(),
+                "limited": self.limited,
                 "within": self.trial.within,
             },
         }
@@ -124,9 +132,9 @@ class Plans(Figures, Result):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
-    have none, by their words. `most_devices` limits plans, if stated, and `priced` says that all devices have
-    a price, so that cost decides; else the number of devices does. `largest_rate` is what the first plan
-    answers at most, in requests a second.
+    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
+    and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
+    `largest_rate` is what the first plan answers at most, in requests a second.
     """
 
     traffic: Traffic
@@ -136,7 +144,7 @@ class Plans(Figures, Result):
     points: Points
     ranked: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Refusal]
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
@@ -150,6 +158,16 @@ class Plans(Figures, Result):
     def shown(self) -> tuple[Candidate, ...]:
         """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
         return (*self.ranked, *self.missed)
+
+    @property
+    def goals(self) -> Mapping[str, Candidate]:
+        """Of the plans that meet all limits the best by each goal: what it is, by its name in JSON."""
+        if not self.ranked:
+            return {}
+        least = {"ttft": lambda c: c.trial.ttft_s.p99, "tpot": lambda c: c.trial.tpot_s.p99}
+        goals = {name: min(self.ranked, key=figure) for name, figure in least.items()}
+        most = max(self.ranked, key=lambda c: c.tokens_per_s_device)
+        return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
     def why(self, candidate: Candidate) -> Why:
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
@@ -192,6 +210,7 @@ class Plans(Figures, Result):
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
+            "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
             "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
             "front": [
                 {
@@ -205,7 +224,7 @@ class Plans(Figures, Result):
                 }
                 for i in self.front
             ],
-            "refused": dict(self.refused),
+            "refused": {name: refusal.why for name, refusal in self.refused.items()},
         }
 
     def __repr__(self) -> str:
