@@ -24,6 +24,7 @@ class Request:
     preemptions: int = 0
     asked: int = 0  # tokens beyond those that it generates, as it is cancelled then
     given_up: float | None = None
+    rank: int = 0
 
     @property
     def unread(self) -> int:

@@ -1,14 +1,20 @@
-"""A server simulated plainly: one event a token, and a list of blocks for each request."""
+"""A server simulated plainly: one event a token, and a list of blocks for each request.
+
+Of several data-parallel ranks each reads prompts of its own; the step is told where each chunk lies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 from tests.naive_cache import Cache, Request
 
-Step = Callable[[list[int], list[tuple[int, int]]], float]  # contexts of decodes, and chunks
+Step = Callable[
+    [list[int], Any], float
+]  # contexts of decodes, and chunks: of each rank, if there are several
 FRACTION, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
 
 
@@ -24,6 +30,7 @@ class Naive(Cache):
     chunked: bool
     users: int | None = None
     timeout: float = float("inf")
+    ranks: int = 1
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)  # as admitted
     now: float = 0.0
@@ -81,7 +88,7 @@ class Naive(Cache):
             if request in self.running:
                 decoding.append(request)
         decoding = [r for r in decoding if r in self.running]
-        self.do(decoding, self.read(self.tokens - len(decoding), preempted))
+        self.do(decoding, self.read(self.tokens - -(-len(decoding) // self.ranks), preempted))
 
     def apart(self) -> None:
         if chunks := self.read(self.tokens, False):
@@ -100,25 +107,26 @@ class Naive(Cache):
             while due() > self.free:
                 self.preempt(self.running[-1], front=True)
 
-    def read(self, left: int, preempted: bool) -> list[tuple[Request, int]]:
-        chunks = []
+    def read(self, most: int, preempted: bool) -> list[tuple[Request, int]]:
+        chunks, left = [], [most] * self.ranks
         for request in [r for r in self.running if not r.decodes]:
-            new = min(left, request.unread)
+            new = min(left[request.rank], request.unread)
             if not self.store(request, new):
                 self.preempt(request, front=True)
                 preempted = True
             elif new:
                 self.share(request, request.stored + new)
                 chunks.append((request, new))
-                left -= new
-        while self.waiting and left and not preempted and len(self.running) < self.sequences:
+                left[request.rank] -= new
+        while self.waiting and any(left) and not preempted and len(self.running) < self.sequences:
             request = self.waiting[0]
+            request.rank = self.rank()
             hits = list(takewhile(lambda h: h in self.kept, request.hashes))
             if request.hashes:
                 found = self.size * sum(len(self.kept[h]) for h in hits)
                 request.cached = min(found, (request.unread - 1) // self.size * self.size)
             cached, hits = request.cached, hits[: -(-request.cached // 512)]
-            new = min(left, request.unread - cached)
+            new = min(left[request.rank], request.unread - cached)
             if new < request.unread - cached and not self.chunked:
                 break
             takes = self.blocks(cached + new) - (self.blocks(cached) if request.hashes else 0)
@@ -134,8 +142,14 @@ class Naive(Cache):
                 request.start = self.now
             self.running.append(request)
             chunks.append((request, new))
-            left -= new
+            left[request.rank] -= new
         return chunks
+
+    def rank(self) -> int:
+        """Where least is to be read, this step's chunks included; of equals where the fewest requests are."""
+        own = [[r for r in self.running if r.rank == rank] for rank in range(self.ranks)]
+        unread = [sum(r.unread for r in some if not r.decodes) for some in own]
+        return min(range(self.ranks), key=lambda rank: (unread[rank], len(own[rank])))
 
     def room(self, request: Request, takes: int, later: int) -> bool:
         """Whether it may run, if it takes so many blocks and reads so many tokens later."""
@@ -155,7 +169,11 @@ class Naive(Cache):
         if not decoding and not chunks:
             return
         self.most_held = max(self.most_held, self.total - self.free)
-        self.now += self.step([r.stored for r in decoding], [(new, r.stored) for r, new in chunks])
+        each = [(new, r.stored) for r, new in chunks]
+        placed = [
+            [c for c, (r, _) in zip(each, chunks, strict=True) if r.rank == n] for n in range(self.ranks)
+        ]
+        self.now += self.step([r.stored for r in decoding], placed if self.ranks > 1 else each)
         for request in sorted(decoding, key=lambda r: r.number):
             request.stored += 1
             self.token(request)

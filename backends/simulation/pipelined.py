@@ -22,17 +22,15 @@ class Pipelined(Server):
     """Such an engine: `now` is when the next micro-batch may begin.
 
     `turn` of a round's micro-batches have begun. `passing` are prompts whose last chunk is on its way through
-    the stages, and until when. While any micro-batch is that reads prompts, until `clear_s`, each is an event
-    of its own; later ones only decode, and all are alike.
+    the stages, and until when; they are not preempted. While any micro-batch is that reads prompts, until
+    `clear_s`, each is an event of its own; later ones only decode, and all are alike.
     """
 
     def _idle(self) -> None:
         super()._idle()
         self.turn = 0
         self.free_s: list[float] = []  # when each stage is
-        self.done_s: deque[float] = (
-            deque()
-        )  # when those in flight are, but the last that has to be waited for
+        self.done_s: deque[float] = deque()  # when those in flight are that have to be waited for
         self.passing: deque[tuple[float, Reading]] = deque()
         self.clear_s = 0.0
 
@@ -46,19 +44,21 @@ class Pipelined(Server):
                 self._give_up()
                 continue
             late, self.late = self.late, []
-            if policy.mixes and self.tight and self.short:
+            short = self.tight and self.short
+            if short and policy.mixes and not self.passing:
                 policy.relieve(self)
+                short = False
             chunks: list[Chunk] = []
-            if self.waiting or self.reading:
+            if (self.waiting or self.reading) and not (short and policy.mixes):
                 chunks = policy.chunks(self, self.preempted > before)
             if chunks:
                 self._read(chunks)
-            elif self.decoding:
+            elif self.decoding and not (short and self.passing):
                 self._decode(self.until, bool(late) or self.preempted > before)
-            elif not late and not self.passing:
-                return
-            elif not late:  # nothing to do before the next prompt is read
+            elif self.passing and not late:  # whose blocks may be taken only when they are there
                 self.now = min(self.passing[0][0], self.until)
+            elif not late:
+                return
             self.waiting.extend(late)
 
     @property

@@ -1,0 +1,223 @@
+"""Data-parallel ranks and micro-batches of a pipeline, in steps and in simulated servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir.backends.analysis.plan import plan
+from llmir.backends.analysis.surface import Surface
+from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.pipelined import Pipelined
+from llmir.backends.simulation.prices import Prices
+from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.server import LOG, Capacity
+from llmir.backends.simulation.steps import PricedStep, in_flight
+from llmir.deployment import Deployment
+from llmir.dim import Binding
+from llmir.errors import InputError
+from tests.naive_pipeline import Job, run
+from tests.naive_serving import Naive, Request
+from tests.test_simulation import Toy, cases, left, policy
+
+
+def served(name: str, engine: str = "vllm", **asked: Any) -> llmir.Program:
+    return llmir.run(llmir.load(name), Deployment(**asked).around(llmir.pipeline_of(engine)))
+
+
+MODELS = {
+    "experts": served("qwen3-30b-a3b", dp=2, ep=2),
+    "experts by parts": served("qwen3-30b-a3b", tp=2, dp=4),
+    "all to all": served("qwen3-30b-a3b", dp=4, ep=4, dispatch="rows"),
+    "stages": served("qwen3-30b-a3b", pp=2, dp=2, ep=2),
+    "latents": served("deepseek-v2-lite", dp=2, ep=2),
+}
+
+
+def surface(name: str) -> Surface:
+    step = llmir.server(MODELS[name], "h100-sxm").prices(4096).step
+    assert isinstance(step, PricedStep)
+    return step.surface
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_rank_that_reads_alone_or_as_all_others_do_takes_what_analyze_says(name: str) -> None:
+    of, dp = surface(name), MODELS[name].parallelism.dp
+    for many, new in ((1, 900), (3, 500), (1, 12)):
+        alone = of.on_rank(0, (), [(many, new, 0)], [])
+        alike = of.on_rank(0, (), [(many, new, 0)], [(many * (dp - 1), new, 0)])
+        each = llmir.analyze(MODELS[name], "h100-sxm", batch=dp * many, new=new)
+        assert alike[0] == pytest.approx(float(each.time_s), rel=1e-12)
+        if many == 1:
+            single = llmir.analyze(MODELS[name], "h100-sxm", batch=1, new=new)
+            assert alone[0] == pytest.approx(float(single.time_s), rel=1e-12)
+        assert alone[0] < alike[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_experts_see_what_all_ranks_read_and_the_rest_its_own(name: str) -> None:
+    """Of 1 + x sequences on two ranks, rounded up, each has one, and experts see 1 + x times its tokens."""
+    of, program = surface(name), MODELS[name].phase("prefill")
+    priced = plan(program, of.model)
+    for share in (0.25, 0.5):
+        found = of.on_rank(0, (), [(1, 800, 300)], [(1, int(800 * share), 300)])
+        expected = priced.timing(Binding(B=1 + share, T=800, C=300))
+        assert found == pytest.approx((expected.step, *expected.stages), rel=1e-9)
+
+
+@pytest.mark.parametrize("asked", [{"dp": 2, "ep": 2}, {"dp": 4, "tp": 2}, {"pp": 2}, {"pp": 4}])
+@pytest.mark.parametrize("prompt", [900, 8192])
+def test_a_prompt_is_read_by_one_rank_in_one_micro_batch(asked: dict[str, int], prompt: int) -> None:
+    """Alone it takes what a workload of one request does; and no less beside others."""
+    program = served("qwen3-30b-a3b", **asked)
+    alone = llmir.workload(program, "h100-sxm", prompt=prompt, generate=20)
+    found = llmir.simulate(program, "h100-sxm", rate=1, requests=1, prompt=prompt, generate=20)
+    assert found.ttft_s[0] == pytest.approx(alone.ttft_s, rel=1e-12)
+    assert found.e2e_s[0] == pytest.approx(alone.e2e_s, rel=1e-12)
+    busy = llmir.simulate(program, "h100-sxm", rate=40, requests=300, prompt=prompt, generate=20)
+    assert (busy.ttft_s >= alone.ttft_s * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("dp", [2, 4])
+def test_prompts_at_once_are_read_beside_one_another(dp: int) -> None:
+    program = served("qwen3-30b-a3b", dp=dp, ep=dp)
+    each = {"prompt": 6000, "generate": 1}
+    together = llmir.simulate(program, "h100-sxm", closed=dp, requests=dp, **each)
+    step = llmir.analyze(program, "h100-sxm", batch=dp, new=6000)
+    assert together.ttft_s == pytest.approx(np.full(dp, float(step.time_s)), rel=1e-12)
+    more = llmir.simulate(program, "h100-sxm", closed=dp + 1, requests=dp + 1, **each)
+    assert more.ttft_s.max() > 1.5 * together.ttft_s.max()  # 8,192 tokens of a rank have no room for two
+
+
+def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
+    """The makespan of a flow shop (Johnson 1954): each stage takes them one by one."""
+    program = served("llama3.1-8b", pp=4)
+    step = llmir.server(program, "h100-sxm").prices(4096).step
+    assert isinstance(step, PricedStep)
+    chunks = [(1000, 0), (1000, 1000), (1000, 2000), (1000, 3000), (1000, 4000), (1000, 5000), (500, 6000)]
+    free = [0.0] * 4
+    for chunk in chunks:
+        time = free[0]
+        for i, seconds in enumerate(step.surface.stages(0, (), [chunk])):
+            time = free[i] = max(time, free[i]) + seconds
+    asked: dict[str, Any] = {"rate": 1, "requests": 1, "prompt": 6500, "generate": 1}
+    found = llmir.simulate(program, "h100-sxm", max_batched_tokens=1000, **asked)
+    assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12)
+
+
+class Ranks(Toy):
+    """Toy prices of ranks, whose experts see all tokens and whose slowest decides; or of stages."""
+
+    def __init__(self, shares: tuple[float, ...] = (1.0,)) -> None:
+        super().__init__()
+        self.shares = shares
+
+    def micro_batch(self, decodes: float, sums: Any, ranks: Any) -> tuple[float, ...]:
+        read = [super(Ranks, self).__call__(decodes, sums if decodes else [], chunks) for chunks in ranks]
+        whole = max(read) + 1e-5 * sum(new for chunks in ranks for new, _ in chunks)
+        return (whole, *(share * whole for share in self.shares))
+
+    def naive(self, contexts: list[int], chunks: Any) -> float:
+        if not any(chunks):
+            return super().naive(contexts, [])
+        return self.micro_batch(len(contexts), [sum(contexts)], chunks)[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(leaving=True), st.integers(2, 4))
+def test_ranks_are_those_of_the_plain_simulator(case: tuple[str, Load, Capacity, bool], ranks: int) -> None:
+    engine, load, capacity, chunked = case
+    total, size, tokens, sequences = capacity[:4]
+    columns = load.arrival_s, load.prompt, load.generate, load.cached
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    hashes = load.hashes or [()] * len(load)
+    requests = [Request(i, *row, own) for i, (row, own) in enumerate(zip(rows, hashes, strict=True))]
+    for request, more in zip(requests, load.reserved - load.written, strict=True):
+        request.asked = int(more)
+    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
+    naive = Naive(Ranks().naive, engine, requests, **limits, chunked=chunked, users=load.users, ranks=ranks)
+    naive.timeout = load.timeout_s or np.inf
+    naive.run()
+    server = serve(Prices(Ranks()), policy(engine, chunked), capacity._replace(ranks=ranks), load)
+    never = [np.inf]
+    found = server.course
+    assert found.preemptions == [r.preemptions for r in naive.requests]
+    assert found.first_s == pytest.approx([(r.times or never)[0] for r in naive.requests], rel=1e-9)
+    assert found.end_s == pytest.approx([r.given_up or r.times[-1] for r in naive.requests], rel=1e-9)
+    assert found.made == [len(r.times) for r in naive.requests]
+    assert server.most_held == naive.most_held <= capacity.blocks
+    left(server)
+    assert server.on_ranks == [0] * ranks
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(leaving=True), st.integers(1, 3), st.integers(2, 4))
+def test_a_pipeline_makes_each_token_once(
+    case: tuple[str, Load, Capacity, bool], ranks: int, stages: int
+) -> None:
+    engine, load, capacity, chunked = case
+    room = capacity._replace(ranks=ranks, micro_batches=stages)
+    step = Ranks((1 / stages,) * stages)
+    servers = [serve(Prices(step), policy(engine, chunked), room, load) for _ in range(2)]
+    server, course = servers[0], servers[0].course
+    assert isinstance(server, Pipelined) and not server.busy
+    left(server)
+    assert server.most_held <= capacity.blocks
+    events = dict(zip(LOG, server.events.T, strict=True))
+    first = sum(np.isfinite(course.first_s))
+    resumed = len(course.resumed_s)
+    made = events["steps"] @ events["decodes"] + first + resumed
+    assert sum(course.made) == made
+    whole = np.isinf(course.end_s) | (np.array(course.made) == load.generate)
+    assert load.timeout_s is not None or whole.all()
+    alone = [step(0, [], [(p - c, c)]) for p, c in zip(load.prompt, server.cached, strict=True)]
+    if chunked is False and not load.hashes:  # read at once: no sooner than alone
+        known = np.isfinite(course.first_s)
+        took = np.array(course.first_s) - np.array(course.arrival_s)
+        assert (took[known] >= np.array(alone)[known] - 1e-12).all()
+    begin = events["start_s"]
+    assert (np.diff(begin) >= -1e-12).all()
+    assert begin[1:] == pytest.approx(np.maximum(begin[1:], (begin + events["time_s"])[:-1]), rel=1e-12)
+    assert servers[1].course.end_s == course.end_s
+
+
+@pytest.mark.parametrize(("pp", "rate"), [(2, 10), (2, 30), (4, 20)])
+def test_a_pipeline_is_near_one_that_is_simulated_plainly(pp: int, rate: int) -> None:
+    """There a micro-batch takes whoever is in none, so that they are not even; docs say how near that is."""
+    server = llmir.server(served("llama3.1-8b", pp=pp), "h100-sxm")
+    lengths = {"prompt": "uniform:500,3500", "generate": "uniform:100,300"}
+    traffic = llmir.traffic(rate=rate, requests=300, **lengths)
+    columns = traffic.arrival_s, traffic.prompt, traffic.generate
+    jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    step = server.prices(8192).step
+    assert isinstance(step, PricedStep)
+    of = step.surface
+
+    def each(contexts: list[int], chunks: list[tuple[int, int]]) -> tuple[float, ...]:
+        return of.stages(len(contexts), of.kept(contexts) if contexts else (), chunks)
+
+    run(jobs, each, 8192, pp, pp)
+    found = server.run(traffic)
+    ttft = np.mean([job.times[0] - job.arrival for job in jobs])
+    tpot = np.mean([(job.times[-1] - job.times[0]) / (len(job.times) - 1) for job in jobs])
+    assert found.ttft_s.mean() == pytest.approx(ttft, rel=0.5)
+    assert found.tpot_s.mean() == pytest.approx(tpot, rel=0.25)
+
+
+def test_in_flight_are_as_many_micro_batches_as_stages() -> None:
+    stated = served("llama3.1-8b", pp=4, micro_batches=2)
+    assert [in_flight(p) for p in (served("llama3.1-8b"), served("llama3.1-8b", pp=4), stated)] == [1, 4, 2]
+
+
+def test_a_request_has_room_on_one_rank() -> None:
+    program = served("qwen3-30b-a3b", dp=2, ep=2)
+    room = llmir.server(program, "h100-sxm").capacity(2)
+    most = room.blocks // 2 * room.block
+    asked: dict[str, Any] = {"rate": 1, "requests": 1, "generate": 2, "max_model_len": 2 * most}
+    with pytest.raises(InputError, match="does not fit: the cache holds"):
+        llmir.simulate(program, "h100-sxm", prompt=most + 1, **asked)
