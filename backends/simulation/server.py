@@ -68,14 +68,15 @@ class Server:
     """An engine by its policy, capacity and prices, which serves some requests of a load.
 
     `decoding` sequences have `kept` tokens cached together before step number `step`; of each `ends` says
-    after which it ends. Those in `reading` have so many tokens of their prompts in the cache. `demand` is how many
-    blocks all that run will have when they end, if they are not preempted. A policy fills the next step with
-    `chunks`, of new tokens and those cached before; `whole` are requests whose prompts it reads to the end.
+    after which it ends. Those in `reading` have so many tokens of their prompts in the cache. `demand` is
+    how many blocks all that run will have when they end, if they are not preempted. A policy fills the next
+    step with `chunks`, of new tokens and those cached before; `whole` are requests whose prompts it reads to
+    the end.
     """
 
     # Slots are read faster than the entries of a dict with so many.
     __slots__ = (
-        *("prices", "policy", "capacity", "load", "course", "answered", "timeout_s", "log"),
+        *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "more", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
         *("chunks", "whole"),
@@ -92,7 +93,8 @@ class Server:
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
         self.more: list[int] = (load.reserved - load.written).tolist()  # asked for, and not generated
-        self.timeout_s = load.timeout_s
+        self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
+        self.since_s = course.arrival_s  # from when on that counts
         # Blocks when it ends, at most: one of a prefix may be there and be read again.
         self.final: list[int] = (-(-load.reserved // capacity.block) + load.shares).tolist()
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
@@ -105,7 +107,7 @@ class Server:
         self.sharing = Sharing(self.load, self.blocks) if self.load.shares else None
         self.batch = self.prices.batch()  # what decodes, if it matters what each keeps
         self.waiting: deque[int] = deque()
-        self.deadlines: deque[tuple[float, int]] = deque()  # when requests are given up
+        self.deadlines: list[tuple[float, int]] = []  # a heap of when requests are given up
         self.late: list[int] = []  # came when the next step was filled already
         self.reading: dict[int, int] = {}
         self.chunks: list[tuple[int, int]] = []
@@ -131,11 +133,10 @@ class Server:
         A policy that goes `ahead` has filled the next step by then, if there is one.
         """
         filled = self.policy.ahead and (self.decoding or self.reading or self.now > time_s)
-        if time_s > self.now:
-            self.now = time_s
+        self.now = max(self.now, time_s)
         (self.late if filled else self.waiting).append(request)
-        if self.timeout_s is not None:
-            self.deadlines.append((time_s + self.timeout_s, request))
+        if self.stays_s is not None:
+            heappush(self.deadlines, (self._deadline_s(request), request))
 
     def advance(self, until: float = FOREVER) -> None:
         """All steps that begin before that time; who is told of an answer may bring `until` forward."""
@@ -258,10 +259,18 @@ class Server:
         self.to_read[request] = context + 1
         self._leave(request, context)
 
+    def over(self, request: int, time_s: float) -> bool:
+        """Whether it has left by then."""
+        return self.stays_s is not None and self._deadline_s(request) <= time_s
+
+    def _deadline_s(self, request: int) -> float:
+        assert self.stays_s is not None
+        return self.since_s[request] + self.stays_s[request]
+
     def _give_up(self) -> None:
         """Those whose time is over leave with the tokens that they have."""
         while self.deadlines and self.deadlines[0][0] <= self.now:
-            _, request = self.deadlines.popleft()
+            _, request = heappop(self.deadlines)
             if self.course.end_s[request] != FOREVER:
                 continue
             if request in self.running:
