@@ -84,7 +84,7 @@ def test_wrong_rows_are_named(tmp_path: Path, name: str, text: str | None, says:
 
 def test_the_first_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(OURS + "30,0,1\n" * 8, "utf-8")
-    with pytest.raises(InputError, match=r"row 4 \(line 5\): .*\(line 9\): .*; and 3 more rows$") as error:
+    with pytest.raises(InputError, match=r"row 4 \(line 5\): .*\(line 9\): .*; and 3 more$") as error:
         trace(tmp_path / "t.csv")
     assert str(error.value).count("line ") == 5
 

@@ -142,12 +142,13 @@ def requests_csv(found: Simulation) -> str:
 
 
 def _cancellations(found: Simulation) -> dict[str, Array]:
-    """After how many tokens, and when, clients leave that leave before their answer; None where they stay."""
-    load, columns = found.load, {}
+    """After how many tokens, and when, clients leave before their answer; masked where they stay."""
+    load = found.load
+    columns: dict[str, Array] = {}
     if load.asked is not None:
-        columns["cancel_tokens"] = np.where(load.generate < load.asked, load.generate, None)
+        columns["cancel_tokens"] = np.ma.masked_where(load.generate == load.asked, load.generate)
     if load.leave_s is not None:
-        columns["cancel_s"] = np.where(np.isfinite(load.leave_s), found.arrival_s + load.leave_s, None)
+        columns["cancel_s"] = np.ma.masked_invalid(found.arrival_s + load.leave_s)
     return columns
 
 

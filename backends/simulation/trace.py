@@ -77,7 +77,8 @@ def trace(path: Path, speed: float = 1.0) -> Load:
         rows = list(_json(path) if path.suffix.lower() in (".jsonl", ".json") else _csv(path))
     except UnreadableError as error:
         raise InputError(f"{name}: {error}") from None
-    found, wrong = [], []
+    found: list[Row] = []
+    wrong = []
     for number, (line, row) in enumerate(rows, 1):
         why = row if isinstance(row, str) else "comes before a row above" if _before(row, found) else None
         if why:
@@ -85,7 +86,7 @@ def trace(path: Path, speed: float = 1.0) -> Load:
         elif not isinstance(row, str):
             found.append(row)
     if wrong:
-        more = f"; and {len(wrong) - FIRST:,} more rows" if len(wrong) > FIRST else ""
+        more = f"; and {len(wrong) - FIRST:,} more" if len(wrong) > FIRST else ""
         raise InputError(f"{name}: {'; '.join(wrong[:FIRST])}{more}")
     if not found:
         raise InputError(f"{name}: has no requests")
