@@ -105,8 +105,7 @@ def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
     report = plans.to_dict()["best"]["pools"]
     total = sum(n["servers"] * n["tp"] for n in (report["prefill"], report["decode"])) * best.replicas
     assert total == best.devices and report["link"] == "nvlink"
-    other = next(each for each in plans.ranked if each is not best)
-    assert "wait for prompts that are read beside them" in str(plans) or other.devices == best.devices
+    assert "wait for prompts that are read beside them" in " ".join(str(plans).split())
 
 
 @pytest.mark.parametrize(
