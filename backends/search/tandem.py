@@ -61,14 +61,14 @@ def _read(pair: Pair, load: Load, count: int) -> Array:
 def _sent(pair: Pair, load: Load, servers: tuple[int, int], first_s: Array) -> tuple[Array, Array]:
     """When the cache of each is there, and at which decode server: -1 of a single token.
 
-    In the order of first tokens they take the links of who sends and of who receives.
+    In the order of first tokens servers take turns, and caches the links of who sends and of who receives.
     """
     sends, receives = [0.0] * servers[0], [0.0] * servers[1]
     arrivals, place = np.full(len(load), np.nan), np.full(len(load), -1)
     order = np.argsort(first_s, kind="stable")
     seconds = pair.seconds(load.prompt).tolist()
-    for request in order[load.generate[order] > 1].tolist():
-        sender, receiver = (request % count for count in servers)
+    for turn, request in enumerate(order[load.generate[order] > 1].tolist()):
+        sender, receiver = request % servers[0], turn % servers[1]
         end = max(float(first_s[request]), sends[sender], receives[receiver]) + seconds[request]
         arrivals[request] = sends[sender] = receives[receiver] = end
         place[request] = receiver
