@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
+from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pipelined import Pipelined
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG, Capacity
+from llmir.backends.simulation.server import LOG
 from llmir.backends.simulation.steps import PricedStep, in_flight
 from llmir.deployment import Deployment
 from llmir.dim import Binding

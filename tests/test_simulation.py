@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.batch import Batch
+from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.gaps import gaps
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG, Capacity, Server
+from llmir.backends.simulation.server import LOG, Server
 from llmir.backends.simulation.steps import PricedStep, in_flight
 from llmir.cli import cli
 from llmir.deployment import Deployment
@@ -135,8 +136,7 @@ def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool], windo
     assert server.cached == [r.cached for r in naive.requests]
     assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
-    events = dict(zip(LOG, server.events.T, strict=True))
-    seconds, counts = gaps(events, np.array(found.joined_s), np.array(found.resumed_s))
+    seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
     made = [r.times for r in naive.requests if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from .capacity import Capacity
 from .load import Array, Load
 from .policy import Policy
 from .prices import Prices
 from .serve import serve
-from .server import Capacity
 
 GROWTH = 0.01  # seconds a second by which waits grow in a server that is overloaded: 1% more comes than goes
 ENOUGH = 3000  # requests that saturate a server
@@ -41,7 +41,9 @@ def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) ->
     out, while the server fills and empties. A shorter load is repeated.
     """
     some = load.only(np.arange(ENOUGH) % len(load))
-    at_once = replace(some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, sessions=None)
+    at_once = replace(
+        some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, leave_s=None, sessions=None
+    )
     ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
     return (last - first) / float(ends[last] - ends[first])

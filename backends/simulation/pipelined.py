@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from math import ceil
 
+from .capacity import Capacity, placed
 from .decoder import Decoder
 from .load import Load
-from .policy import Chunk, Policy, Reading
+from .policy import Policy
 from .prices import Prices
-from .server import FOREVER, Capacity, Course, Server, row
+from .server import FOREVER, Course, Server, row
 
 
 class Pipelined(Server):
@@ -31,7 +32,7 @@ class Pipelined(Server):
         self.turn = 0
         self.free_s: list[float] = []  # when each stage is
         self.done_s: deque[float] = deque()  # when those in flight are that have to be waited for
-        self.passing: deque[tuple[float, Reading]] = deque()
+        self.passing: deque[tuple[float, int]] = deque()
         self.clear_s = 0.0
 
     def advance(self, until: float = FOREVER) -> None:
@@ -48,13 +49,12 @@ class Pipelined(Server):
             if short and policy.mixes and not self.passing:
                 policy.relieve(self)
                 short = False
-            chunks: list[Chunk] = []
             if (self.waiting or self.reading) and not (short and policy.mixes):
-                chunks = policy.chunks(self, self.preempted > before)
-            if chunks:
-                self._read(chunks)
+                policy.fill(self, self.preempted > before)
+            if self.chunks:
+                self._read()
             elif self.decoding and not (short and self.passing):
-                self._decode(self.until, bool(late) or self.preempted > before)
+                self._decode(bool(late) or self.preempted > before)
             elif self.passing and not late:  # whose blocks may be taken only when they are there
                 self.now = min(self.passing[0][0], self.until)
             elif not late:
@@ -70,22 +70,21 @@ class Pipelined(Server):
         """Prompts that are read by now have their next token, from when their micro-batch was done."""
         now = self.now
         while self.passing and self.passing[0][0] <= now:
-            self.now, reading = self.passing.popleft()
+            self.now, request = self.passing.popleft()
             self.turn = self.turn if self.decoding else 0
-            self._join(reading.request)
+            self._join(request)
         self.now = now
 
-    def _read(self, chunks: list[Chunk]) -> None:
-        """A micro-batch that reads so many tokens of each, beside its share of what decodes."""
-        mixes = bool(self.policy.mixes and self.decoding)
-        self._through(chunks, mixes)
+    def _read(self) -> None:
+        """The micro-batch that a policy has filled, beside its share of what decodes."""
+        chunks, whole, places = self._filled()
+        self._through(placed(chunks, places, len(self.on_ranks)), bool(self.policy.mixes and self.decoding))
         self.clear_s = done_s = self.free_s[-1]
-        for reading, _ in chunks:
-            if reading.done == reading.tokens:
-                self.reading.remove(reading)
-                self.passing.append((done_s, reading))
+        for request in whole:
+            del self.reading[request]
+            self.passing.append((done_s, request))
 
-    def _decode(self, until: float, once: bool) -> None:
+    def _decode(self, once: bool) -> None:
         """Micro-batches that only decode: whole rounds, as far as they go, and then a part of one.
 
         A part of a round is as if all its micro-batches took as long, and its tokens are there at its end.
@@ -94,29 +93,31 @@ class Pipelined(Server):
             self.policy.relieve(self)
             return
         if self.now < self.clear_s:
-            self._through([], True)
+            self._through([[]], True)
             return
-        stop = min(until, self.deadlines[0][0]) if self.deadlines else until
+        stop = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
         round_s, most = self._round_s(), self.capacity.micro_batches
         self.free_s, self.done_s = [], deque()
         if not self.turn and not once and stop - self.now > round_s:
-            super()._decode(stop - round_s, False)
+            until, self.until = self.until, stop - round_s  # those that end by then
+            super()._decode(False)
+            self.until = until if self.until == stop - round_s else min(self.until, until)
             return
         each = round_s / most
         count = 1 if once else min(most - self.turn, ceil(min((stop - self.now) / each, most)))
-        self._turn(count, count * each, [])
+        self._turn(count, count * each, [[]])
 
     def _round_s(self) -> float:
         """Seconds of a round that only decodes."""
         sums = (self.kept,) if self.batch is None else self.batch.kept
         return float(self.prices.step(self.decoding, sums, ()))
 
-    def _through(self, chunks: list[Chunk], decodes: bool) -> None:
-        """One micro-batch goes through the stages."""
+    def _through(self, ranks: list[list[tuple[int, int]]], decodes: bool) -> None:
+        """One micro-batch goes through the stages, which reads such chunks on each rank."""
         parts = min(self.capacity.micro_batches, self.decoding) if decodes else 1
         sums = ((self.kept,) if self.batch is None else self.batch.kept) if decodes else (0,)
         count = self.decoding / parts if decodes else 0
-        _, *stages = self.prices.micro_batch(count, [total / parts for total in sums], self.placed(chunks))
+        _, *stages = self.prices.micro_batch(count, [total / parts for total in sums], ranks)
         time_s, free_s = self.now, self.free_s or [self.now] * len(stages)
         for i, seconds in enumerate(stages):
             time_s = free_s[i] = max(time_s, free_s[i]) + seconds
@@ -124,17 +125,16 @@ class Pipelined(Server):
         self.done_s.append(time_s)
         full = len(self.done_s) == self.capacity.micro_batches
         begin = max(free_s[0], self.done_s.popleft()) if full else free_s[0]
-        self._turn(int(decodes), begin - self.now, chunks)
+        self._turn(int(decodes), begin - self.now, ranks)
 
-    def _turn(self, count: int, seconds: float, chunks: list[Chunk]) -> None:
+    def _turn(self, count: int, seconds: float, ranks: list[list[tuple[int, int]]]) -> None:
         """So many micro-batches of a round have begun; those that end it make the tokens of all."""
         self.turn += count
         whole = bool(self.decoding) and self.turn >= self.capacity.micro_batches
         decodes, kept = (self.decoding, self.kept) if whole else (0, 0)
         held = self.blocks.go(self.step, int(whole))
-        tokens = sum(new for _, new in chunks)
-        waiting = len(self.waiting)
-        self.log += row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), waiting, held)
+        news, waiting = [new for chunks in ranks for new, _ in chunks], len(self.waiting)
+        self.log += row(self.now, seconds, 1, decodes, kept, sum(news), len(news), waiting, held)
         self.now += seconds
         if not whole:
             return
@@ -148,10 +148,10 @@ class Pipelined(Server):
 
     def _stop(self, request: int) -> None:
         """One that runs is no longer, which may be on its way."""
-        mine = next((one for one in self.passing if one[1].request == request), None)
+        mine = next((one for one in self.passing if one[1] == request), None)
         if mine is not None:
             self.passing.remove(mine)
-            self.reading.append(mine[1])
+            self.reading[request] = self.to_read[request]
         super()._stop(request)
 
 

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulation.policies")
 
 
-class Reading:
-    """A request on a rank, of whose `tokens` so many are `done`: in the cache."""
-
-    __slots__ = ("done", "rank", "request", "tokens")
-
-    def __init__(self, request: int, rank: int, done: int, tokens: int) -> None:
-        self.request, self.rank, self.done, self.tokens = request, rank, done, tokens
-
-
-Chunk = tuple[Reading, int]  # so many new tokens of it
-
-
 @dataclass(frozen=True)
 class Policy(ABC):
     """The policy of an engine, which reads prompts in chunks or whole, and beside decodes if it `mixes`.
@@ -56,39 +44,35 @@ class Policy(ABC):
         """Of so many blocks, those that no request may take when it is admitted."""
         return 0
 
-    def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
-        """What the next step reads, as far as its tokens, sequences and blocks go.
+    def fill(self, server: Server, preempted: bool) -> None:
+        """The next step reads as far as its tokens, sequences and blocks go.
 
         A prompt is read on one rank: the one that has least to read when it is admitted. Nothing is admitted
         in a step for which one was `preempted`.
         """
-        room = server.room(self.mixes)
-        of = server.blocks.of
-        found: list[Chunk] = []
-        for one in list(server.reading):
-            new = min(room[one.rank], one.tokens - one.done)
-            if server.tight and of(one.done + new) - of(one.done) > self.free(server):
-                server.preempt(one.request)
-                server.waiting.appendleft(one.request)
+        capacity, waiting, running = server.capacity, server.waiting, server.running
+        left = [capacity.tokens - (-(-server.decoding // server.lanes) if self.mixes else 0)] * capacity.ranks
+        for request, done in list(server.reading.items()) if server.reading else ():
+            rank = running[request]
+            new = min(left[rank], server.to_read[request] - done)
+            if server.tight and server.blocks.of(done + new) - server.blocks.of(done) > self.free(server):
+                server.preempt(request)
+                waiting.appendleft(request)
                 preempted = True
             elif new:
-                server.take(one, new)
-                found.append((one, new))
-                room[one.rank] -= new
-        while server.waiting and not preempted and len(server.running) < server.capacity.sequences:
-            rank = server.emptiest(room) if len(room) > 1 else 0
-            if not (left := room[rank]):
-                break
-            request = server.waiting[0]
+                server.take(request, done, new)
+                left[rank] -= new
+        while waiting and not preempted and len(running) < capacity.sequences:
+            rank = server.emptiest(left) if len(left) > 1 else 0
+            if not (most := left[rank]):
+                return
+            request = waiting[0]
             unread = server.unread(request)
-            new = min(left, unread)
+            new = unread if unread < most else most
             if (new < unread and not self.chunked) or not self.admits(server, request, new):
-                break
-            one = server.admit(request, rank)
-            server.take(one, new)
-            found.append((one, new))
-            room[rank] -= new
-        return found
+                return
+            server.admit(request, rank, new)
+            left[rank] -= new
 
     def free(self, server: Server) -> int:
         """Blocks that nobody has, less those that decodes of the same step will take."""

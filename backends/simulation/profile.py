@@ -15,6 +15,7 @@ from llmir.errors import InputError
 from llmir.frozen import Immutable
 from llmir.hw.sections.scheduler import Scheduler
 
+from .capacity import Capacity
 from .farm import farm
 from .fleet import Fleet
 from .load import Array, Load
@@ -24,7 +25,7 @@ from .policy import POLICIES, Policy
 from .prices import Prices
 from .router import ROUTERS, dealing
 from .serve import serve
-from .server import Capacity, Course
+from .server import Course
 from .simulation import Simulation
 from .steps import PricedStep, in_flight
 
@@ -108,8 +109,6 @@ class Profile(Immutable):
         copies = integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[dealing(router, copies)]
         asked, load = load, self.admitted(load)
-        if copies > 1 and load.sessions is not None:
-            raise InputError(f"replicas: {copies}; sessions of several turns are of one server")
         counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
         room = self.capacity(load.longest)
         prices = self.prices(room.tokens)

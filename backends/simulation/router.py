@@ -10,8 +10,8 @@ from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.plugins import Kind
 
+from .capacity import Capacity
 from .load import Load
-from .server import Capacity
 
 ROUTERS: Kind[type[Router]] = Kind("router", "llmir.backends.simulation.routers")
 

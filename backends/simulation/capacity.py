@@ -1,0 +1,33 @@
+"""What an engine takes in a step, and on which rank."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Capacity(NamedTuple):
+    """What an engine takes: blocks of so many tokens and sequences at once, of all data-parallel ranks.
+
+    `tokens` are those that each of the `ranks` runs in a step, or in each of the `micro_batches` that are in
+    flight in a pipeline.
+    """
+
+    blocks: int
+    block: int
+    tokens: int
+    sequences: int
+    ranks: int = 1
+    micro_batches: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """What sequences that decode are spread over evenly."""
+        return self.ranks * self.micro_batches
+
+
+def placed(chunks: list[tuple[int, int]], places: list[int], ranks: int) -> list[list[tuple[int, int]]]:
+    """What each rank reads."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for chunk, place in zip(chunks, places, strict=True):
+        found[place].append(chunk)
+    return found
