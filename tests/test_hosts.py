@@ -171,11 +171,11 @@ def test_what_servers_have_in_common_does_not_hang_on_how_many_runs_each_has(ser
 def test_a_range_that_was_left_out_takes_the_nearest_of_its_major_version(servers: list[Run]) -> None:
     """Of trtllm 1.1 that of 1.0, not of 0.17; where neither is there, that of other servers."""
     old = served(OLD, "trtllm", ("0.17", "0.17"), (1, 2), 3)
-    near = served(NEW, "trtllm", ("1.0", "1.0"), (1, 2), 4)
+    near = [run._replace(serial=True) for run in served(NEW, "trtllm", ("1.0", "1.0"), (1, 2), 4)]
     left = served(NEW, "trtllm", ("1.1", "1.1"), (1, 2), 5)
 
     def found(rest: list[Run]) -> Host:
-        return _hosts([*rest, *left], rest, hosts.overheads(rest))["trtllm", "1.1"]
+        return _hosts(left, rest, hosts.overheads(rest))["trtllm", "1.1"]
 
     both = found([*servers, *old, *near])
     assert isinstance(both, OverlappedHost)
