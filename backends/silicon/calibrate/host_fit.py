@@ -17,9 +17,10 @@ from .runs import Run
 _OF = hw.load("h100-sxm")  # of a device a host asks nothing
 # A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
 NEAR = 0.005
-# Runs of one model on one device are off together, by their kernels, by some 8%: a parameter e times that of
-# other servers costs as much.
-COMMON = 0.08
+# Runs of one model on one device are off together, by their kernels, by some 8%, and servers' parameters
+# differ by a factor of e or more: where all runs are of one such group, a parameter e times that of other
+# servers costs as much as 5% of every time, and of several groups less, as errors that are averaged.
+COMMON = 0.05
 
 
 def family(engine: str, versions: Sequence[str]) -> str:
@@ -69,10 +70,15 @@ def fitted(
     return found
 
 
+def group(run: Run) -> tuple[str, str, str]:
+    """What runs are off together by: the engine's release, the device and the model."""
+    return run.release, run.device, run.model
+
+
 @cache
 def common(servers: tuple[Run, ...]) -> Host:
     """What servers have in common: the host of all their runs; those of a model on a device count as one."""
-    alike = [(run.release, run.device, run.model) for run in servers]
+    alike = [*map(group, servers)]
     share = {key: 1 / alike.count(key) for key in set(alike)}
     weights = np.array([share[key] for key in alike])
     return fitted("host", servers, None, Host.prior, weights / weights.mean())

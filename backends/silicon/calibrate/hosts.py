@@ -16,7 +16,7 @@ from llmir.dataclass import dataclass
 from llmir.hw.calibration import digits
 from llmir.hw.versions import FOLDER
 
-from .host_fit import COMMON, NEAR, clock, common, family, fitted
+from .host_fit import COMMON, NEAR, clock, common, family, fitted, group
 from .runs import Run
 
 
@@ -25,9 +25,9 @@ class Overheads:
     """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
 
     Where its own runs do not tell a parameter, as those of one rank of many, it is that of `near`, the
-    engine's range with most runs, if that is of the same major version: another one is another program, and
-    TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions. Else it is what `servers`, runs of other
-    engines that served requests, have in common, if these are such runs too.
+    engine's range with most runs, if that is of the same major version, and of servers if these are: another
+    one is another program, and TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions. Else it is what
+    `servers`, runs of other engines that served requests, have in common, if these are such runs too.
     """
 
     engine: str
@@ -48,11 +48,18 @@ class Overheads:
         return family(self.engine, self.versions)
 
     def _fit(self, runs: Sequence[Run]) -> Host:
-        if self.near and major(self.near.versions) == major(self.versions):
-            return fitted(self.family, runs, self.near.host, NEAR)
-        if self.servers and all(run.served for run in self.runs):
-            return fitted(self.family, runs, common(self.servers), COMMON)
+        near = self.near if self.near and major(self.near.versions) == major(self.versions) else None
+        if near and (near.served or not self.served):
+            return fitted(self.family, runs, near.host, NEAR)
+        if self.servers and self.served:
+            prior = COMMON / len({*map(group, runs)}) ** 0.5
+            return fitted(self.family, runs, common(self.servers), prior)
         return fitted(self.family, runs, None, Host.prior)
+
+    @cached_property
+    def served(self) -> bool:
+        """Whether all are runs of a server."""
+        return all(run.served for run in self.runs)
 
     @property
     def range(self) -> str:
