@@ -265,6 +265,7 @@ _COMMANDS = (
     "explain M qkv_proj --phase decode --batch 4 --format json -o out.json",
     "hw h100-sxm --format csv",
     "hw dgx-h100 -o out.md",
+    "max M --prompt 8 --generate 4 --max-ttft 1s --max-tpot 20ms --max-num-seqs 8 --price h100=2 -o out.csv",
     "models llama --format json",
     "models llama3.1-8b",
     "ops linear --format md",
