@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .pipeline import Pass
     from .planned import plan
     from .plugins import load_plugin
+    from .reported import page
     from .simulated import kv, pools, replicate, server, simulate, traffic
     from .staged import stages
     from .swept import sweep, sweep_to
@@ -60,6 +61,7 @@ _LAZY = {
     "load": "api",
     "measure": "measured",
     "models": "api",
+    "page": "reported",
     "plan": "planned",
     "pools": "simulated",
     "replicate": "simulated",
@@ -116,6 +118,7 @@ __all__ = [
     "load_plugin",
     "measure",
     "models",
+    "page",
     "parse_program",
     "pipeline_of",
     "plan",
