@@ -22,6 +22,8 @@ def largest(
     prompt: int = 2048,
     generate: int = 128,
     batch: int | None = None,
+    cached: int = 0,
+    chunk: int | str | None = None,
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
     memory_utilization: float | None = None,
@@ -55,7 +57,13 @@ def largest(
     if not isinstance(program, Program):
         convert.refuse("program", program, "a Program")
     each = program.micro_batches if batch is None else batch
-    asked: dict[str, Any] = {"batch": each, "prompt": prompt, "generate": generate}
+    asked: dict[str, Any] = {
+        "batch": each,
+        "prompt": prompt,
+        "generate": generate,
+        "cached": cached,
+        "chunk": chunk,
+    }
     memory: dict[str, Any] = {"memory_utilization": memory_utilization, "reserve_bytes": reserve_bytes}
     memory |= {"cache_policy": cache_policy, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
     memory |= {"max_batched_tokens": max_batched_tokens}

@@ -184,14 +184,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
     "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
-    "largest": (
-        llmir.largest,
-        {
-            **{"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "generate": 3, "max_ttft": "1s"},
-            **{"max_tpot": 0.02, "max_model_len": 100, "max_num_seqs": 8, "max_batched_tokens": 64},
-            **{"memory_utilization": 0.9, "reserve_bytes": 0, **CACHES, **PRICING},
-        },
-    ),
+    "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, "max_tpot": 1}),
     "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),

@@ -11,7 +11,17 @@ from .command import command
 from .ending import line
 from .kinds import Count, of_workload
 
-ASKED = ("batch", "prompt", "generate", "max_ttft", "max_tpot", "cache_policy", *inputs.LIMITS)
+ASKED = (
+    "batch",
+    "prompt",
+    "generate",
+    "cached",
+    "chunk",
+    "max_ttft",
+    "max_tpot",
+    "cache_policy",
+    *inputs.LIMITS,
+)
 
 
 class Time(Count):
@@ -49,6 +59,7 @@ class Time(Count):
 @options.pricing
 @options.lowering
 @options.parallel
+@options.reading
 @options.memory
 @options.price
 @options.form("table", "json", "csv", "md", "html")

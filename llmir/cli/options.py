@@ -229,12 +229,7 @@ workload = _stack(
     pricing,
 )
 
-serving = _stack(
-    click.option(
-        "--concurrency",
-        type=of_workload("batch"),
-        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
-    ),
+reading = _stack(
     click.option(
         "--chunk",
         type=of_workload("chunk", shown="N|all"),
@@ -247,6 +242,15 @@ serving = _stack(
         default=0,
         help="Tokens of each prompt that are in the cache already.  [default: 0]",
     ),
+)
+
+serving = _stack(
+    click.option(
+        "--concurrency",
+        type=of_workload("batch"),
+        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
+    ),
+    reading,
 )
 
 MEMORY = (
