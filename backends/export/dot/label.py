@@ -20,6 +20,10 @@ class Paint:
     ink: str
     style: str = "rounded,filled"
 
+    def tinted(self, other: Paint) -> Paint:
+        """With the border of another."""
+        return Paint(self.fill, other.line, other.ink, self.style)
+
 
 PAINT = {
     "memory": Paint("#e8f0fb", "#2f6db5", "#1c4a86"),
@@ -33,15 +37,15 @@ PLAIN = Paint("#ffffff", "#94a3b8", INK)
 # Advance widths of DejaVu Sans, the widest of the usual sans-serif fonts, in thousandths of the size.
 _WIDTHS = {
     302: "ijlI|'",
-    340: " .,:;/\\·",
+    340: " \N{NO-BREAK SPACE}.,:;/\\·",
     432: "()[]!-rtf",
     530: 'sz_?*`"',
     600: "cekvxyaLFPT",
-    640: "0123456789bdghnopquµ{}$EJS",
+    640: "0123456789bdghnopquµ{}$EJS–",
     700: "ABCKRVXYZ",
     790: "DGHNOQU&",
-    840: "+=<>#~^×w−",
-    980: "mMW%@…→",
+    840: "+=<>#~^×w−±→",
+    980: "mMW%@…",
 }
 _WIDTH = {char: width for width, chars in _WIDTHS.items() for char in chars}
 _BOLD, _SLACK = 1.14, 1.15
@@ -73,6 +77,25 @@ def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str
     """A run of text."""
     inner = f"<B>{escape(text)}</B>" if bold else escape(text)
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
+
+
+def quoted(text: str) -> str:
+    """Text as an attribute holds it, whose backslashes are no commands; its lines stay."""
+    lines = (" ".join(line.split()) for line in text.split("\n"))
+    shown = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)
+    return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in shown)
+
+
+def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = False) -> list[str]:
+    """A name on one line of `first` points, or after one of its `_` on a second of `limit`, cut there."""
+    if width(text, size, bold=bold) <= first:
+        return [text]
+    cuts = [
+        i + 1 for i, c in enumerate(text) if c in "_.- " and width(text[: i + 1], size, bold=bold) <= first
+    ]
+    if not cuts:
+        return [fit(text, size, first, bold=bold)]
+    return [text[: cuts[-1]], fit(text[cuts[-1] :], size, limit, bold=bold)]
 
 
 def left(content: str, attributes: str = "") -> str:
