@@ -140,6 +140,8 @@ def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
 def test_text_stays_in_its_box_in_a_font_15_percent_wider(
     tmp_path: Path, model: str, level: str, phase: str, pipeline: str
 ) -> None:
+    if level == "full" and phase != "decode":
+        pytest.skip("the same tiles hundreds of times over")
     stays_inside(llmir.draw(job(model, pipeline), tmp_path / "x.svg", level=level, phase=phase))
 
 

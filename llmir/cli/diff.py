@@ -81,7 +81,7 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     device = inputs.hardware(given, *programs)
     if asked["hw_after"] is not None and given["network"] is not None:
         asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)
-    if given["price"]:
+    if given.get("price"):
         if any(program.patches for program in programs):
             raise InputError("--price: a step of images has no tokens to pay for, leave it out")
         device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -141,7 +141,7 @@ class Column:
             yield memory_tile(self.outline, id, self.inner, self.capacity, stage.numbers[0])
 
     def _section(self, section: Section, stage: Stage) -> Iterator[Tile | Frame]:
-        inlets = self._inlets(section)
+        inlets = self._entering.get(section.id, [])
         if not section.prefix:
             for inlet in inlets:
                 yield self._known(inlet_tile(self.outline, inlet))
@@ -161,12 +161,15 @@ class Column:
                 items.append(Frame(f"group_{boxes[0].id}", GROUP, 6, tiles, self._group_head(name, boxes)))
         yield Frame(section.id, SECTION, 12, tuple(items), self._section_head(section))
 
-    def _inlets(self, section: Section) -> list[Inlet]:
-        """What enters a section, first what was computed last: that is right above."""
+    @cached_property
+    def _entering(self) -> dict[str, list[Inlet]]:
+        """What enters each section, first what was computed last: that is right above."""
         at = {b.id: i for i, b in enumerate(self.outline.boxes)}
         tails = {x.head: at.get(x.tail, -1) for x in self.outline.links}
-        inlets = (i for i in self.outline.inlets if i.section == section.id)
-        return sorted(inlets, key=lambda i: -tails.get(i.id, -1))
+        found: dict[str, list[Inlet]] = {}
+        for inlet in sorted(self.outline.inlets, key=lambda i: -tails.get(i.id, -1)):
+            found.setdefault(inlet.section, []).append(inlet)
+        return found
 
     def _op(self, box: Box) -> Tile:
         return self._known(op_tile(self.outline, box, self.inner, full=self.full))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from functools import lru_cache
 
 from llmir.dataclass import dataclass
 
@@ -51,6 +52,7 @@ _WIDTH = {char: width for width, chars in _WIDTHS.items() for char in chars}
 _BOLD, _SLACK = 1.14, 1.15
 
 
+@lru_cache(maxsize=1 << 14)
 def width(text: str, size: float, *, bold: bool = False) -> float:
     """Points that a line needs, with room for a font 15% wider than DejaVu Sans."""
     ems = sum(_WIDTH.get(c, 640 if c.isascii() else 1000) for c in text) / 1000
@@ -69,8 +71,7 @@ def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
 def escape(text: str) -> str:
     """Text as an XML document may hold it, on one line."""
     line = " ".join(text.split())
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return html.escape(shown).replace("\\", "\\\\")  # a single `\N` would become the node's name
+    return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
 
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
@@ -81,9 +82,15 @@ def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str
 
 def quoted(text: str) -> str:
     """Text as an attribute holds it, whose backslashes are no commands; its lines stay."""
-    lines = (" ".join(line.split()) for line in text.split("\n"))
-    shown = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)
-    return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in shown)
+    lines = (_shown(" ".join(line.split())) for line in text.split("\n"))
+    return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
+
+
+def _shown(line: str) -> str:
+    """A line without what cannot be shown."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = False) -> list[str]:

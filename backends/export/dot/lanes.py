@@ -55,13 +55,12 @@ class Lanes:
             doors[wire] = taken.get((wire.head, wire.right), 0)
             taken[wire.head, wire.right] = doors[wire] + 1
         found: dict[tuple[str, bool], int] = {}
+        taken_ranks: dict[bool, list[int]] = {False: [], True: []}  # of each lane, one bit a rank
         for key, (first, last) in sorted(ways.items(), key=lambda w: (w[1][1] - w[1][0], w[1])):
-            used = {
-                lane
-                for other, lane in found.items()
-                if other[1] == key[1] and ways[other][0] <= last and first <= ways[other][1]
-            }
-            found[key] = next(i for i in range(len(used) + 1) if i not in used)
+            lanes, bits = taken_ranks[key[1]], ((1 << (last - first + 1)) - 1) << first
+            lane = next((i for i, mask in enumerate(lanes) if not mask & bits), len(lanes))
+            lanes[lane:] = [(lanes[lane] if lane < len(lanes) else 0) | bits, *lanes[lane + 1 :]]
+            found[key] = lane
         return cls(rank, found, doors)
 
     def wide(self, right: bool) -> float:
