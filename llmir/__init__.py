@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from .code import compile, emit, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .limited import largest
     from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .planned import plan
     from .plugins import load_plugin
+    from .reported import page
     from .simulated import kv, pools, replicate, server, simulate, traffic
     from .staged import stages
     from .swept import sweep, sweep_to
@@ -55,9 +57,11 @@ _LAZY = {
     "explain": "api",
     "interpret": "api",
     "kv": "simulated",
+    "largest": "limited",
     "load": "api",
     "measure": "measured",
     "models": "api",
+    "page": "reported",
     "plan": "planned",
     "pools": "simulated",
     "replicate": "simulated",
@@ -109,10 +113,12 @@ __all__ = [
     "explain",
     "interpret",
     "kv",
+    "largest",
     "load",
     "load_plugin",
     "measure",
     "models",
+    "page",
     "parse_program",
     "pipeline_of",
     "plan",

@@ -10,10 +10,12 @@ import numpy as np
 
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
+from llmir.hw.spent import Spent, spent
 from llmir.views import Result
 
 from .closed import Points
 from .front import front
+from .refusal import Refusal
 from .structure import Structure
 from .traffic import Traffic
 from .trial import Trial
@@ -27,6 +29,7 @@ class Candidate(Figures):
     """A plan: `replicas` of a structure, of steps of up to `chunk` tokens, and `batch` requests at once.
 
     `ttft_s` and `tpot_s` are means by closed form, at the rate that is asked for; `trial` are simulated runs.
+    All replicas answer `largest_rate` at most, where that was looked for.
     """
 
     structure: Structure
@@ -37,6 +40,12 @@ class Candidate(Figures):
     tpot_s: float
     traffic: Traffic
     trial: Trial
+    largest_rate: float | None = None
+
+    @property
+    def reads(self) -> Structure:
+        """What reads prompts."""
+        return self.structure
 
     @property
     def devices(self) -> int:
@@ -44,16 +53,25 @@ class Candidate(Figures):
         return self.replicas * self.structure.split.devices
 
     @property
+    def spent(self) -> Spent:
+        """What they cost and draw, at the rate that is asked for."""
+        traffic = self.traffic
+        return spent(self.structure.device, self.devices, traffic.rate * traffic.answer)
+
+    @property
     def cost_per_hour_usd(self) -> float | None:
         """What they cost, where the device has a price."""
-        price = self.structure.device.price_per_hour_usd
-        return None if price is None else price * self.devices
+        return self.spent.usd_per_hour
 
     @property
     def cost_usd_per_mtok(self) -> float | None:
-        """What a million tokens of answers cost, at the rate that is asked for."""
-        hourly = self.cost_per_hour_usd
-        return None if hourly is None else 1e6 * hourly / (3600 * self.traffic.rate * self.traffic.answer)
+        """What a million tokens of answers cost."""
+        return self.spent.usd_per_mtok
+
+    @property
+    def energy_kwh_per_mtok(self) -> float | None:
+        """What a million tokens of answers take, if boards draw the limit of their power all the time."""
+        return self.spent.kwh_per_mtok
 
     @property
     def tokens_per_s_device(self) -> float:
@@ -72,10 +90,21 @@ class Candidate(Figures):
         return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
 
     @property
+    def laid(self) -> str:
+        """How its servers lie on devices: `tp 2 × 16`."""
+        return f"{self.structure.split} × {self.replicas:,}"
+
+    @property
     def decoding(self) -> int:
         """Those of them that decode, one at least."""
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return max(1, round(min(self.traffic.rate / self.replicas * later, self.batch)))
+
+    @property
+    def limited(self) -> dict[str, float]:
+        """What each limit is of, in seconds, on average over runs."""
+        limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
+        return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
 
     @property
     def meets(self) -> bool:
@@ -96,6 +125,7 @@ class Candidate(Figures):
             "meets": self.meets,
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
+            "energy_kwh_per_mtok": self.energy_kwh_per_mtok,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
@@ -103,9 +133,62 @@ class Candidate(Figures):
                 "seeds": len(self.trial.runs),
                 "ttft_s": self.trial.ttft_s._asdict(),
                 "tpot_s": self.trial.tpot_s._asdict(),
+                "limited": self.limited,
                 "within": self.trial.within,
             },
         }
+
+
+@dataclass(frozen=True, eq=False)
+class PooledCandidate(Candidate):
+    """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
+
+    `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
+    `batch` requests at once.
+    """
+
+    prefill: Structure | None = None
+    servers: tuple[int, int] = (1, 1)
+    link: str = ""
+
+    @property
+    def reads(self) -> Structure:
+        """What reads prompts."""
+        return self.prefill or self.structure
+
+    @property
+    def laid(self) -> str:
+        """How its servers lie on devices: `9 tp 2 → 6 tp 4`, prefill servers first."""
+        sides = zip(self.servers, (self.reads, self.structure), strict=True)
+        return " → ".join(f"{self.replicas * n:,} {of.split}" for n, of in sides)
+
+    @property
+    def devices(self) -> int:
+        """How many devices all servers take."""
+        each = self.reads.split.devices, self.structure.split.devices
+        return self.replicas * sum(n * of for n, of in zip(self.servers, each, strict=True))
+
+    @property
+    def in_flight(self) -> float:
+        """Requests of a decode server that are there at once, on average."""
+        later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
+        return self.traffic.rate / (self.replicas * self.servers[1]) * later
+
+    @property
+    def decoding(self) -> int:
+        """The same, one at least."""
+        return max(1, round(min(self.in_flight, self.batch)))
+
+    @property
+    def carried(self) -> bool:
+        """Whether as much is answered as comes."""
+        return (self.largest_rate or 0.0) >= self.traffic.rate
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it; the split is that of decode servers."""
+        each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
+        pools = {name: {"servers": n, **of.split._asdict()} for name, n, of in each}
+        return {**super().to_dict(), "pools": {**pools, "link": self.link}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +196,9 @@ class Plans(Figures, Result):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
-    have none, by their words. `most_devices` limits plans, if stated, and `priced` says that all devices have
-    a price, so that cost decides; else the number of devices does. `largest_rate` is what the first plan
-    answers at most, in requests a second.
+    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
+    and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
+    `largest_rate` is what the first plan answers at most, in requests a second.
     """
 
     traffic: Traffic
@@ -125,7 +208,7 @@ class Plans(Figures, Result):
     points: Points
     ranked: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Refusal]
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
@@ -139,6 +222,16 @@ class Plans(Figures, Result):
     def shown(self) -> tuple[Candidate, ...]:
         """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
         return (*self.ranked, *self.missed)
+
+    @property
+    def goals(self) -> Mapping[str, Candidate]:
+        """Of the plans that meet all limits the best by each goal: what it is, by its name in JSON."""
+        if not self.ranked:
+            return {}
+        least = {"ttft": lambda c: c.trial.ttft_s.p99, "tpot": lambda c: c.trial.tpot_s.p99}
+        goals = {name: min(self.ranked, key=figure) for name, figure in least.items()}
+        most = max(self.ranked, key=lambda c: c.tokens_per_s_device)
+        return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
     def why(self, candidate: Candidate) -> Why:
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
@@ -181,6 +274,7 @@ class Plans(Figures, Result):
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
+            "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
             "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
             "front": [
                 {
@@ -194,7 +288,7 @@ class Plans(Figures, Result):
                 }
                 for i in self.front
             ],
-            "refused": dict(self.refused),
+            "refused": {name: refusal.why for name, refusal in self.refused.items()},
         }
 
     def __repr__(self) -> str:

@@ -93,10 +93,13 @@ class Tables:
 
         One that reads a few tokens of each prompt may be in another graph.
         """
-        tokens, longest, sequences = decodes, 0, decodes + len(chunks)
-        for new, _ in chunks:
-            tokens += new
-            longest = new if new > longest else longest
+        sequences = decodes + len(chunks)
+        if sequences == decodes + 1:
+            longest = chunks[0][0]
+            tokens = decodes + longest
+        else:
+            news = [new for new, _ in chunks]
+            tokens, longest = decodes + sum(news), max(news)
         if longest <= DRAFTS or tokens > self.most:
             return None
         kind = self._kind[tokens]
@@ -104,31 +107,7 @@ class Tables:
         if decodes:
             busy += self._decodes(kind, decodes, sums)
         known = self._reads[kind]
-        for chunk, times in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
-            busy += known.get((chunk, times)) or self._read(kind, chunk, times)
+        for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
+            busy += known.get(chunk) or self._read(kind, *chunk)
         busy, least = busy + self._beside[kind][sequences], self._least[kind][sequences]
         return busy if busy > least else least
-
-    def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
-        """Seconds of attention of chunks that are alike, kept."""
-        known, (new, cached) = self._reads[kind], chunk
-        if len(known) >= KEPT:
-            known.clear()
-        seconds: float = self._chunks[kind]((times, new), (cached,))[0]
-        known[chunk, times] = seconds
-        return seconds
-
-
-def _decoding(keeps: Keeps, names: Names, tape: Tape) -> Binding:
-    """Sequences that keep such sums."""
-    return Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
-
-
-def _reading(tape: Tape) -> Binding:
-    """Prompts that are alike."""
-    return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
-
-
-def _row(code: Code, decodes: int, contexts: Array) -> Array:
-    """Values of code at mean contexts of so many sequences."""
-    return np.asarray(code.many((decodes,), (decodes * contexts,))[0])

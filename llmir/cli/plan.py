@@ -16,8 +16,19 @@ from .serve_sim import Lengths
 
 ASKED = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "requests", "seed"),
+    *("engine", "emit", "link", "requests", "seed"),
 )
+
+
+class Devices(Count):
+    """How many devices there may be."""
+
+    def check(self, name: str, value: Any) -> int:
+        """As the API checks it."""
+        from llmir.convert import integer
+        from llmir.planned import DEVICES
+
+        return integer(name, value, 1, DEVICES)
 
 
 class Time(Count):
@@ -39,7 +50,7 @@ class Time(Count):
 @command("plan", "Which devices serve some traffic within limits, at least cost.")
 @options.model
 @click.option("--hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.  [default: h100-sxm]")
-@click.option("--gpus", type=Count(), help="How many there may be.  [default: as few as serve the rate]")
+@click.option("--gpus", type=Devices(), help="How many there may be.  [default: as few as serve the rate]")
 @click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
 @click.option(
     "--prompt", type=Lengths(), default="2048", help="Tokens of a prompt, or a law.  [default: 2048]"
@@ -59,6 +70,12 @@ class Time(Count):
 @click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
 @options.price
 @click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
+@click.option(
+    "--link",
+    metavar="LINK",
+    help="Plans of prefill and decode servers too, between which caches go over nvlink, network, or what has "
+    "a rate such as 25GBps,5us.",
+)
 @click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
 @click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")
 @click.option(
@@ -74,7 +91,8 @@ def plan(**given: Any) -> int:
     Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
     by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
     that come at random, by five seeds; that decides. A limit is on the 99th percentile of requests unless it
-    says mean: or p50:. Exit 1 if no plan meets the limits.
+    says mean: or p50:. With --link there are plans of prefill and decode servers too. Exit 1 if no plan
+    meets the limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\

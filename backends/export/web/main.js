@@ -1,0 +1,92 @@
+// The page: each change is computed and drawn.
+import { Setup } from "./price.js";
+import { $, mark, say } from "./dom.js";
+import { whole, time, digits } from "./format.js";
+import { State } from "./state.js";
+import { Controls } from "./controls.js";
+import { Figures } from "./figures.js";
+import { Table } from "./table.js";
+import { Graph } from "./graph.js";
+import { Roofline } from "./roofline.js";
+import { Op } from "./op.js";
+import { Skyline } from "./skyline.js";
+import { Curves } from "./curves.js";
+import { Against } from "./against.js";
+import { Actions } from "./actions.js";
+import { Tabs, Foot } from "./frame.js";
+
+const STILL = 300;  // ms
+
+class Page {
+  constructor(told) {
+    this.setups = told.setups.map((own) => (own.why ? own : new Setup(own, told.tables, globalThis.llmirFunctions, told)));
+    this.told = told;
+    this.state = new State(told, this.setups);
+    const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
+    this.controls = new Controls(this.state, told, (change) => this.changed(change));
+    const made = (...views) => views.map((View) => new View(choose, told));
+    this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline, Op, Table), new Foot(told)];
+    this.later = made(Skyline, Against, Curves);  // in a turn of their own, so that sliders move freely
+    for (const phase of ["prefill", "decode"]) $(`phase-${phase}`).addEventListener("click", () => this.changed({ phase }));
+    this.dims = matchMedia("(prefers-color-scheme: dark)");
+    this.dims.addEventListener("change", () => this.changed({}));
+    addEventListener("hashchange", () => {
+      if (location.hash !== this.state.hash) {
+        this.state.read();
+        this.draw();
+      }
+    });
+    this.draw();
+  }
+
+  changed(change) {
+    Object.assign(this.state, change);
+    if (!this.asked) this.asked = requestAnimationFrame(() => this.draw());
+  }
+
+  // What a set-up takes at some sizes.
+  priced(at) {
+    const setup = this.setups[at.setup], figures = setup.request(at);
+    figures.user = figures.tpot_s ? 1 / figures.tpot_s : null;
+    return { setup, figures, memory: setup.memory(at), steps: setup.steps(at), at };
+  }
+
+  draw() {
+    const began = performance.now(), { state } = this;
+    this.asked = null;
+    const priced = this.priced({ setup: state.setup, ...state.at });
+    const key = JSON.stringify(state.pin);
+    if (this.pinKey !== key) [this.pinKey, this.pinned] = [key, state.pin && this.priced(state.pin)];
+    const phase = priced.steps[state.phase] ? state.phase : "prefill", step = priced.steps[phase];
+    const title = phase === "decode"
+      ? `last decode step, ${whole(step.context)} cached`
+      : `prefill, ${whole(step.batch)} × ${whole(step.fresh)} tokens`;
+    const view = { ...priced, state, phase, step, title, pinned: this.pinned, page: this };
+    const dark = state.theme === "dark" || (state.theme === "auto" && this.dims.matches);
+    mark(document.documentElement, "data-theme", dark ? "dark" : "light");
+    this.controls.draw();
+    for (const name of ["prefill", "decode"]) mark($(`phase-${name}`), "aria-pressed", String(name === phase));
+    mark($("phase-decode"), "disabled", priced.steps.decode ? null : "");
+    for (const each of this.views) each.draw(view);
+    this.view = view;
+    this.took = performance.now() - began;
+    this.waiting ??= setTimeout(() => {
+      this.waiting = null;
+      for (const each of this.later) each.draw(this.view);
+    });
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => this.still(view), STILL);
+  }
+
+  // The address, and the figures for those who hear them, once all stands still.
+  still({ figures, memory }) {
+    if (location.hash !== this.state.hash) history.replaceState(null, "", this.state.hash);
+    const later = figures.tpot_s === null ? "" : `, TPOT ${time(figures.tpot_s)}`;
+    const fits = memory.fits ? "fits" : "does not fit";
+    say($("live"), `TTFT ${time(figures.ttft_s)}${later}, ${digits(figures.output_tokens_per_s)} output tokens a second, ${fits}`);
+  }
+}
+
+mark($("main"), "hidden", null);
+globalThis.llmirPage = new Page(globalThis.llmirTold);
+mark(document.documentElement, "data-ready", "");
