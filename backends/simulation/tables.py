@@ -111,3 +111,27 @@ class Tables:
             busy += known.get(chunk) or self._read(kind, *chunk)
         busy, least = busy + self._beside[kind][sequences], self._least[kind][sequences]
         return busy if busy > least else least
+
+    def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
+        """Seconds of attention of chunks that are alike, kept."""
+        known, (new, cached) = self._reads[kind], chunk
+        if len(known) >= KEPT:
+            known.clear()
+        seconds: float = self._chunks[kind]((times, new), (cached,))[0]
+        known[chunk, times] = seconds
+        return seconds
+
+
+def _decoding(keeps: Keeps, names: Names, tape: Tape) -> Binding:
+    """Sequences that keep such sums."""
+    return Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+
+
+def _reading(tape: Tape) -> Binding:
+    """Prompts that are alike."""
+    return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
+
+
+def _row(code: Code, decodes: int, contexts: Array) -> Array:
+    """Values of code at mean contexts of so many sequences."""
+    return np.asarray(code.many((decodes,), (decodes * contexts,))[0])
