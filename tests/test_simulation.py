@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.batch import Batch
+from llmir.backends.simulation.drawn import turned
 from llmir.backends.simulation.gaps import gaps
 from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG, Capacity, Server
+from llmir.backends.simulation.server import LOG, Capacity, Course, Server
 from llmir.backends.simulation.steps import PricedStep
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.dim import Binding, C, Min, ceildiv
 from llmir.errors import InputError
 from tests.naive_serving import Naive, Request
+from tests.naive_world import Journey, World
 
 
 class Toy:
@@ -60,21 +63,34 @@ def load(prompt: Any, generate: Any, arrival_s: Any = None, cached: Any = None, 
     return Load(*counts, zeros if cached is None else np.asarray(cached, dtype=int), comes, users)
 
 
-def policy(engine: str, chunked: bool) -> Policy:
+def policy(engine: str, chunked: bool, **more: Any) -> Policy:
     old = Vllm(chunked=False, mixes=False, watermark=0.01)
-    return old if engine == "v0" else POLICIES[engine](chunked=chunked)
+    return replace(old, **more) if engine == "v0" else POLICIES[engine](chunked=chunked, **more)
+
+
+Case = tuple[Policy, Load, Capacity]
 
 
 @st.composite
-def cases(draw: Any, leaving: bool = False) -> tuple[str, Load, Capacity, bool]:
+def policies(draw: Any) -> Policy:
     engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
-    chunked = engine != "v0" and draw(st.booleans())
+    more = {"ahead": draw(st.booleans())}
+    if engine == "trtllm" and draw(st.booleans()):
+        more |= {"patience": draw(st.integers(1, 9)), "enough": draw(st.floats(0, 1))}
+    return policy(engine, engine != "v0" and draw(st.booleans()), **more)
+
+
+@st.composite
+def cases(draw: Any, shares: bool = True) -> Case:
+    """Open loads, and those of users and of sessions; clients may leave, and engines have little room."""
+    fills = draw(policies())
     count = draw(st.integers(1, 12))
-    lengths = st.lists(st.integers(1, 40), min_size=count, max_size=count)
-    prompt, generate = draw(lengths), draw(lengths)
-    cached = [draw(st.integers(0, p - 1)) for p in prompt] if draw(st.booleans()) else None
+    lists = lambda each: st.lists(each, min_size=count, max_size=count)  # noqa: E731
+    prompt, generate = draw(lists(st.integers(1, 40))), draw(lists(st.integers(1, 40)))
+    kind = draw(st.sampled_from(["", "cached", "hashes", "turns"] if shares else ["", "cached"]))
+    cached = [draw(st.integers(0, p - 1)) for p in prompt] if kind == "cached" else None
     hashes: tuple[tuple[int, ...], ...] = ()
-    if not cached and draw(st.booleans()):  # prompts of the first ids of one of two conversations
+    if kind == "hashes":  # prompts of the first ids of one of two conversations
         each = st.tuples(st.integers(0, 1), st.integers(0, 4), st.sampled_from([1, 16, 37, 300]))
         talks = [draw(each) for _ in prompt]
         last = [1000 * (10 * t + n + 1) + more for t, n, more in talks]  # no other's: it covers `more` tokens
@@ -82,63 +98,98 @@ def cases(draw: Any, leaving: bool = False) -> tuple[str, Load, Capacity, bool]:
             (*(10 * t + i for i in range(n)), end) for (t, n, _), end in zip(talks, last, strict=True)
         )
         prompt = [512 * n + more for _, n, more in talks]
-    gaps = draw(st.lists(st.floats(0, 0.1), min_size=count, max_size=count))
-    users = draw(st.none() | st.integers(1, count))
-    asked, timeout = np.array(generate), None
-    if leaving:
-        asked = asked + draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
-        timeout = draw(st.none() | st.floats(0.004, 0.4))
-    size = 1 if engine == "sglang" else draw(st.sampled_from([1, 4, 16]))
-    longest = int(max(np.array(prompt) + asked))
-    least = -(-longest // size)
+    arrival = np.cumsum(draw(lists(st.floats(0, 0.1))))
+    users = draw(st.none() | st.integers(1, count)) if kind != "turns" else None
+    found = replace(load(prompt, generate, None if users else arrival, cached, users), hashes=hashes)
+    if users and draw(st.booleans()):
+        found = replace(found, apart_s=draw(st.floats(1e-4, 0.05)))
+    if draw(st.booleans()):
+        found = replace(found, asked=found.generate + np.array(draw(lists(st.integers(0, 9)))))
+    if draw(st.booleans()):
+        found = replace(found, timeout_s=draw(st.floats(0.004, 0.4)))
+    if draw(st.booleans()):
+        found = replace(found, leave_s=np.array(draw(lists(st.just(np.inf) | st.floats(0.004, 0.4)))))
+    if kind == "turns":
+        found = turned(found, "uniform:1,4", draw(st.floats(1e-3, 0.1)), draw(st.integers(0, 99)))
+    if found.shares and isinstance(fills, Trtllm):  # who waits may find what is read with them
+        fills = replace(fills, patience=0)
+    size = 1 if fills.name == "sglang" else draw(st.sampled_from([1, 4, 16]))
+    least = -(-found.longest // size)
     blocks = least + least // 50 + 2 + draw(st.integers(0, 12) | st.integers(0, 200))
-    tokens = draw(st.integers(8, 64)) if chunked else longest + draw(st.integers(0, 30))
-    sequences = draw(st.integers(1, min(tokens, 12)))
-    given_load = load(prompt, generate, None if users else np.cumsum(gaps), cached, users)
-    given_load = replace(given_load, hashes=hashes, asked=asked if leaving else None, timeout_s=timeout)
-    return engine, given_load, Capacity(blocks, size, tokens, sequences), chunked
+    tokens = draw(st.integers(8, 64)) if fills.chunked else found.longest + draw(st.integers(0, 30))
+    return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
 
 
-def naively(engine: str, load: Load, capacity: Capacity, chunked: bool, step: Toy | None = None) -> Naive:
+def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Naive] = Naive) -> Naive:
+    limits = {"total": room.blocks, "size": room.block, "tokens": room.tokens, "sequences": room.sequences}
+    engine = fills.name if fills.mixes or fills.name != "vllm" else "v0"
+    more = {name: getattr(fills, name, 0) for name in ("chunked", "ahead", "patience", "enough")}
+    return kind((step or Toy()).naive, engine, **limits, **more)
+
+
+def requests(load: Load, size: int) -> list[Request]:
+    """Those of a load, for the plain simulator."""
     columns = load.arrival_s, load.prompt, load.generate, load.cached
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    hashes = load.hashes or [()] * len(load)
-    requests = [Request(i, *row, own) for i, (row, own) in enumerate(zip(rows, hashes, strict=True))]
-    for request, more in zip(requests, load.reserved - load.written, strict=True):
-        request.asked = int(more)
-    total, size, tokens, sequences = capacity
-    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
-    naive = Naive((step or Toy()).naive, engine, requests, **limits, chunked=chunked, users=load.users)
-    naive.timeout = load.timeout_s or np.inf
-    naive.run()
-    return naive
+    hashes, covered, per = load.hashed(size)
+    leaves = np.full(len(load), np.inf) if load.leave_s is None else load.leave_s
+    return [
+        Request(
+            *(number, *row, hashes[number] if hashes else (), per, int(covered[number])),
+            asked=0 if load.asked is None else int(load.asked[number] - load.generate[number]),
+            stays=min(float(leaves[number]), load.timeout_s or np.inf),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def journeys(load: Load, reads: list[Request]) -> list[Journey]:
+    """Their ways through servers; turns of a session come one after another."""
+    found = [Journey(request) for request in reads]
+    for before, j in zip(load.after.tolist(), found, strict=True):
+        if before >= 0:
+            assert load.think_s is not None
+            j.before, j.think = found[before], float(load.think_s[j.read.number])
+    return found
+
+
+def naively(case: Case, step: Toy | None = None) -> tuple[Naive, list[Request]]:
+    fills, load, capacity = case
+    naive, reads = plain(fills, capacity, step), requests(load, capacity.block)
+    World([naive]).run(journeys(load, reads), load.users, load.apart_s)
+    return naive, reads
 
 
 ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(leaving=True), st.sampled_from([0, 7, 30]))
-def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool], window: int) -> None:
-    engine, load, capacity, chunked = case
-    naive = naively(engine, load, capacity, chunked, Toy(window))
-    server = serve(Prices(Toy(window)), policy(engine, chunked), capacity, load)
-    found = server.course
-    assert found.preemptions == [r.preemptions for r in naive.requests]
-    never, last = [np.inf], [r.given_up or r.times[-1] for r in naive.requests]
-    starts = [np.inf if r.start is None else r.start for r in naive.requests]
-    assert found.start_s == pytest.approx(starts, rel=1e-9)
-    assert found.first_s == pytest.approx([(r.times or never)[0] for r in naive.requests], rel=1e-9)
-    assert found.end_s == pytest.approx(last, rel=1e-9)
-    assert found.made == [len(r.times) for r in naive.requests]
-    assert server.cached == [r.cached for r in naive.requests]
+@settings(max_examples=400, deadline=None)
+@given(cases(), st.sampled_from([0, 7, 30]))
+def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
+    fills, load, capacity = case
+    naive, reads = naively(case, Toy(window))
+    server = serve(Prices(Toy(window)), fills, capacity, load)
+    alike(server.course, reads)
+    assert server.cached == [r.cached for r in reads]
     assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
+    found = server.course
     seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
-    made = [r.times for r in naive.requests if r.times]
+    made = [r.times for r in reads if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)
+
+
+def alike(found: Course, reads: list[Request]) -> None:
+    """Each request has the same course."""
+    never, last = [np.inf], [r.given_up or r.times[-1] for r in reads]
+    assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9)
+    assert found.preemptions == [r.preemptions for r in reads]
+    assert found.start_s == pytest.approx([np.inf if r.start is None else r.start for r in reads], rel=1e-9)
+    assert found.first_s == pytest.approx([(r.times or never)[0] for r in reads], rel=1e-9)
+    assert found.end_s == pytest.approx(last, rel=1e-9)
+    assert found.made == [len(r.times) for r in reads]
 
 
 def left(server: Server) -> None:
@@ -149,14 +200,15 @@ def left(server: Server) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(cases(leaving=True).filter(lambda case: case[0] in ("vllm", "trtllm")))
-def test_the_log_says_how_many_requests_are_there(case: tuple[str, Load, Capacity, bool]) -> None:
+@given(cases().filter(lambda case: case[0].mixes))
+def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     """Little's law, sample by sample: requests over time are those in the plain simulator."""
-    engine, load, capacity, chunked = case
-    log = serve(Prices(Toy()), policy(engine, chunked), capacity, load).events
+    ways = {"ahead", "patience"} & {field.name for field in fields(case[0])}
+    case = replace(case[0], **dict.fromkeys(ways, 0)), *case[1:]  # who is late or held has no column
+    log = serve(Prices(Toy()), case[0], case[2], case[1]).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
-    assert inside @ event["time_s"] == pytest.approx(naively(*case).integral, rel=1e-9)
+    assert inside @ event["time_s"] == pytest.approx(naively(case)[0].integral, rel=1e-9)
 
 
 @pytest.mark.parametrize("busy", [0.1, 0.5, 0.9, 0.99])
