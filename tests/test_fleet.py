@@ -26,7 +26,8 @@ from llmir.backends.simulation.server import Capacity, Course, Server
 from llmir.cli import cli
 from llmir.errors import InputError
 from tests.naive_world import World
-from tests.test_simulation import MODEL, ROOM, Case, Toy, alike, cases, journeys, left, load, plain, requests
+from tests.serving_cases import ROOM, Case, Toy, alike, cases, journeys, left, load, plain, requests
+from tests.test_simulation import MODEL
 
 
 def served(replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy) -> tuple[Farm, Course]:

@@ -28,19 +28,8 @@ from llmir.deployment import Deployment
 from llmir.errors import InputError
 from tests.naive_serving import Request
 from tests.naive_world import NaiveDecoder, World
-from tests.test_simulation import (
-    MODEL,
-    Case,
-    Toy,
-    alike,
-    cases,
-    journeys,
-    left,
-    load,
-    plain,
-    policy,
-    requests,
-)
+from tests.serving_cases import Case, Toy, alike, cases, journeys, left, load, plain, policy, requests
+from tests.test_simulation import MODEL
 
 
 def served(
