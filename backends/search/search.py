@@ -99,6 +99,7 @@ class Search:
                 traffic.answer,
                 [tuple(rooms[i]) for i in own],
                 [sorted({n for each in rooms[i].values() for n in each}) for i in own],
+                traffic.cached,
             )
             for i, found_times in zip(own, of, strict=True):
                 if isinstance(found_times, str):
