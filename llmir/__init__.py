@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         models,
         run,
         sensitivity,
+        speculate,
         workload,
     )
     from .backends.cost import CostModel
@@ -68,6 +69,7 @@ _LAZY = {
     "save": "written",
     "server": "simulated",
     "simulate": "simulated",
+    "speculate": "api",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
@@ -127,6 +129,7 @@ __all__ = [
     "sensitivity",
     "server",
     "simulate",
+    "speculate",
     "stages",
     "surface",
     "sweep",

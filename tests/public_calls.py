@@ -205,6 +205,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
     "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
+    "speculate": (
+        llmir.speculate,
+        {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5},
+    ),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
         llmir.compile(PROGRAM, "h100").slope,
