@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .code import compile, emit, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .limited import largest
     from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
@@ -57,6 +58,7 @@ _LAZY = {
     "explain": "api",
     "interpret": "api",
     "kv": "simulated",
+    "largest": "limited",
     "load": "api",
     "measure": "measured",
     "models": "api",
@@ -113,6 +115,7 @@ __all__ = [
     "explain",
     "interpret",
     "kv",
+    "largest",
     "load",
     "load_plugin",
     "measure",

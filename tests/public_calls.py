@@ -185,6 +185,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
     "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
+    "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, "max_tpot": 1}),
     "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
@@ -205,10 +206,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
     "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
-    "speculate": (
-        llmir.speculate,
-        {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5},
-    ),
+    "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, **DRAFTS}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
         llmir.compile(PROGRAM, "h100").slope,
