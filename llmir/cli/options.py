@@ -35,7 +35,6 @@ model = _stack(
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
 )
 
-<<<<<<< HEAD
 speculation = _stack(
     click.option(
         "--draft-tokens", type=Count(), help="Tokens drafted for each sequence; a step verifies them at once."
@@ -50,7 +49,8 @@ speculation = _stack(
         metavar="MODEL",
         help="The model that drafts them, a token a step.  [default: --draft's layer; else nothing]",
     ),
-=======
+)
+
 sides = _stack(
     click.argument("other", metavar="[MODEL2]", required=False),
     click.option(
@@ -62,7 +62,6 @@ sides = _stack(
     ),
     click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side."),
     click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side."),
->>>>>>> main
 )
 
 draft = click.option(
