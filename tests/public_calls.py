@@ -93,8 +93,7 @@ IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-DRAFTS = {"draft_tokens": 2, "acceptance": 0.5}
-REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
+REQUEST, DRAFTS = {"batch": 1, "prompt": 8, "generate": 2}, {"draft_tokens": 2, "acceptance": 0.5}
 JOB = {**REQUEST, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
