@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         models,
         run,
         sensitivity,
+        speculate,
         workload,
     )
     from .backends.cost import CostModel
@@ -70,6 +71,7 @@ _LAZY = {
     "save": "written",
     "server": "simulated",
     "simulate": "simulated",
+    "speculate": "api",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
@@ -130,6 +132,7 @@ __all__ = [
     "sensitivity",
     "server",
     "simulate",
+    "speculate",
     "stages",
     "surface",
     "sweep",
