@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         models,
         run,
         sensitivity,
+        speculate,
         workload,
     )
     from .backends.cost import CostModel
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .code import compile, emit, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .limited import largest
     from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
@@ -56,6 +58,7 @@ _LAZY = {
     "explain": "api",
     "interpret": "api",
     "kv": "simulated",
+    "largest": "limited",
     "load": "api",
     "measure": "measured",
     "models": "api",
@@ -68,6 +71,7 @@ _LAZY = {
     "save": "written",
     "server": "simulated",
     "simulate": "simulated",
+    "speculate": "api",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
@@ -111,6 +115,7 @@ __all__ = [
     "explain",
     "interpret",
     "kv",
+    "largest",
     "load",
     "load_plugin",
     "measure",
@@ -127,6 +132,7 @@ __all__ = [
     "sensitivity",
     "server",
     "simulate",
+    "speculate",
     "stages",
     "surface",
     "sweep",

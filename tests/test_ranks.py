@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pipelined import Pipelined
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
@@ -23,8 +21,7 @@ from llmir.deployment import Deployment
 from llmir.dim import Binding
 from llmir.errors import InputError
 from tests.naive_pipeline import Job, run
-from tests.naive_serving import Naive, Request
-from tests.test_simulation import Toy, cases, left, policy
+from tests.serving_cases import Case, Toy, cases, left
 
 
 def served(name: str, engine: str = "vllm", **asked: Any) -> llmir.Program:
@@ -123,48 +120,14 @@ class Ranks(Toy):
         whole = max(read) + 1e-5 * sum(new for chunks in ranks for new, _ in chunks)
         return (whole, *(share * whole for share in self.shares))
 
-    def naive(self, contexts: list[int], chunks: Any) -> float:
-        if not any(chunks):
-            return super().naive(contexts, [])
-        return self.micro_batch(len(contexts), [sum(contexts)], chunks)[0]
-
 
 @settings(max_examples=300, deadline=None)
-@given(cases(leaving=True), st.integers(2, 4))
-def test_ranks_are_those_of_the_plain_simulator(case: tuple[str, Load, Capacity, bool], ranks: int) -> None:
-    engine, load, capacity, chunked = case
-    total, size, tokens, sequences = capacity[:4]
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    hashes = load.hashes or [()] * len(load)
-    requests = [Request(i, *row, own) for i, (row, own) in enumerate(zip(rows, hashes, strict=True))]
-    for request, more in zip(requests, load.reserved - load.written, strict=True):
-        request.asked = int(more)
-    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
-    naive = Naive(Ranks().naive, engine, requests, **limits, chunked=chunked, users=load.users, ranks=ranks)
-    naive.timeout = load.timeout_s or np.inf
-    naive.run()
-    server = serve(Prices(Ranks()), policy(engine, chunked), capacity._replace(ranks=ranks), load)
-    never = [np.inf]
-    found = server.course
-    assert found.preemptions == [r.preemptions for r in naive.requests]
-    assert found.first_s == pytest.approx([(r.times or never)[0] for r in naive.requests], rel=1e-9)
-    assert found.end_s == pytest.approx([r.given_up or r.times[-1] for r in naive.requests], rel=1e-9)
-    assert found.made == [len(r.times) for r in naive.requests]
-    assert server.most_held == naive.most_held <= capacity.blocks
-    left(server)
-    assert server.on_ranks == [0] * ranks
-
-
-@settings(max_examples=300, deadline=None)
-@given(cases(leaving=True), st.integers(1, 3), st.integers(2, 4))
-def test_a_pipeline_makes_each_token_once(
-    case: tuple[str, Load, Capacity, bool], ranks: int, stages: int
-) -> None:
-    engine, load, capacity, chunked = case
+@given(cases(shares=False), st.integers(1, 3), st.integers(2, 4))
+def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -> None:
+    fills, load, capacity = case
     room = capacity._replace(ranks=ranks, micro_batches=stages)
     step = Ranks((1 / stages,) * stages)
-    servers = [serve(Prices(step), policy(engine, chunked), room, load) for _ in range(2)]
+    servers = [serve(Prices(step), fills, room, load) for _ in range(2)]
     server, course = servers[0], servers[0].course
     assert isinstance(server, Pipelined) and not server.busy
     left(server)
@@ -175,9 +138,9 @@ def test_a_pipeline_makes_each_token_once(
     made = events["steps"] @ events["decodes"] + first + resumed
     assert sum(course.made) == made
     whole = np.isinf(course.end_s) | (np.array(course.made) == load.generate)
-    assert load.timeout_s is not None or whole.all()
+    assert load.stays_s is not None or whole.all()
     alone = [step(0, [], [(p - c, c)]) for p, c in zip(load.prompt, server.cached, strict=True)]
-    if chunked is False and not load.hashes:  # read at once: no sooner than alone
+    if not fills.chunked and not load.hashes:  # read at once: no sooner than alone
         known = np.isfinite(course.first_s)
         took = np.array(course.first_s) - np.array(course.arrival_s)
         assert (took[known] >= np.array(alone)[known] - 1e-12).all()

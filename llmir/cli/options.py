@@ -10,7 +10,7 @@ import click
 from llmir.dispatch import FORMS
 from llmir.errors import InputError
 
-from .kinds import Bytes, Prices, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Count, Number, Prices, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +33,35 @@ def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> N
 model = _stack(
     click.argument("model", metavar="MODEL"),
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
+)
+
+speculation = _stack(
+    click.option(
+        "--draft-tokens", type=Count(), help="Tokens drafted for each sequence; a step verifies them at once."
+    ),
+    click.option(
+        "--acceptance",
+        type=Number("SHARE", least=0.0, most=1.0),
+        help="The chance that a draft is right, whatever came before it.",
+    ),
+    click.option(
+        "--draft-model",
+        metavar="MODEL",
+        help="The model that drafts them, a token a step.  [default: --draft's layer; else nothing]",
+    ),
+)
+
+sides = _stack(
+    click.argument("other", metavar="[MODEL2]", required=False),
+    click.option(
+        "--before", metavar="PASSES", help="Passes on the first side; '' for none, as eager code runs."
+    ),
+    click.option("--after", metavar="PASSES", help="Passes on the other side."),
+    click.option(
+        "--pass", "step", metavar="PASS", help="Instead of both: the default up to this pass, and with it."
+    ),
+    click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side."),
+    click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side."),
 )
 
 draft = click.option(
@@ -229,12 +258,7 @@ workload = _stack(
     pricing,
 )
 
-serving = _stack(
-    click.option(
-        "--concurrency",
-        type=of_workload("batch"),
-        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
-    ),
+reading = _stack(
     click.option(
         "--chunk",
         type=of_workload("chunk", shown="N|all"),
@@ -247,6 +271,15 @@ serving = _stack(
         default=0,
         help="Tokens of each prompt that are in the cache already.  [default: 0]",
     ),
+)
+
+serving = _stack(
+    click.option(
+        "--concurrency",
+        type=of_workload("batch"),
+        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
+    ),
+    reading,
 )
 
 MEMORY = (

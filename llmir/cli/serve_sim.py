@@ -119,6 +119,7 @@ class Lengths(Count):
 @options.lowering
 @options.parallel
 @options.limits
+@options.price
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def serve_sim(**given: Any) -> None:
@@ -166,7 +167,7 @@ def serve_sim(**given: Any) -> None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
-    device = inputs.linked(given, program)
+    (device,) = inputs.priced(given, inputs.linked(given, program))
     if times:
         again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
         output.result(again, form, given["output_file"])
