@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .planned import plan
+    from .plotted import (
+        plot_batch,
+        plot_context,
+        plot_distributions,
+        plot_front,
+        plot_latencies,
+        plot_memory,
+        plot_roofline,
+        plot_serving,
+    )
     from .plugins import load_plugin
     from .simulated import kv, pools, replicate, server, simulate, traffic
     from .staged import stages
@@ -59,6 +69,14 @@ _LAZY = {
     "measure": "measured",
     "models": "api",
     "plan": "planned",
+    "plot_batch": "plotted",
+    "plot_context": "plotted",
+    "plot_distributions": "plotted",
+    "plot_front": "plotted",
+    "plot_latencies": "plotted",
+    "plot_memory": "plotted",
+    "plot_roofline": "plotted",
+    "plot_serving": "plotted",
     "pools": "simulated",
     "replicate": "simulated",
     "run": "api",
@@ -116,6 +134,14 @@ __all__ = [
     "parse_program",
     "pipeline_of",
     "plan",
+    "plot_batch",
+    "plot_context",
+    "plot_distributions",
+    "plot_front",
+    "plot_latencies",
+    "plot_memory",
+    "plot_roofline",
+    "plot_serving",
     "pools",
     "print_program",
     "replicate",

@@ -41,7 +41,7 @@ WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "many", "measured", "planned", "simulated", "staged", "swept"}
+SEES_ALL |= {"code", "deployment", "many", "measured", "planned", "plotted", "simulated", "staged", "swept"}
 SEES_ALL |= {"usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 
